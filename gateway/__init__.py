@@ -1,0 +1,1 @@
+"""tailgate: the API front door of a fleet of LLM replicas."""

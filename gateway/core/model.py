@@ -1,0 +1,244 @@
+"""The nouns of a request: what is asked, what happened, and what the controller answers.
+
+Time anchors, all from `time.monotonic` (seconds), all of one request:
+
+    head_at       request head received         absolute deadlines count from here
+    body_at       request body complete         the SLO clocks start: TTFT, e2e and queue time
+    sent_at       attempt written to a replica  engine TTFT, the TTFT timeout and the hedge clock start
+    first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
+    ended_at      answer complete or refused    TPOT and e2e end
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gateway.core.rules import Model, Policy, Tier
+
+
+class Random(Protocol):
+    """The caller's seeded source of randomness; `random.Random` is one."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+
+class Endpoint(StrEnum):
+    """The API calls that reach a replica; the value is the path."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+
+
+class Why(StrEnum):
+    """Why a request was not served: the machine-readable reason, `x-tailgate-reason` and a metric label."""
+
+    # refused before it became an Ask
+    BAD_REQUEST = "bad-request"
+    UNAUTHORIZED = "unauthorized"
+    NOT_FOUND = "not-found"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    MODEL_NOT_FOUND = "model-not-found"
+    BODY_TOO_LARGE = "body-too-large"
+    HEADERS_TOO_LARGE = "headers-too-large"
+    RECEIVE_TIMEOUT = "receive-timeout"
+    EXPECTATION_FAILED = "expectation-failed"
+    # impossible whatever the load
+    CONTEXT_LENGTH = "context-length"
+    FORBIDDEN_MODEL = "forbidden-model"
+    # the tenant's own limits
+    LIMIT_REQUESTS = "limit-requests"
+    LIMIT_TOKENS = "limit-tokens"
+    LIMIT_CONCURRENCY = "limit-concurrency"
+    # contended: worth trying again
+    QUEUE_FULL = "queue-full"
+    EVICTED = "evicted"
+    # no capacity at all
+    NO_REPLICAS = "no-replicas"
+    SHUTTING_DOWN = "shutting-down"
+    # deadlines
+    QUEUE_TIMEOUT = "queue-timeout"
+    CONNECT_TIMEOUT = "connect-timeout"
+    TTFT_TIMEOUT = "ttft-timeout"
+    IDLE_TIMEOUT = "idle-timeout"
+    TOTAL_TIMEOUT = "total-timeout"
+    # the replica's doing
+    UPSTREAM_UNREACHABLE = "upstream-unreachable"
+    UPSTREAM_BUSY = "upstream-busy"
+    UPSTREAM_ERROR = "upstream-error"
+    UPSTREAM_TRUNCATED = "upstream-truncated"
+    UPSTREAM_REJECTED = "upstream-rejected"
+    # the client's doing
+    CLIENT_GONE = "client-gone"
+    CLIENT_STALLED = "client-stalled"
+    # ours
+    INTERNAL = "internal"
+
+
+class Outcome(StrEnum):
+    """How a request ended, for metrics. Goodput counts OK within the SLO over everything in the denominator."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    """By us, for want of capacity: a miss."""
+    TIMEOUT = "timeout"
+    """A deadline of ours passed: a miss."""
+    ERROR = "error"
+    """A replica failed it: a miss."""
+    QUOTA = "quota"
+    """The tenant's own limit: counted apart."""
+    INVALID = "invalid"
+    """The request was wrong (4xx): counted apart."""
+    ABANDONED = "abandoned"
+    """The client left: counted apart."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it stands in the denominator of goodput."""
+        return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR)
+
+
+@dataclass(slots=True)
+class Ask:
+    """One request that wants a replica. Filled once by the caller, then read only."""
+
+    id: int
+    policy: Policy
+    tier: Tier
+    model: Model
+    tenant: str
+    endpoint: Endpoint
+    stream: bool
+    prompt_bytes: int
+    """UTF-8 bytes of everything that becomes prompt: messages, tools, instructions."""
+    prompt_exact: int | None
+    """Prompt tokens where known exactly (token ids, a tokenizer); else None and an estimate is learned."""
+    max_tokens: int | None
+    """What the client asked for per choice; None where it asked for nothing."""
+    choices: int
+    """Number of sequences generated: n (or best_of) times the batch size, >= 1."""
+    body_bytes: int
+    head_at: float
+    body_at: float
+
+
+class End(StrEnum):
+    """How one attempt at one replica ended."""
+
+    COMPLETE = "complete"
+    REJECTED = "rejected"
+    """The engine answered 4xx: the request's fault, neutral to health."""
+    BUSY = "busy"
+    """The engine answered 429 or 503, or a 200 that carries such an error: neutral to the breaker."""
+    FAILED = "failed"
+    """The engine answered another 5xx, or an error event."""
+    UNREACHABLE = "unreachable"
+    """No connection; the replica never saw the request."""
+    CONNECT_TIMEOUT = "connect-timeout"
+    RESET = "reset"
+    """The connection broke before any byte of the answer."""
+    TRUNCATED = "truncated"
+    """The answer broke off, was garbage, or ended without its proper end."""
+    CANCELLED = "cancelled"
+    """We closed it: the client left, a deadline passed, or another attempt won."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What is known when an attempt ends. Token counts are the engine's own `usage`, None where it gave none."""
+
+    end: End
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a health check or a scrape of one replica said; None where it did not say."""
+
+    healthy: bool | None = None
+    waiting: int | None = None
+    running: int | None = None
+    kv_fraction: float | None = None
+
+
+# The controller's answers. Each is addressed: finishing one request may release others.
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Open `attempt` of ask `ask` at `replica`, with this cap on the output of each choice."""
+
+    ask: int
+    attempt: int
+    replica: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """From now on the client gets what `attempt` says, and nothing else."""
+
+    ask: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Close the upstream connection of `attempt`, then report it finished as cancelled."""
+
+    ask: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """End the ask with an error: a status if nothing was committed, an error event after that."""
+
+    ask: int
+    why: Why
+    retry_after_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One ask from end to end, for metrics, logs and the journal. Durations in seconds."""
+
+    ask: Ask
+    outcome: Outcome
+    why: Why | None
+    pool: str | None
+    replica: str | None
+    queue_s: float
+    """From body complete to the first dispatch, or to the end if it never was dispatched."""
+    ttft_s: float | None
+    """From body complete to the first content token; None if there was none, or the answer was not streamed."""
+    tpot_s: float | None
+    """(ended - first token) / (output tokens - 1); None below two tokens, or where TTFT is None."""
+    e2e_s: float
+    prompt_tokens: int
+    output_tokens: int
+    tokens_exact: bool
+    """Whether the counts are the engine's `usage`, or our own estimate."""
+    good: bool
+    """OK and within every bound of its tier's SLO."""
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The ask is over and every slot it held is free."""
+
+    record: Record
+
+
+Command = Dispatch | Commit | Cancel | Refuse | Ended

@@ -1,0 +1,277 @@
+"""What the operator ordered, compiled: tiers, pools, models, keys and the policy that holds them.
+
+`gateway.policy` builds these from a policy file; nothing here reads a file. Everything is immutable: a reload
+makes a new `Policy`, and each request keeps the one it arrived under.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Metric(StrEnum):
+    """The latencies that an objective can be set on."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+
+
+class Engine(StrEnum):
+    """What a replica runs: decides metric names and which extras it understands."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TGI = "tgi"
+    OPENAI = "openai"
+
+
+class AdmissionMode(StrEnum):
+    """Whether admission decisions are acted on, only counted, or not taken."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """`quantile` (0-1, exclusive) of a latency shall be at most `threshold_s` seconds."""
+
+    quantile: float
+    threshold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The objectives of a tier. The bound of a metric is the threshold of its highest percentile; inf if none."""
+
+    ttft: tuple[Objective, ...] = ()
+    tpot: tuple[Objective, ...] = ()
+    e2e: tuple[Objective, ...] = ()
+    e2e_up_to_tokens: int | None = None
+    ttft_bound_s: float = field(init=False)
+    tpot_bound_s: float = field(init=False)
+    e2e_bound_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        for metric in Metric:
+            objectives: tuple[Objective, ...] = getattr(self, metric.value)
+            top = max(objectives, key=lambda o: o.quantile, default=Objective(1.0, math.inf))
+            object.__setattr__(self, f"{metric.value}_bound_s", top.threshold_s)
+
+    def objectives(self) -> tuple[tuple[Metric, Objective], ...]:
+        """Every objective with its metric, in the order TTFT, TPOT, e2e."""
+        return tuple(
+            (metric, objective)
+            for metric, group in ((Metric.TTFT, self.ttft), (Metric.TPOT, self.tpot), (Metric.E2E, self.e2e))
+            for objective in group
+        )
+
+    def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float, output_tokens: int) -> bool:
+        """True if every latency that was observed lies within its bound; None means it could not be observed."""
+        if ttft_s is not None and ttft_s > self.ttft_bound_s:
+            return False
+        if tpot_s is not None and tpot_s > self.tpot_bound_s:
+            return False
+        long = self.e2e_up_to_tokens is not None and output_tokens > self.e2e_up_to_tokens
+        return long or e2e_s <= self.e2e_bound_s
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
+
+    max_tokens_default: int = 1024
+    max_tokens_limit: int = 4096
+    degrade: bool = False
+    n: int = 1
+    best_of: int = 1
+    top_logprobs: int = 20
+    """Largest `top_logprobs`/`logprobs` accepted; 0 forbids log-probabilities."""
+    prompt_logprobs: int = 0
+    """Largest `prompt_logprobs` accepted; 0 forbids them."""
+    stop: tuple[str, ...] = ()
+    """Stop sequences added to every generation."""
+    batch: int = 256
+    """Largest number of prompts or inputs in one completion or embedding request."""
+    engine_priority: int | None = None
+    """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
+    media: bool = False
+    """Whether messages may carry images, audio or video."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; inf is no limit. `queue` from body complete, `ttft` from sent, `idle` between bytes, `total` from head."""
+
+    queue_s: float = 10.0
+    ttft_s: float = 60.0
+    idle_s: float = 30.0
+    total_s: float = 600.0
+
+    def narrowed(self, other: Timeouts) -> Timeouts:
+        """The tighter of the two in every phase."""
+        return Timeouts(
+            min(self.queue_s, other.queue_s),
+            min(self.ttft_s, other.ttft_s),
+            min(self.idle_s, other.idle_s),
+            min(self.total_s, other.total_s),
+        )
+
+
+NO_TIMEOUTS = Timeouts(math.inf, math.inf, math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one tenant may use; None is no limit. Rates refill continuously; a full minute is the burst."""
+
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """When a request whose objective is in doubt is let in (0-1 each)."""
+
+    mode: AdmissionMode = AdmissionMode.ENFORCE
+    max_breach_probability: float = 0.5
+    exploration: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """Duplicates past `quantile` of TTFT; `budget` and `holdout` are shares of requests (0-1)."""
+
+    quantile: float = 0.95
+    budget: float = 0.05
+    holdout: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Retries before commit, as a share of requests (0-1)."""
+
+    budget: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A class of service. `priority`: lower is served first. `weight`: what one good request is worth."""
+
+    name: str
+    priority: int = 0
+    weight: float = 1.0
+    floor: float = 0.0
+    """Share of service (0-1) that higher tiers cannot take."""
+    pools: tuple[str, ...] | None = None
+    """Pools that this tier is bound to; None is every pool of the model."""
+    slo: Slo = Slo()
+    caps: Caps = Caps()
+    timeouts: Timeouts = Timeouts()
+    limits: Limits = Limits()
+    admission: Admission = Admission()
+    hedge: Hedge | None = None
+    retry: Retry = Retry()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a pool's replicas are watched. Intervals and durations in seconds."""
+
+    path: str = "/health"
+    interval_s: float = 2.0
+    timeout_s: float = 2.0
+    failures: int = 3
+    """Consecutive failures (active checks and connections together) that open the breaker."""
+    open_s: float = 5.0
+    """How long an open breaker keeps requests away before one probe."""
+    metrics_path: str = "/metrics"
+    scrape_interval_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """One engine: `name` is unique in the policy, `url` is `http://host:port` without a path."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas that are alike. `max_prompt_tokens` None: anything fits. `slots` per replica, None: unbounded."""
+
+    name: str
+    replicas: tuple[ReplicaSpec, ...]
+    engine: Engine = Engine.VLLM
+    max_prompt_tokens: int | None = None
+    slots: int | None = None
+    queue_limit: int = 256
+    """Requests that may wait for a slot."""
+    queue_bytes: int = 64 * 1024 * 1024
+    """Bytes of request bodies that may wait for a slot."""
+    connect_timeout_s: float = 2.0
+    timeouts: Timeouts = NO_TIMEOUTS
+    reserve: tuple[tuple[str, float], ...] = ()
+    """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
+    spill_from: tuple[str, ...] = ()
+    router: str = "least-prefill"
+    health: Health = Health()
+    upstream_key: str | None = field(default=None, repr=False)
+    """Bearer token that the replicas want, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A name clients use. `upstream` is the name the replicas know it by. `any_name`: the catch-all model `*`."""
+
+    name: str
+    pools: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    upstream: str = ""
+    tokenizer: str | None = None
+    any_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A client's key, known by the SHA-256 of it (32 bytes)."""
+
+    sha256: bytes = field(repr=False)
+    tenant: str
+    tier: str
+
+
+ANONYMOUS = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One whole policy. `generation` counts loads of this process; `digest` is of the source text."""
+
+    models: Mapping[str, Model]
+    """By name and by alias; the key "*" holds the catch-all, if there is one."""
+    pools: Mapping[str, Pool]
+    tiers: Mapping[str, Tier]
+    keys: Mapping[bytes, Key]
+    """By SHA-256; empty: nobody needs a key, every request is of `default_tier`."""
+    default_tier: str
+    generation: int = 0
+    digest: str = ""
+    open_on_any_address: bool = False
+    """Whether serving without keys on other than loopback was asked for in words."""
+
+    def model(self, name: str) -> Model | None:
+        """The model that a client's `name` stands for, or None if this policy has none."""
+        return self.models.get(name) or self.models.get("*")
+
+    def route(self, model: Model, tier: Tier) -> tuple[Pool, ...]:
+        """The pools that serve `model` to `tier`, in the order in which they are tried."""
+        allowed = tier.pools
+        return tuple(self.pools[p] for p in model.pools if allowed is None or p in allowed)

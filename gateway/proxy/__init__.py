@@ -1,0 +1,1 @@
+"""The sockets: server, upstream connections, and the relay between them."""

@@ -1,0 +1,1 @@
+"""Models of engines and workloads, in virtual time."""

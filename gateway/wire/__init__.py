@@ -1,0 +1,1 @@
+"""Bytes in, nouns out: the formats of the APIs, without a socket."""
