@@ -106,7 +106,10 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; inf is no limit. `queue` from body complete, `ttft` from sent, `idle` between bytes, `total` from head."""
+    """Seconds; inf is no limit.
+
+    `queue` counts from body complete, `ttft` from sent, `idle` between bytes, `total` from head received.
+    """
 
     queue_s: float = 10.0
     ttft_s: float = 60.0
