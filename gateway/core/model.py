@@ -162,12 +162,14 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a health check or a scrape of one replica said; None where it did not say."""
+    """What a health check, a scrape or a model list of one replica said; None where it did not say."""
 
     healthy: bool | None = None
     waiting: int | None = None
     running: int | None = None
     kv_fraction: float | None = None
+    context_tokens: int | None = None
+    """The shortest `max_model_len` of the models it serves."""
 
 
 # The controller's answers. Each is addressed: finishing one request may release others.

@@ -1,0 +1,525 @@
+"""The one state machine: every decision about every request.
+
+Rules
+
+1. A request (`Live`) is waiting, running, or over. It is over when it has an outcome and no open attempt; then,
+   and only then, `Ended` is returned for it, once.
+2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. It holds a slot of its replica from the
+   one to the other, whatever happens to the request in between. `Cancel` asks the caller to close it; the slot is
+   free when `finish` says so.
+3. Before `Commit` the client has seen nothing, so another attempt may still be made. After it the only thing that
+   can go wrong visibly is `Refuse`, which the caller turns into an error event.
+4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse`.
+5. Each freed slot is offered to those who wait, most urgent tier first, before the call returns.
+6. Deadlines: `queue` from body complete while waiting; `total` from head received, always; `ttft` from sent until
+   the first content token, streamed answers only; `idle` from the last progress after that.
+
+    arrive ──> refuse | wait | run
+    wait   ──> run (a slot) | refuse (deadline, evicted) | over (left)
+    run    ──> first token ──> commit;  finish ──> over | run again elsewhere (before commit);  deadline ──> refuse
+
+The object opens no socket, reads no clock and draws no randomness of its own: `now` (seconds of one monotonic
+clock) and the random source come from the caller, and the answer is a list of addressed commands. It is never
+re-entered: the caller carries commands out after the call has returned.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gateway.core.admit import Verdict, decide
+from gateway.core.alarms import Alarms
+from gateway.core.ledger import Attempt, Live
+from gateway.core.limits import TenantUse
+from gateway.core.model import (
+    Ask,
+    Cancel,
+    Command,
+    Commit,
+    Dispatch,
+    End,
+    Ended,
+    Finish,
+    Outcome,
+    Random,
+    Refuse,
+    Sample,
+    Why,
+)
+from gateway.core.pools import PoolNow, Replica
+from gateway.core.prompt import PromptEstimator
+from gateway.core.retry import RETRYABLE, RetryBudget
+from gateway.core.rules import Policy, Timeouts
+from gateway.core.snapshot import LimitView, ReplicaState, Snapshot
+
+# The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
+PROGRESS_EVERY_S = 0.25
+DEFAULT_RETRY_AFTER_S = 1.0
+MAX_RETRY_AFTER_S = 60.0
+
+# How a request that no further attempt can save is answered, by how its last attempt ended.
+FAILURES: dict[End, Why] = {
+    End.BUSY: Why.UPSTREAM_BUSY,
+    End.FAILED: Why.UPSTREAM_ERROR,
+    End.UNREACHABLE: Why.UPSTREAM_UNREACHABLE,
+    End.CONNECT_TIMEOUT: Why.CONNECT_TIMEOUT,
+    End.RESET: Why.UPSTREAM_ERROR,
+    End.TRUNCATED: Why.UPSTREAM_TRUNCATED,
+}
+
+
+class Controller:
+    """All decisions about one gateway's requests. `share` (0-1] of every tenant limit is this process's own."""
+
+    def __init__(self, policy: Policy, random: Random, now: float, share: float = 1.0) -> None:
+        self._random = random
+        self._share = share
+        self._alarms = Alarms()
+        self._live: dict[int, Live] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._pools: dict[str, PoolNow] = {}
+        self._uses: dict[tuple[str, str], TenantUse] = {}
+        self._retries = RetryBudget()
+        self._next_attempt = 0
+        self.prompts = PromptEstimator()
+        self.policy = policy
+        self.configure(policy, now)
+
+    # ---- what happens to requests
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        """A request is complete and wants a replica."""
+        live = Live(ask)
+        self._live[ask.id] = live
+        out: list[Command] = []
+        pool = self._choose_pool(live, out, now)
+        if pool is None or not self._reserve(live, out, now):
+            return out
+        live.pool = pool
+        if not (pool.room and pool.room.ahead_of(ask.tier.priority)):
+            replica = pool.pick(ask.tier, None, self._random.random())
+            if replica is not None:
+                self._dispatch(live, replica, out, now)
+                return out
+        self._wait(live, pool, out, now)
+        return out
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        """The whole request of this attempt was handed to a connection to its replica."""
+        attempt = self._attempts[attempt_id]
+        attempt.sent_at = attempt.last_at = now
+        self._arm(attempt.live)
+        return []
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        """The first content, reasoning or tool-call token of a streamed answer, or more than can be held back."""
+        attempt = self._attempts[attempt_id]
+        live = attempt.live
+        if attempt.first_at is None:
+            attempt.first_at = attempt.last_at = now
+            attempt.replica.pool.prefilled(attempt.replica, attempt.prompt_tokens)
+        if live.committed is not None or live.outcome is not None:
+            return []
+        if live.ask.stream:
+            live.first_at = now
+        return self._commit(attempt)
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        """`tokens` so far, the latest at `now`. Called at most every `PROGRESS_EVERY_S` per attempt."""
+        attempt = self._attempts[attempt_id]
+        attempt.tokens = tokens
+        attempt.last_at = now
+        return []
+
+    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+        """The attempt is closed: its connection is idle again or gone."""
+        attempt = self._attempts.pop(attempt_id)
+        live, replica = attempt.live, attempt.replica
+        pool = replica.pool
+        live.open.remove(attempt)
+        if attempt.first_at is None:
+            pool.prefilled(replica, attempt.prompt_tokens)
+        pool.free(replica, live.ask.tier.name)
+        pool.drain.departed(bool(pool.room), now)
+        state = replica.breaker.state
+        replica.breaker.ended(finish.end, pool.spec.health, now)
+        if replica.breaker.state is not state:
+            self._breaker_moved(replica, now)
+        out: list[Command] = []
+        if live.outcome is None:
+            self._conclude(live, attempt, finish, out, now)
+        self._count_tokens(live, attempt, finish)
+        self._settle(live, out, now)
+        if pool.room:
+            self._pump(pool, out, now)
+        return out
+
+    def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
+        """The client is gone, or stalled for too long; nothing can be said to it any more."""
+        live = self._live.get(ask_id)
+        if live is None:
+            return []
+        out: list[Command] = []
+        self._abandon(live, Outcome.ABANDONED, why, out, now)
+        return out
+
+    def shut(self, now: float) -> list[Command]:
+        """The time to drain is over: end everything that is still under way."""
+        out: list[Command] = []
+        for live in list(self._live.values()):
+            self._abandon(live, Outcome.REFUSED, Why.SHUTTING_DOWN, out, now)
+        return out
+
+    # ---- what happens to replicas and to the policy
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        """A health check, a scrape or a model list of a replica was answered, or failed."""
+        replica = self._find(replica_name)
+        if replica is None:
+            return []
+        out: list[Command] = []
+        pool = replica.pool
+        if sample.context_tokens is not None:
+            pool.context_tokens = sample.context_tokens
+        if sample.waiting is not None or sample.running is not None:
+            replica.sample, replica.sample_at = sample, now
+        if sample.healthy is not None:
+            state = replica.breaker.state
+            replica.breaker.checked(sample.healthy, pool.spec.health, now)
+            if replica.breaker.state is not state:
+                self._breaker_moved(replica, now)
+                self._pump(pool, out, now)
+        return out
+
+    def configure(self, policy: Policy, now: float) -> list[Command]:
+        """Take on a policy. What is learned stays; requests under way keep the policy they arrived under."""
+        self.policy = policy
+        old, self._pools = self._pools, {}
+        for name, spec in policy.pools.items():
+            pool = old.pop(name, None)
+            if pool is None:
+                pool = PoolNow(spec)
+            else:
+                pool.configure(spec)
+            self._pools[name] = pool
+        for (_, tier_name), use in self._uses.items():
+            tier = policy.tiers.get(tier_name)
+            if tier is not None:
+                use.configure(tier.limits, self._share, now)
+        out: list[Command] = []
+        for pool in self._pools.values():
+            self._pump(pool, out, now)
+        return out
+
+    # ---- time
+
+    def wake_at(self) -> float:
+        """When `wake` wants to be called next; inf if never."""
+        return self._alarms.next_at()
+
+    def wake(self, now: float) -> list[Command]:
+        """Act on every deadline that has passed."""
+        out: list[Command] = []
+        for key in self._alarms.due(now):
+            if key < 0:
+                self._cool(now, out)
+            else:
+                live = self._live[key]
+                why = self._passed(live, now)
+                if why is None:
+                    self._arm(live)
+                else:
+                    self._abandon(live, Outcome.TIMEOUT, why, out, now)
+        return out
+
+    # ---- reading
+
+    def limits_of(self, tenant: str, tier: str, now: float) -> LimitView | None:
+        """What the tenant has left, for `x-ratelimit-*`; None before its first request."""
+        use = self._uses.get((tenant, tier))
+        return None if use is None else use.view(now)
+
+    def alive(self) -> bool:
+        """Whether any pool has a replica that may be sent to."""
+        return any(pool.alive for pool in self._pools.values())
+
+    def snapshot(self, now: float) -> Snapshot:
+        """A copy of everything, for people and gauges."""
+        return Snapshot(
+            generation=self.policy.generation,
+            pools=tuple(pool.view(now) for pool in self._pools.values()),
+            tenants=tuple(use.view(now) for use in self._uses.values()),
+        )
+
+    # ---- arriving
+
+    def _choose_pool(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
+        """The first pool of the route that takes this length and has a replica; else None, refused."""
+        ask = live.ask
+        route = ask.policy.route(ask.model, ask.tier)
+        if not route:
+            detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
+            self._refuse(live, Outcome.INVALID, Why.FORBIDDEN_MODEL, out, now, detail=detail)
+            return None
+        if ask.prompt_exact is not None:
+            low = high = ask.prompt_exact
+        else:
+            low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes)
+        live.prompt_tokens = high
+        fitting = [p for p in route if p.max_prompt_tokens is None or high <= p.max_prompt_tokens]
+        if not fitting:
+            # The high estimate overcounts most prompts: refuse only what cannot fit even by the low one.
+            longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
+            limit = longest.max_prompt_tokens
+            if limit is not None and low > limit:
+                about = "has" if ask.prompt_exact is not None else "has at least"
+                detail = f"the prompt {about} {low} tokens; the longest prompt this model serves is {limit} tokens"
+                self._refuse(live, Outcome.INVALID, Why.CONTEXT_LENGTH, out, now, detail=detail)
+                return None
+            fitting = [longest]
+        for spec in fitting:
+            pool = self._pools.get(spec.name)
+            if pool is not None and pool.alive:
+                return pool
+        self._refuse(live, Outcome.REFUSED, Why.NO_REPLICAS, out, now, self._cools_in_s(fitting[0].name, now))
+        return None
+
+    def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
+        """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
+        ask = live.ask
+        caps = ask.tier.caps
+        live.max_tokens = min(
+            caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens, caps.max_tokens_limit
+        )
+        key = (ask.tenant, ask.tier.name)
+        use = self._uses.get(key)
+        if use is None:
+            use = self._uses[key] = TenantUse(ask.tenant, ask.tier.name)
+            use.configure(ask.tier.limits, self._share, now)
+        tokens = live.prompt_tokens + live.max_tokens * ask.choices
+        exceeded = use.check(tokens, now)
+        if exceeded is not None:
+            detail = ""
+            wait_s: float | None = exceeded.wait_s
+            if exceeded.wait_s == math.inf:
+                detail = f"this request reserves {tokens} tokens, more than the limit of a whole minute"
+                wait_s = None
+            self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, wait_s, detail)
+            return False
+        use.take(tokens, now)
+        live.use, live.reserved_tokens = use, tokens
+        return True
+
+    def _wait(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
+        decision = decide(live, pool)
+        if decision.verdict is Verdict.SHED:
+            self._refuse(live, Outcome.REFUSED, Why.QUEUE_FULL, out, now, self._drains_in_s(pool, live))
+            return
+        if decision.victim is not None:
+            victim = decision.victim
+            self._refuse(victim, Outcome.REFUSED, Why.EVICTED, out, now, self._drains_in_s(pool, victim))
+        live.waiting = True
+        pool.room.push(live)
+        self._arm(live)
+
+    # ---- running
+
+    def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
+        self._next_attempt += 1
+        attempt = Attempt(self._next_attempt, live, replica, now)
+        self._attempts[attempt.id] = attempt
+        live.open.append(attempt)
+        live.attempts += 1
+        live.replica = replica
+        pool = replica.pool
+        pool.take(replica, live.ask.tier.name, live.prompt_tokens)
+        if live.dispatched_at is None:
+            live.dispatched_at = now
+            self._retries.deposit(live.ask.tier.retry.budget)
+            context = pool.context_tokens
+            if context is not None and live.ask.max_tokens is None:
+                # A default of ours must not make the engine refuse a prompt that it would have served.
+                live.max_tokens = max(1, min(live.max_tokens, context - live.prompt_tokens))
+        out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens))
+
+    def _commit(self, winner: Attempt) -> list[Command]:
+        live = winner.live
+        live.committed = winner
+        live.replica = winner.replica
+        out: list[Command] = [Commit(live.ask.id, winner.id)]
+        out.extend(Cancel(live.ask.id, other.id) for other in live.open if other is not winner)
+        return out
+
+    def _conclude(self, live: Live, attempt: Attempt, finish: Finish, out: list[Command], now: float) -> None:
+        """Decide what the end of an attempt means for a request that has no outcome yet."""
+        end = finish.end
+        if live.committed not in (None, attempt):
+            return
+        if end is End.COMPLETE or end is End.REJECTED:
+            if live.committed is None:
+                out.extend(self._commit(attempt))
+            ok = end is End.COMPLETE
+            live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Why.UPSTREAM_REJECTED, now)
+            return
+        if live.committed is None:
+            if live.open:
+                return
+            if self._retry(live, attempt, end, out, now):
+                return
+        self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
+
+    def _retry(self, live: Live, failed: Attempt, end: End, out: list[Command], now: float) -> bool:
+        if end not in RETRYABLE or live.attempts > 1:
+            return False
+        pool = failed.replica.pool
+        replica = pool.pick(live.ask.tier, failed.replica, self._random.random())
+        if replica is None or not self._retries.withdraw():
+            return False
+        self._dispatch(live, replica, out, now)
+        return True
+
+    def _pump(self, pool: PoolNow, out: list[Command], now: float) -> None:
+        """Give free slots to those who wait. A band whose head must wait (reserved slots) does not block others."""
+        served = True
+        while served:
+            served = False
+            for live in pool.room.heads():
+                replica = pool.pick(live.ask.tier, None, self._random.random())
+                if replica is not None:
+                    self._unqueue(live)
+                    self._dispatch(live, replica, out, now)
+                    served = True
+                    break
+
+    # ---- ending
+
+    def _refuse(
+        self,
+        live: Live,
+        outcome: Outcome,
+        why: Why,
+        out: list[Command],
+        now: float,
+        retry_after_s: float | None = None,
+        detail: str = "",
+    ) -> None:
+        """End a request that has no open attempt with an error."""
+        self._unqueue(live)
+        live.decide(outcome, why, now)
+        out.append(Refuse(live.ask.id, why, retry_after_s, detail))
+        self._settle(live, out, now)
+
+    def _abandon(self, live: Live, outcome: Outcome, why: Why, out: list[Command], now: float) -> None:
+        """End a request whose attempts, if any, have to be cancelled first."""
+        if live.outcome is not None:
+            return
+        self._unqueue(live)
+        live.decide(outcome, why, now)
+        if outcome is not Outcome.ABANDONED:
+            wait_s = None if live.pool is None else self._drains_in_s(live.pool, live)
+            out.append(Refuse(live.ask.id, why, wait_s))
+        out.extend(Cancel(live.ask.id, attempt.id) for attempt in live.open)
+        self._settle(live, out, now)
+
+    def _settle(self, live: Live, out: list[Command], now: float) -> None:
+        """Close the books on a request that has an outcome and no open attempt."""
+        if live.outcome is None or live.open or live.ask.id not in self._live:
+            return
+        del self._live[live.ask.id]
+        self._alarms.clear(live.ask.id)
+        if live.use is not None:
+            served = live.dispatched_at is not None
+            used = live.prompt_tokens + live.output_tokens if served else 0
+            live.use.settle(live.reserved_tokens, used, served, now)
+        out.append(Ended(live.record()))
+
+    def _count_tokens(self, live: Live, attempt: Attempt, finish: Finish) -> None:
+        """Take the engine's own counts where it gave them, what was seen to pass where not."""
+        if live.committed is not None and live.committed is not attempt:
+            return
+        live.output_tokens = attempt.tokens if finish.output_tokens is None else finish.output_tokens
+        live.tokens_exact = finish.output_tokens is not None
+        if finish.prompt_tokens is not None:
+            live.prompt_tokens = finish.prompt_tokens
+            if live.ask.prompt_exact is None:
+                self.prompts.learn(live.ask.model.name, live.ask.prompt_bytes, finish.prompt_tokens)
+
+    def _unqueue(self, live: Live) -> None:
+        if live.waiting:
+            assert live.pool is not None
+            live.waiting = False
+            live.pool.room.remove(live)
+
+    # ---- deadlines
+
+    def _deadline(self, live: Live) -> tuple[float, Why]:
+        """The next deadline of a request, and what it means when it passes."""
+        ask = live.ask
+        timeouts = self._timeouts(live)
+        best, why = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT
+        if live.waiting:
+            at, phase = ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT
+        elif ask.stream and live.open and live.open[-1].sent_at is not None:
+            attempt = live.committed or live.open[-1]
+            if attempt.first_at is None:
+                at, phase = live.open[-1].sent_at + timeouts.ttft_s, Why.TTFT_TIMEOUT
+            else:
+                at, phase = attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Why.IDLE_TIMEOUT
+        else:
+            return best, why
+        return (at, phase) if at < best else (best, why)
+
+    def _timeouts(self, live: Live) -> Timeouts:
+        own = live.ask.tier.timeouts
+        return own if live.pool is None else own.narrowed(live.pool.spec.timeouts)
+
+    def _arm(self, live: Live) -> None:
+        self._alarms.set(live.ask.id, self._deadline(live)[0])
+
+    def _passed(self, live: Live, now: float) -> Why | None:
+        at, why = self._deadline(live)
+        return why if at <= now else None
+
+    # ---- replicas
+
+    def _find(self, name: str) -> Replica | None:
+        for pool in self._pools.values():
+            replica = pool.replicas.get(name)
+            if replica is not None:
+                return replica
+        return None
+
+    def _breaker_moved(self, replica: Replica, now: float) -> None:
+        pool = replica.pool
+        pool.refresh()
+        if replica.breaker.state is ReplicaState.DOWN:
+            self._alarms.set(-1, min(self._alarms.at(-1), now + pool.spec.health.open_s))
+
+    def _cool(self, now: float, out: list[Command]) -> None:
+        """Let open breakers whose time is up try again, and set the alarm for the others."""
+        next_s = math.inf
+        for pool in self._pools.values():
+            health = pool.spec.health
+            for replica in pool.replicas.values():
+                replica.breaker.cooled(health, now)
+                if replica.breaker.state is ReplicaState.DOWN:
+                    next_s = min(next_s, replica.breaker.cools_in_s(health, now))
+            pool.refresh()
+            self._pump(pool, out, now)
+        if next_s < math.inf:
+            self._alarms.set(-1, now + next_s)
+
+    # ---- when to come back
+
+    def _drains_in_s(self, pool: PoolNow, live: Live) -> float:
+        """Predicted seconds until a request like this would get a slot, jittered lest a crowd return at once."""
+        rate = pool.drain.per_s
+        wait_s = DEFAULT_RETRY_AFTER_S if not rate else (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate
+        return min(MAX_RETRY_AFTER_S, max(0.05, wait_s) * (0.5 + self._random.random()))
+
+    def _cools_in_s(self, pool_name: str, now: float) -> float:
+        pool = self._pools.get(pool_name)
+        if pool is None or not pool.replicas:
+            return DEFAULT_RETRY_AFTER_S
+        soonest = min(r.breaker.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
+        return max(DEFAULT_RETRY_AFTER_S, soonest) * (0.5 + self._random.random())

@@ -1,0 +1,63 @@
+"""Small statistics of what was seen: histograms whose quantiles have a bounded relative error."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+
+def log_edges(low: float, high: float, relative_error: float, exact: Iterable[float] = ()) -> tuple[float, ...]:
+    """Upper edges of buckets from `low` to at least `high` whose geometric middle is within `relative_error` (0-1).
+
+    `exact` values become edges too; that only makes buckets narrower. The bucket ratio is (1+e)^2, DDSketch's
+    (Masson, Rim and Lee, VLDB 2019) with the geometric instead of the harmonic middle.
+    """
+    ratio = (1.0 + relative_error) ** 2
+    steps = math.ceil(math.log(high / low) / math.log(ratio))
+    return tuple(sorted({low * ratio**step for step in range(steps + 1)} | set(exact)))
+
+
+class LogHistogram:
+    """Counts of values by bucket: `counts[i]` holds edges[i-1] < value <= edges[i], the last one all above.
+
+    `add` is the hot path (a bisection in C and two additions); `counts` only grows, so that the difference of two
+    copies of it is the histogram of what came between.
+    """
+
+    __slots__ = ("counts", "edges", "sum")
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        self.edges = edges
+        self.counts: list[float] = [0] * (len(edges) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float, weight: float = 1) -> None:
+        """Count `value` (>= 0) `weight` times."""
+        self.counts[bisect_left(self.edges, value)] += weight
+        self.sum += value * weight
+
+    def quantile(self, q: float) -> float | None:
+        """The nearest-rank quantile `q` (0-1) of everything added; None if that is nothing."""
+        return quantile(self.edges, self.counts, q)
+
+
+def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float | None:
+    """The nearest-rank quantile of bucket `counts`, as the geometric middle of its bucket.
+
+    Values at or below the lowest edge read as that edge, values above the highest as the highest.
+    """
+    total = sum(counts)
+    if not total > 0:
+        return None
+    rank = q * total
+    below = 0.0
+    for index, count in enumerate(counts):
+        below += count
+        if count and below >= rank:
+            break
+    if index == 0:
+        return edges[0]
+    if index == len(edges):
+        return edges[-1]
+    return math.sqrt(edges[index - 1] * edges[index])

@@ -1,0 +1,100 @@
+"""Whether a replica gets requests: a plain breaker per replica."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from gateway.core.model import End
+from gateway.core.rules import Health
+from gateway.core.snapshot import ReplicaState
+
+
+class Event(Enum):
+    """What a breaker hears of."""
+
+    SUCCESS = auto()
+    FAILURE = auto()
+    LIMIT = auto()
+    """The failure that makes the count full."""
+    HEALTHY = auto()
+    """An active check passed."""
+    COOLED = auto()
+    """The breaker has been open for `open_s`."""
+
+
+_UP, _DOWN, _PROBING = ReplicaState.UP, ReplicaState.DOWN, ReplicaState.PROBING
+
+# The whole breaker. A passing check alone does not close it: engines answer /health with 200 while they shut down,
+# so one real request has to succeed.
+TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
+    (_UP, Event.LIMIT): _DOWN,
+    (_DOWN, Event.HEALTHY): _PROBING,
+    (_DOWN, Event.COOLED): _PROBING,
+    (_PROBING, Event.SUCCESS): _UP,
+    (_PROBING, Event.FAILURE): _DOWN,
+    (_PROBING, Event.LIMIT): _DOWN,
+}
+
+# 4xx, and 429/503 from the engine's own valve, say nothing of the replica's health; nor does our own cancelling.
+VERDICTS: dict[End, bool | None] = {
+    End.COMPLETE: True,
+    End.REJECTED: None,
+    End.BUSY: None,
+    End.FAILED: False,
+    End.UNREACHABLE: False,
+    End.CONNECT_TIMEOUT: False,
+    End.RESET: False,
+    End.TRUNCATED: False,
+    End.CANCELLED: None,
+}
+
+
+class Breaker:
+    """Counts consecutive failures of one replica, from requests and from active checks alike."""
+
+    __slots__ = ("_opened_at", "failures", "state")
+
+    def __init__(self) -> None:
+        self.state = ReplicaState.UP
+        self.failures = 0
+        self._opened_at = 0.0
+
+    def ended(self, end: End, health: Health, now: float) -> None:
+        """An attempt at this replica ended."""
+        match VERDICTS[end]:
+            case True:
+                self.failures = 0
+                if self.state is not _UP:
+                    self._step(Event.SUCCESS, now)
+            case False:
+                self._failed(health, now)
+            case None:
+                pass
+
+    def checked(self, healthy: bool, health: Health, now: float) -> None:
+        """An active check was answered, or not."""
+        if not healthy:
+            self._failed(health, now)
+        elif self.state is _UP:
+            self.failures = 0
+        else:
+            self._step(Event.HEALTHY, now)
+
+    def cooled(self, health: Health, now: float) -> None:
+        """Let an open breaker try again once it has been open long enough."""
+        if self.state is _DOWN and now >= self._opened_at + health.open_s:
+            self._step(Event.COOLED, now)
+
+    def cools_in_s(self, health: Health, now: float) -> float:
+        """Seconds until an open breaker tries again; 0 if it is not open."""
+        return max(0.0, self._opened_at + health.open_s - now) if self.state is _DOWN else 0.0
+
+    def _failed(self, health: Health, now: float) -> None:
+        self.failures += 1
+        self._step(Event.LIMIT if self.failures >= health.failures else Event.FAILURE, now)
+
+    def _step(self, event: Event, now: float) -> None:
+        new = TRANSITIONS.get((self.state, event), self.state)
+        if new is _DOWN and self.state is not _DOWN:
+            self._opened_at = now
+        self.state = new

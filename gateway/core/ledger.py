@@ -1,0 +1,111 @@
+"""Requests under way and their attempts: each opened once, each closed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.core.limits import TenantUse
+from gateway.core.model import Ask, Outcome, Record, Why
+
+if TYPE_CHECKING:
+    from gateway.core.pools import PoolNow, Replica
+
+
+class Attempt:
+    """One try at one replica; holds a slot from creation until it is closed."""
+
+    __slots__ = ("first_at", "id", "last_at", "live", "opened_at", "prompt_tokens", "replica", "sent_at", "tokens")
+
+    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float) -> None:
+        self.id = attempt_id
+        self.live = live
+        self.replica = replica
+        self.opened_at = now
+        self.prompt_tokens = live.prompt_tokens
+        """What it added to its replica's un-prefilled tokens, and takes away again."""
+        self.sent_at: float | None = None
+        self.first_at: float | None = None
+        self.last_at = now
+        self.tokens = 0
+
+
+class Live:
+    """One ask that is not over. It is over when it has an outcome and no open attempt."""
+
+    __slots__ = (
+        "ask",
+        "attempts",
+        "committed",
+        "dispatched_at",
+        "ended_at",
+        "first_at",
+        "max_tokens",
+        "open",
+        "outcome",
+        "output_tokens",
+        "pool",
+        "prompt_tokens",
+        "replica",
+        "reserved_tokens",
+        "tokens_exact",
+        "use",
+        "waiting",
+        "why",
+    )
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.pool: PoolNow | None = None
+        self.replica: Replica | None = None
+        """The replica of the latest attempt; the committed one once there is a commit."""
+        self.use: TenantUse | None = None
+        self.prompt_tokens = 0
+        self.max_tokens = 0
+        self.reserved_tokens = 0
+        self.output_tokens = 0
+        self.tokens_exact = False
+        self.open: list[Attempt] = []
+        self.attempts = 0
+        self.waiting = False
+        self.committed: Attempt | None = None
+        self.dispatched_at: float | None = None
+        self.first_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: Outcome | None = None
+        self.why: Why | None = None
+
+    def decide(self, outcome: Outcome, why: Why | None, now: float) -> None:
+        """Fix how this ask ended; the first decision stands."""
+        if self.outcome is None:
+            self.outcome, self.why, self.ended_at = outcome, why, now
+
+    def record(self) -> Record:
+        """The facts of an ask that is over."""
+        ask = self.ask
+        assert self.outcome is not None
+        assert self.ended_at is not None
+        started = ask.body_at
+        ended = self.ended_at
+        ttft_s = tpot_s = None
+        if self.first_at is not None:
+            ttft_s = self.first_at - started
+            if self.output_tokens > 1:
+                tpot_s = (ended - self.first_at) / (self.output_tokens - 1)
+        e2e_s = ended - started
+        good = self.outcome is Outcome.OK and ask.tier.slo.met(ttft_s, tpot_s, e2e_s, self.output_tokens)
+        return Record(
+            ask=ask,
+            outcome=self.outcome,
+            why=self.why,
+            pool=None if self.pool is None else self.pool.spec.name,
+            replica=None if self.replica is None else self.replica.spec.name,
+            queue_s=(ended if self.dispatched_at is None else self.dispatched_at) - started,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            e2e_s=e2e_s,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            tokens_exact=self.tokens_exact,
+            good=good,
+            attempts=self.attempts,
+        )

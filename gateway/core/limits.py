@@ -1,0 +1,134 @@
+"""What one tenant may use: requests and tokens a minute, and requests at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gateway.core.model import Why
+from gateway.core.rules import Limits
+from gateway.core.snapshot import LimitView
+
+
+class TokenBucket:
+    """A bucket of `per_min` tokens that refills evenly; the whole minute is the burst. It may be overdrawn."""
+
+    __slots__ = ("_at", "_level", "per_min")
+
+    def __init__(self, per_min: float, now: float) -> None:
+        self.per_min = per_min
+        self._level = per_min
+        self._at = now
+
+    def level(self, now: float) -> float:
+        """Tokens there are at `now`; below zero after an overdraft."""
+        return min(self.per_min, self._level + (now - self._at) * self.per_min / 60.0)
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Seconds until `amount` can be taken; 0 if it can now, inf if it never fits the bucket."""
+        missing = amount - self.level(now)
+        if missing <= 0:
+            return 0.0
+        return missing * 60.0 / self.per_min if amount <= self.per_min else math.inf
+
+    def take(self, amount: float, now: float) -> None:
+        """Take `amount`, or give back what is negative."""
+        self._level = min(self.per_min, self.level(now) - amount)
+        self._at = now
+
+    def resize(self, per_min: float, now: float) -> None:
+        """Change the rate; what has been used stays used."""
+        used = self.per_min - self.level(now)
+        self.per_min = per_min
+        self._level = per_min - used
+        self._at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A limit is used up; `wait_s` inf means that this request can never pass it."""
+
+    why: Why
+    wait_s: float
+
+
+class TenantUse:
+    """The running use of one tenant in one tier. A lease is held from `take` to `settle`."""
+
+    __slots__ = ("in_flight", "limits", "requests", "tenant", "tier", "tokens")
+
+    def __init__(self, tenant: str, tier: str) -> None:
+        self.tenant = tenant
+        self.tier = tier
+        self.limits = Limits()
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
+        self.in_flight = 0
+
+    def configure(self, limits: Limits, share: float, now: float) -> None:
+        """Take on `limits`, of which this process may use `share` (0-1]; use so far is kept."""
+        self.limits = limits
+        self.requests = _bucket(self.requests, limits.requests_per_min, share, now)
+        self.tokens = _bucket(self.tokens, limits.tokens_per_min, share, now)
+
+    def check(self, tokens: int, now: float) -> Exceeded | None:
+        """Whether one more request of `tokens` (prompt and output reserved) would pass a limit."""
+        limits = self.limits
+        if limits.concurrency is not None and self.in_flight >= limits.concurrency:
+            return Exceeded(Why.LIMIT_CONCURRENCY, 1.0)
+        if self.requests is not None and (wait_s := self.requests.wait_s(1, now)):
+            return Exceeded(Why.LIMIT_REQUESTS, wait_s)
+        if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now)):
+            return Exceeded(Why.LIMIT_TOKENS, wait_s)
+        return None
+
+    def take(self, tokens: int, now: float) -> None:
+        """Reserve one request of `tokens`."""
+        self.in_flight += 1
+        if self.requests is not None:
+            self.requests.take(1, now)
+        if self.tokens is not None:
+            self.tokens.take(tokens, now)
+
+    def settle(self, reserved: int, used: int, served: bool, now: float) -> None:
+        """End a lease: give back what was reserved and not used; a request we refused costs nothing."""
+        self.in_flight -= 1
+        if self.tokens is not None and reserved != used:
+            self.tokens.take(used - reserved, now)
+        if self.requests is not None and not served:
+            self.requests.take(-1, now)
+
+    def view(self, now: float) -> LimitView:
+        """A copy for people and for `x-ratelimit-*` headers."""
+        requests_limit, requests_left, requests_reset_s = _read(self.requests, now)
+        tokens_limit, tokens_left, tokens_reset_s = _read(self.tokens, now)
+        return LimitView(
+            tenant=self.tenant,
+            tier=self.tier,
+            requests_limit=requests_limit,
+            requests_left=requests_left,
+            requests_reset_s=requests_reset_s,
+            tokens_limit=tokens_limit,
+            tokens_left=tokens_left,
+            tokens_reset_s=tokens_reset_s,
+            concurrency_limit=self.limits.concurrency,
+            in_flight=self.in_flight,
+        )
+
+
+def _read(bucket: TokenBucket | None, now: float) -> tuple[float | None, float | None, float | None]:
+    """(limit, left, seconds until full) of a bucket that may not exist."""
+    if bucket is None:
+        return None, None, None
+    level = bucket.level(now)
+    return bucket.per_min, max(0.0, level), (bucket.per_min - level) * 60.0 / bucket.per_min
+
+
+def _bucket(old: TokenBucket | None, per_min: float | None, share: float, now: float) -> TokenBucket | None:
+    if per_min is None:
+        return None
+    if old is None:
+        return TokenBucket(per_min * share, now)
+    if old.per_min != per_min * share:
+        old.resize(per_min * share, now)
+    return old

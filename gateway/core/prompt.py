@@ -1,0 +1,95 @@
+"""How many tokens a prompt is, learned from what the engines report."""
+
+from __future__ import annotations
+
+import math
+
+# Before anything is learned: English text is about 4 bytes per token, code about 3, and CJK text about one token
+# per character of 3 bytes. The prior errs on the long side for the high estimate, on the short side for the low.
+PRIOR_HIGH = 0.40
+PRIOR_LOW = 0.12
+HIGH_QUANTILE = 0.98
+LOW_QUANTILE = 0.02
+MIN_STEP = 0.01
+TEMPLATE_TOKENS = 16
+
+
+class QuantileTracker:
+    """A running quantile of positive samples, by stochastic approximation (Robbins-Monro) on their logarithm.
+
+    The step shrinks as 1/n down to a floor, so it learns fast and then follows drift for ever.
+    """
+
+    __slots__ = ("_log", "_n", "_quantile")
+
+    def __init__(self, quantile: float, prior: float) -> None:
+        self._quantile = quantile
+        self._log = math.log(prior)
+        self._n = 0
+
+    def add(self, sample: float) -> None:
+        """Learn from one sample > 0."""
+        self._n += 1
+        step = max(1.0 / (self._n + 1), MIN_STEP)
+        if math.log(sample) > self._log:
+            self._log += step * self._quantile
+        else:
+            self._log -= step * (1.0 - self._quantile)
+
+    @property
+    def value(self) -> float:
+        """The estimate."""
+        return math.exp(self._log)
+
+
+class _Ratio:
+    """Tokens per byte of one model in one length bucket."""
+
+    __slots__ = ("high", "low", "value_high", "value_low")
+
+    def __init__(self) -> None:
+        self.high = QuantileTracker(HIGH_QUANTILE, PRIOR_HIGH)
+        self.low = QuantileTracker(LOW_QUANTILE, PRIOR_LOW)
+        self.value_high = PRIOR_HIGH
+        self.value_low = PRIOR_LOW
+
+    def add(self, ratio: float) -> None:
+        self.high.add(ratio)
+        self.low.add(ratio)
+        self.value_high = self.high.value
+        self.value_low = min(self.low.value, self.value_high)
+
+
+class PromptEstimator:
+    """Low and high estimates of prompt tokens from prompt bytes, per model and power-of-two length bucket.
+
+    Buckets matter: the chat template is a fixed cost that dominates short prompts, and a ratio learned from those
+    would overcount long ones into the wrong pool. A bucket without samples uses its nearest shorter neighbour that
+    has some, else the prior.
+    """
+
+    def __init__(self) -> None:
+        self._ratios: dict[tuple[str, int], _Ratio] = {}
+
+    def estimate(self, model: str, prompt_bytes: int) -> tuple[int, int]:
+        """(low, high): about 2% of prompts are shorter than the first and 2% longer than the second."""
+        bucket = prompt_bytes.bit_length()
+        ratio = self._ratios.get((model, bucket))
+        if ratio is None:
+            for shorter in range(bucket - 1, max(bucket - 6, 0), -1):
+                ratio = self._ratios.get((model, shorter))
+                if ratio is not None:
+                    break
+            else:
+                return int(prompt_bytes * PRIOR_LOW), int(prompt_bytes * PRIOR_HIGH) + TEMPLATE_TOKENS
+        return int(prompt_bytes * ratio.value_low), int(prompt_bytes * ratio.value_high) + 1
+
+    def learn(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
+        """An engine counted `prompt_tokens` in a prompt of `prompt_bytes`."""
+        if prompt_bytes <= 0 or prompt_tokens <= 0:
+            return
+        key = (model, prompt_bytes.bit_length())
+        ratio = self._ratios.get(key)
+        if ratio is None:
+            ratio = self._ratios[key] = _Ratio()
+        ratio.add(prompt_tokens / prompt_bytes)

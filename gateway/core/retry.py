@@ -1,0 +1,31 @@
+"""Whether a failed attempt is tried once more, elsewhere."""
+
+from __future__ import annotations
+
+from gateway.core.model import End
+
+# Only what provably never reached the engine: it cannot have been the request that killed the replica, and no
+# work was done for it.
+RETRYABLE = (End.UNREACHABLE, End.CONNECT_TIMEOUT)
+
+BURST = 10.0
+
+
+class RetryBudget:
+    """Retries as a share of requests: each request deposits the tier's share, each retry costs one."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self) -> None:
+        self._tokens = BURST
+
+    def deposit(self, share: float) -> None:
+        """A request was dispatched for the first time."""
+        self._tokens = min(BURST, self._tokens + share)
+
+    def withdraw(self) -> bool:
+        """Take what one retry costs; False if there is not enough."""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
