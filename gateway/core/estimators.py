@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 
 def log_edges(low: float, high: float, relative_error: float, exact: Iterable[float] = ()) -> tuple[float, ...]:
@@ -50,12 +51,8 @@ def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float
     total = sum(counts)
     if not total > 0:
         return None
-    rank = q * total
-    below = 0.0
-    for index, count in enumerate(counts):
-        below += count
-        if count and below >= rank:
-            break
+    # A little under the rank, for sums of weights that round; at least a little, for q = 0.
+    index = bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
     if index == 0:
         return edges[0]
     if index == len(edges):

@@ -1,0 +1,280 @@
+"""The one sink of facts about requests: plain counters, cheap enough for the request path.
+
+Nothing is formatted here: `families` turns the counters into Prometheus families when somebody asks. Edges of
+histograms are fixed when the process starts (they include the SLO thresholds of the first policy) and cannot change on
+reload; the truth about objectives lies in the `slo` counters, which follow every reload. Nothing is ever reset.
+Labels come from policies and enums only: a name that no policy knows is counted under "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.core.estimators import LogHistogram
+from gateway.core.model import End, Outcome, Record, Why
+from gateway.core.rules import Metric, Policy, Tier
+from gateway.observe.window import NEVER, Quantiles, Sliding
+
+# Buckets of the OpenTelemetry GenAI conventions, continued upwards for long queues and long answers.
+TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+ITL_EDGES = (*TPOT_EDGES, 5, 7.5, 10)
+E2E_EDGES = tuple(0.01 * 2**step for step in range(17))
+
+REPLICA_LABEL_LIMIT = 64
+"""More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
+
+COUNTED = frozenset(outcome for outcome in Outcome if outcome.counts)
+LEFT_THE_QUEUE = frozenset({Why.QUEUE_TIMEOUT, Why.EVICTED, Why.CLIENT_GONE})
+"""Ends of a request that waited without ever being dispatched: it had a queue time, one refused at the door had none."""
+
+WHYS = tuple(Why)
+_WHY_INDEX = {why: index for index, why in enumerate(WHYS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Bucket edges in seconds, of each latency."""
+
+    ttft: tuple[float, ...]
+    tpot: tuple[float, ...]
+    itl: tuple[float, ...]
+    e2e: tuple[float, ...]
+    queue: tuple[float, ...]
+
+    @classmethod
+    def of(cls, policy: Policy) -> Edges:
+        """The standard edges with every SLO threshold of `policy` among them."""
+        slos = [tier.slo for tier in policy.tiers.values()]
+        ttft = {o.threshold_s for slo in slos for o in slo.ttft}
+        tpot = {o.threshold_s for slo in slos for o in slo.tpot}
+        e2e = {o.threshold_s for slo in slos for o in slo.e2e}
+
+        def edges(standard: Sequence[float], thresholds: set[float]) -> tuple[float, ...]:
+            return tuple(sorted({float(edge) for edge in standard} | thresholds))
+
+        return cls(
+            edges(TTFT_EDGES, ttft),
+            edges(TPOT_EDGES, tpot),
+            edges(ITL_EDGES, tpot),
+            edges(E2E_EDGES, e2e),
+            edges(TTFT_EDGES, set()),
+        )
+
+
+@dataclass(slots=True)
+class Attainment:
+    """Requests that an objective applied to, and those that met it."""
+
+    good: int = 0
+    total: int = 0
+
+
+class TierFacts:
+    """What is counted per tier, since the start and over the window."""
+
+    GOOD, FINISHED, OFFERED = range(3)
+
+    __slots__ = ("counts", "e2e", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
+
+    def __init__(self, tier: Tier) -> None:
+        self.counts: list[float] = [0, 0, 0]
+        """Good, finished and offered requests."""
+        self.recent = Sliding(self.counts)
+        self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
+        self.slo: dict[tuple[Metric, str], Attainment] = {}
+        """By metric and percentile ("p99")."""
+        self.follow(tier)
+
+    def follow(self, tier: Tier) -> None:
+        """Count by the objectives of `tier` from now on."""
+        self.tier = tier
+        self.objectives = tuple(
+            (metric, objective.threshold_s, self.slo.setdefault((metric, percentile(objective.quantile)), Attainment()))
+            for metric, objective in tier.slo.objectives()
+        )
+
+    def judge(self, record: Record) -> None:
+        """Count `record`, whose outcome stands in the denominator, for every objective that applies to it.
+
+        TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. Whoever
+        did not finish missed them all; a finished answer too short to have the latency is left out.
+        """
+        finished = record.outcome is Outcome.OK
+        up_to = self.tier.slo.e2e_up_to_tokens
+        for metric, threshold_s, attainment in self.objectives:
+            if metric is Metric.E2E:
+                if up_to is not None and record.output_tokens > up_to:
+                    continue
+                value_s: float | None = record.e2e_s
+            elif not record.ask.stream:
+                continue
+            else:
+                value_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s
+            if not finished:
+                attainment.total += 1
+            elif value_s is not None:
+                attainment.total += 1
+                attainment.good += value_s <= threshold_s
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the window."""
+        for sliding in (self.recent, self.ttft, self.tpot, self.e2e, self.queue):
+            sliding.roll(now)
+
+
+@dataclass(slots=True)
+class Lane:
+    """What is counted per tier and pool; the pool is "" for requests that never got to one."""
+
+    requests: dict[tuple[str, Outcome, Why | None], int] = field(default_factory=dict)
+    """By model, outcome and reason."""
+    attempts: int = 0
+    prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
+    """Estimated, exact."""
+    output_tokens: list[int] = field(default_factory=lambda: [0, 0])
+
+
+class Cell:
+    """The latency histograms of one tier, pool and replica."""
+
+    __slots__ = ("e2e", "facts", "lane", "queue", "tpot", "ttft")
+
+    def __init__(self, edges: Edges, facts: TierFacts, lane: Lane) -> None:
+        self.facts = facts
+        self.lane = lane
+        self.ttft = LogHistogram(edges.ttft)
+        self.tpot = LogHistogram(edges.tpot)
+        self.e2e = LogHistogram(edges.e2e)
+        self.queue = LogHistogram(edges.queue)
+
+
+class Metrics:
+    """Counts what happened to requests. One per process; every method is called on the event loop's thread."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.edges = Edges.of(policy)
+        self.tiers: dict[str, TierFacts] = {}
+        self.lanes: dict[tuple[str, str], Lane] = {}
+        """By tier and pool."""
+        self.cells: dict[tuple[str, str, str], Cell] = {}
+        """By tier, pool and replica label."""
+        self.itl: dict[tuple[str, str], Quantiles] = {}
+        """By tier and pool; fine buckets that have the exported edges among theirs."""
+        self.early: dict[Why, int] = {}
+        self.upstream_errors: dict[tuple[str, str, End], int] = {}
+        """By pool, replica label and kind."""
+        self.whys: list[float] = [0] * len(WHYS)
+        """Refusals and failures by reason, in the order of `WHYS`."""
+        self.recent_whys = Sliding(self.whys)
+        self._itl_edges = tuple(sorted(set(Quantiles.EDGES) | set(self.edges.itl)))
+        self._pools: dict[str, set[str]] = {}
+        self._by_name: dict[tuple[str, str | None, str | None], Cell] = {}
+        self._due = NEVER
+        self.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Follow a new policy. What was counted stays, also for tiers and pools that are gone."""
+        self.policy = policy
+        for tier in policy.tiers.values():
+            if tier.name in self.tiers:
+                self.tiers[tier.name].follow(tier)
+            else:
+                self.tiers[tier.name] = TierFacts(tier)
+        for pool in policy.pools.values():
+            self._pools.setdefault(pool.name, set()).update(replica.name for replica in pool.replicas)
+        replicas = sum(len(pool.replicas) for pool in policy.pools.values())
+        self._label_replicas = replicas <= REPLICA_LABEL_LIMIT
+        self._by_name.clear()
+
+    def ended(self, record: Record) -> None:
+        """Count one request that is over."""
+        ask, outcome, why = record.ask, record.outcome, record.why
+        now = ask.body_at + record.e2e_s
+        if now >= self._due:
+            self.roll(now)
+        cell = self._by_name.get((ask.tier.name, record.pool, record.replica)) or self._cell(record)
+        facts, lane = cell.facts, cell.lane
+
+        key = (ask.model.name, outcome, why)
+        lane.requests[key] = lane.requests.get(key, 0) + 1
+        lane.attempts += record.attempts
+        lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
+        lane.output_tokens[record.tokens_exact] += record.output_tokens
+        if why is not None:
+            self.whys[_WHY_INDEX[why]] += 1
+
+        if record.ttft_s is not None:
+            cell.ttft.add(record.ttft_s)
+            facts.ttft.histogram.add(record.ttft_s)
+        if record.tpot_s is not None:
+            cell.tpot.add(record.tpot_s)
+            facts.tpot.histogram.add(record.tpot_s)
+        if record.attempts or why in LEFT_THE_QUEUE:
+            cell.queue.add(record.queue_s)
+            facts.queue.histogram.add(record.queue_s)
+        if outcome is Outcome.OK:
+            cell.e2e.add(record.e2e_s)
+            facts.e2e.histogram.add(record.e2e_s)
+            facts.counts[TierFacts.FINISHED] += 1
+            facts.counts[TierFacts.GOOD] += record.good
+        if outcome in COUNTED:
+            facts.counts[TierFacts.OFFERED] += 1
+            if facts.tier is not ask.tier:
+                facts.follow(ask.tier)
+            facts.judge(record)
+
+    def gaps(self, tier: str, pool: str) -> LogHistogram:
+        """Where a relay counts the seconds between the chunks of a stream, with `add(gap_s)`."""
+        found = self.itl.get((tier, pool))
+        if found is None:
+            key = (tier if tier in self.tiers else "", pool if pool in self._pools else "")
+            found = self.itl.get(key)
+            if found is None:
+                found = self.itl[key] = Quantiles(self._itl_edges)
+        return found.histogram
+
+    def refused_early(self, why: Why) -> None:
+        """Count one request that was refused before it was understood: no tier, no model."""
+        self.early[why] = self.early.get(why, 0) + 1
+        self.whys[_WHY_INDEX[why]] += 1
+
+    def upstream_error(self, pool: str, replica: str, end: End) -> None:
+        """Count one attempt that failed."""
+        key = (*self._place(pool, replica), end)
+        self.upstream_errors[key] = self.upstream_errors.get(key, 0) + 1
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the windows; wanted once a second, because `gaps` and `refused_early` tell no time."""
+        if now < self._due:
+            return
+        self.recent_whys.roll(now)
+        self._due = self.recent_whys.due
+        for facts in self.tiers.values():
+            facts.roll(now)
+        for quantiles in self.itl.values():
+            quantiles.roll(now)
+
+    def _cell(self, record: Record) -> Cell:
+        tier = record.ask.tier
+        pool, replica = self._place(record.pool or "", record.replica or "")
+        facts = self.tiers.get(tier.name) or self.tiers.setdefault(tier.name, TierFacts(tier))
+        lane = self.lanes.setdefault((tier.name, pool), Lane())
+        labels = (tier.name, pool, replica)
+        cell = self.cells.get(labels) or self.cells.setdefault(labels, Cell(self.edges, facts, lane))
+        if (pool or None) == record.pool:
+            self._by_name[tier.name, record.pool, record.replica] = cell
+        return cell
+
+    def _place(self, pool: str, replica: str) -> tuple[str, str]:
+        """The labels of a pool and a replica."""
+        replicas = self._pools.get(pool)
+        if replicas is None:
+            return "", ""
+        return pool, replica if self._label_replicas and replica in replicas else ""
+
+
+def percentile(quantile: float) -> str:
+    """0.99 -> "p99", 0.999 -> "p99.9"."""
+    return f"p{round(quantile * 100, 6):g}"
