@@ -1,0 +1,347 @@
+"""What a replica's answer says about itself: tokens, finish, usage, errors; streamed or whole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntFlag
+
+import msgspec
+
+from gateway.core.model import End, Endpoint
+
+MAX_EVENT_BYTES = 1024 * 1024
+_NONE = msgspec.Raw()
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+class StreamError(Exception):
+    """The stream is not one of server-sent events with JSON inside."""
+
+
+class Kind(IntFlag):
+    """What one event means; several may hold."""
+
+    OTHER = 0
+    CONTENT = 1
+    """It carries output: text, reasoning, a tool call."""
+    FINISH = 2
+    """The generation says why it ended."""
+    USAGE_ONLY = 4
+    """It has nothing but token counts."""
+    DONE = 8
+    """The protocol's own end of stream."""
+    ERROR = 16
+
+
+class Usage(msgspec.Struct):
+    """Token counts, in the words of either dialect."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: msgspec.Raw = _NONE
+    reasoning: msgspec.Raw = _NONE
+    reasoning_content: msgspec.Raw = _NONE
+    refusal: msgspec.Raw = _NONE
+    tool_calls: msgspec.Raw = _NONE
+    function_call: msgspec.Raw = _NONE
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Usage | None = None
+    error: msgspec.Raw = _NONE
+
+
+class _Inner(msgspec.Struct):
+    usage: Usage | None = None
+    error: msgspec.Raw = _NONE
+
+
+class _Typed(msgspec.Struct):
+    """An event of the Messages or Responses API."""
+
+    type: str = ""
+    message: _Inner | None = None
+    response: _Inner | None = None
+    usage: Usage | None = None
+    error: msgspec.Raw = _NONE
+    code: msgspec.Raw = _NONE
+
+
+class _Whole(msgspec.Struct):
+    """An answer that was not streamed."""
+
+    usage: Usage | None = None
+    error: msgspec.Raw = _NONE
+    object: str | None = None
+
+
+class _Error(msgspec.Struct):
+    code: int | str | None = None
+    message: str | None = None
+    type: str | None = None
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+_typed_decoder = msgspec.json.Decoder(_Typed)
+_whole_decoder = msgspec.json.Decoder(_Whole)
+_EMPTY = (b"", b'""', b"null", b"[]", b"{}")
+
+
+@dataclass(slots=True)
+class EngineError:
+    """An error that came inside an answer of status 200. `status` is the HTTP status it stands for."""
+
+    status: int
+    message: str
+
+    @property
+    def end(self) -> End:
+        """What it means for the attempt."""
+        if self.status in (429, 503):
+            return End.BUSY
+        return End.REJECTED if 400 <= self.status < 500 else End.FAILED
+
+
+class EventSplitter:
+    """Cuts a byte stream into whole events, each with the blank line that ends it."""
+
+    __slots__ = ("_tail",)
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything fed so far was whole events."""
+        return not self._tail
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The events that `piece` completes. Raises `StreamError` when one grows beyond all measure."""
+        if not self._tail and piece.endswith(b"\n\n") and b"\r" not in piece and piece.find(b"\n\n") == len(piece) - 2:
+            return [piece]
+        data = self._tail + piece
+        events = []
+        start = 0
+        for match in _EVENT_END.finditer(data):
+            events.append(data[start : match.end()])
+            start = match.end()
+        self._tail = data[start:]
+        if len(self._tail) > MAX_EVENT_BYTES:
+            raise StreamError("an event is longer than 1 MiB")
+        return events
+
+
+class StreamReader:
+    """Follows the events of one streamed answer. Subclasses know one API each."""
+
+    __slots__ = ("done", "error", "finished", "output_tokens", "prompt_tokens", "tokens_seen")
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.done = False
+        self.error: EngineError | None = None
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.tokens_seen = 0
+        """Events with content: an estimate of output tokens for engines that send no usage."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer ended as its API says it must; a broken-off one did not."""
+        return self.finished and self.error is None
+
+    def read(self, event: bytes) -> Kind:
+        """Take note of one whole event; raises `StreamError` for what is not JSON."""
+        raise NotImplementedError
+
+    def _usage(self, usage: Usage | None) -> None:
+        if usage is None:
+            return
+        prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
+        output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
+        if prompt:
+            self.prompt_tokens = prompt
+        if output is not None:
+            self.output_tokens = output
+
+    def _failed(self, error: msgspec.Raw) -> Kind:
+        self.error = engine_error(error)
+        return Kind.ERROR
+
+
+class CompletionReader(StreamReader):
+    """Chat and plain completions: anonymous `data:` events, `finish_reason`, then usage, then `[DONE]`."""
+
+    __slots__ = ()
+
+    def read(self, event: bytes) -> Kind:
+        # The common event, once the first has been read with care. JSON escapes quotes inside strings, so no model
+        # output can contain these byte sequences.
+        if self.tokens_seen and b'"finish_reason":null' in event and not (b'"usage"' in event or b'"error"' in event):
+            self.tokens_seen += 1
+            return Kind.CONTENT
+        payload = data_of(event)
+        if not payload:
+            return Kind.OTHER
+        if payload == b"[DONE]":
+            self.done = True
+            return Kind.DONE
+        try:
+            chunk = _chunk_decoder.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise StreamError(f"an event is not a completion chunk: {exc}") from exc
+        if bytes(chunk.error) not in _EMPTY:
+            return self._failed(chunk.error)
+        self._usage(chunk.usage)
+        if not chunk.choices:
+            return Kind.USAGE_ONLY if chunk.usage is not None else Kind.OTHER
+        kind = Kind.OTHER
+        for choice in chunk.choices:
+            if choice.text or (choice.delta is not None and _has_output(choice.delta)):
+                kind |= Kind.CONTENT
+            if choice.finish_reason:
+                kind |= Kind.FINISH
+                self.finished = True
+        if kind & Kind.CONTENT:
+            self.tokens_seen += 1
+        return kind
+
+
+class TypedReader(StreamReader):
+    """What the Messages and Responses APIs share: every event carries its type."""
+
+    __slots__ = ()
+    deltas: tuple[bytes, ...] = ()
+
+    def read(self, event: bytes) -> Kind:
+        if event.startswith(self.deltas):
+            self.tokens_seen += 1
+            return Kind.CONTENT
+        payload = data_of(event)
+        if not payload:
+            return Kind.OTHER
+        if payload == b"[DONE]":
+            self.done = True
+            return Kind.DONE
+        try:
+            typed = _typed_decoder.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise StreamError(f"an event has no type: {exc}") from exc
+        return self._read(typed)
+
+    def _read(self, typed: _Typed) -> Kind:
+        raise NotImplementedError
+
+
+class MessagesReader(TypedReader):
+    """Anthropic Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
+
+    __slots__ = ()
+    deltas = (b"event: content_block_delta\n",)
+
+    def _read(self, typed: _Typed) -> Kind:
+        match typed.type:
+            case "error":
+                return self._failed(typed.error)
+            case "content_block_delta":
+                self.tokens_seen += 1
+                return Kind.CONTENT
+            case "message_start":
+                if typed.message is not None:
+                    self._usage(typed.message.usage)
+            case "message_delta":
+                self._usage(typed.usage)
+                return Kind.FINISH
+            case "message_stop":
+                self.finished = self.done = True
+                return Kind.DONE
+        return Kind.OTHER
+
+
+class ResponsesReader(TypedReader):
+    """OpenAI Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
+
+    __slots__ = ()
+    deltas = (b"event: response.output_text.delta\n",)
+
+    def _read(self, typed: _Typed) -> Kind:
+        match typed.type:
+            case "response.completed" | "response.incomplete":
+                self.finished = True
+                if typed.response is not None:
+                    self._usage(typed.response.usage)
+                return Kind.FINISH
+            case "response.failed":
+                return self._failed(_NONE if typed.response is None else typed.response.error)
+            case "error":
+                return self._failed(typed.error)
+        if typed.type.endswith(".delta"):
+            self.tokens_seen += 1
+            return Kind.CONTENT
+        return Kind.OTHER
+
+
+READERS: dict[Endpoint, type[StreamReader]] = {
+    Endpoint.CHAT: CompletionReader,
+    Endpoint.COMPLETIONS: CompletionReader,
+    Endpoint.RESPONSES: ResponsesReader,
+    Endpoint.MESSAGES: MessagesReader,
+}
+
+
+def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineError | None]:
+    """Usage and error of an answer that was not streamed; raises `StreamError` if it is not a JSON object."""
+    try:
+        whole = _whole_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise StreamError(f"the answer is not JSON: {exc}") from exc
+    failed = bytes(whole.error) not in _EMPTY and endpoint is not Endpoint.RESPONSES
+    return whole.usage, engine_error(whole.error) if failed else None
+
+
+def engine_error(raw: msgspec.Raw) -> EngineError:
+    """What an engine's error object means; engines differ in everything but `message`."""
+    try:
+        error = msgspec.json.decode(raw, type=_Error) if bytes(raw) not in _EMPTY else _Error()
+    except msgspec.DecodeError:
+        error = _Error(message=bytes(raw).decode("utf-8", "replace"))
+    code = error.code
+    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 500
+    if error.type == "overloaded_error":
+        status = 503
+    return EngineError(status if 400 <= status < 600 else 500, (error.message or "the engine gave no reason")[:500])
+
+
+def data_of(event: bytes) -> bytes:
+    """The joined `data:` lines of an event."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
+        return event[6:-2]
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def _has_output(delta: _Delta) -> bool:
+    return any(
+        bytes(field) not in _EMPTY
+        for field in (
+            delta.content,
+            delta.reasoning_content,
+            delta.reasoning,
+            delta.tool_calls,
+            delta.refusal,
+            delta.function_call,
+        )
+    )

@@ -1,0 +1,100 @@
+"""Chunked bodies of replicas, split without losing sight of the chunk boundaries."""
+
+from __future__ import annotations
+
+HEX = b"0123456789abcdefABCDEF"
+MAX_SIZE_LINE = 256
+MAX_TRAILER_BYTES = 8192
+
+
+class FramingError(Exception):
+    """What the replica sent is not a chunked body."""
+
+
+class ChunkReader:
+    """Feeds on bytes of a chunked body, gives its payload.
+
+    `at_boundary` tells whether everything fed so far ends with a whole chunk: if it did before and after a `feed`,
+    the bytes of that feed are whole chunks and may be passed on as they are.
+    """
+
+    __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra")
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._left = 0
+        self._expect_crlf = False
+        self._trailers = 0
+        self.at_boundary = True
+        self.done = False
+        self.extra = False
+        """Whether bytes came after the end of the body."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payload in `data`, a piece for each chunk or part of one; raises `FramingError`."""
+        if self.at_boundary and not self.done:
+            # One whole chunk per read is the rule for a token stream.
+            line_end = data.find(b"\r\n")
+            if 0 < line_end < 9:
+                size_line = data[:line_end]
+                if not size_line.strip(HEX):
+                    size = int(size_line, 16)
+                    if size and len(data) == line_end + size + 4 and data.endswith(b"\r\n"):
+                        return [data[line_end + 2 : -2]]
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> list[bytes]:
+        if self._held:
+            data, self._held = self._held + data, b""
+        pieces: list[bytes] = []
+        pos, end = 0, len(data)
+        while pos < end and not self.done:
+            if self._left:
+                piece = data[pos : pos + self._left]
+                pieces.append(piece)
+                pos += len(piece)
+                self._left -= len(piece)
+                self._expect_crlf = not self._left
+            elif self._expect_crlf:
+                if end - pos < 2:
+                    break
+                if data[pos : pos + 2] != b"\r\n":
+                    raise FramingError("a chunk is longer than its size")
+                pos += 2
+                self._expect_crlf = False
+            else:
+                line_end = data.find(b"\r\n", pos)
+                if line_end < 0:
+                    if end - pos > MAX_SIZE_LINE:
+                        raise FramingError("a chunk size is too long")
+                    break
+                self._line(data[pos:line_end])
+                pos = line_end + 2
+        if self.done:
+            self.extra = pos < end
+        else:
+            self._held = data[pos:]
+        self.at_boundary = not (self._left or self._expect_crlf or self._held or self._trailers)
+        return pieces
+
+    def _line(self, line: bytes) -> None:
+        if self._trailers:
+            self._trailers += len(line)
+            if self._trailers > MAX_TRAILER_BYTES:
+                raise FramingError("the trailers are too long")
+            self.done = not line
+            return
+        size = line.partition(b";")[0].rstrip(b" \t")
+        if not size or len(size) > 8 or size.strip(HEX):
+            raise FramingError("a chunk size is not a hexadecimal number")
+        self._left = int(size, 16)
+        if not self._left:
+            self._trailers = 1
+
+
+def chunk(payload: bytes) -> bytes:
+    """`payload`, which is not empty, as one chunk."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+LAST_CHUNK = b"0\r\n\r\n"
