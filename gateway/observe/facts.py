@@ -1,0 +1,139 @@
+"""What is counted about requests per tier, per pool and per replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.core.estimators import LogHistogram
+from gateway.core.model import Outcome, Record, Why
+from gateway.core.rules import Metric, Policy, Tier
+from gateway.observe.window import Quantiles, Sliding
+
+# Buckets of the OpenTelemetry GenAI conventions, continued upwards for long queues and long answers.
+TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+ITL_EDGES = (*TPOT_EDGES, 5, 7.5, 10)
+E2E_EDGES = tuple(0.01 * 2**step for step in range(17))
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Bucket edges in seconds, of each latency."""
+
+    ttft: tuple[float, ...]
+    tpot: tuple[float, ...]
+    itl: tuple[float, ...]
+    e2e: tuple[float, ...]
+    queue: tuple[float, ...]
+
+    @classmethod
+    def of(cls, policy: Policy) -> Edges:
+        """The standard edges with every SLO threshold of `policy` among them."""
+        slos = [tier.slo for tier in policy.tiers.values()]
+        ttft = {o.threshold_s for slo in slos for o in slo.ttft}
+        tpot = {o.threshold_s for slo in slos for o in slo.tpot}
+        e2e = {o.threshold_s for slo in slos for o in slo.e2e}
+
+        def edges(standard: Sequence[float], thresholds: set[float]) -> tuple[float, ...]:
+            return tuple(sorted({float(edge) for edge in standard} | thresholds))
+
+        return cls(
+            edges(TTFT_EDGES, ttft),
+            edges(TPOT_EDGES, tpot),
+            edges(ITL_EDGES, tpot),
+            edges(E2E_EDGES, e2e),
+            edges(TTFT_EDGES, set()),
+        )
+
+
+@dataclass(slots=True)
+class Attainment:
+    """Requests that an objective applied to, and those that met it."""
+
+    good: int = 0
+    total: int = 0
+
+
+class TierFacts:
+    """What is counted per tier, since the start and over the window."""
+
+    GOOD, FINISHED, OFFERED = range(3)
+
+    __slots__ = ("counts", "e2e", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
+
+    def __init__(self, tier: Tier) -> None:
+        self.counts: list[float] = [0, 0, 0]
+        """Good, finished and offered requests."""
+        self.recent = Sliding(self.counts)
+        self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
+        self.slo: dict[tuple[Metric, str], Attainment] = {}
+        """By metric and percentile ("p99")."""
+        self.follow(tier)
+
+    def follow(self, tier: Tier) -> None:
+        """Count by the objectives of `tier` from now on."""
+        self.tier = tier
+        self.objectives = tuple(
+            (metric, objective.threshold_s, self.slo.setdefault((metric, percentile(objective.quantile)), Attainment()))
+            for metric, objective in tier.slo.objectives()
+        )
+
+    def judge(self, record: Record) -> None:
+        """Count `record`, whose outcome stands in the denominator, for every objective that applies to it.
+
+        TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. Whoever
+        did not finish missed them all; a finished answer too short to have the latency is left out.
+        """
+        finished = record.outcome is Outcome.OK
+        up_to = self.tier.slo.e2e_up_to_tokens
+        for metric, threshold_s, attainment in self.objectives:
+            if metric is Metric.E2E:
+                if up_to is not None and record.output_tokens > up_to:
+                    continue
+                value_s: float | None = record.e2e_s
+            elif not record.ask.stream:
+                continue
+            else:
+                value_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s
+            if not finished:
+                attainment.total += 1
+            elif value_s is not None:
+                attainment.total += 1
+                attainment.good += value_s <= threshold_s
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the window."""
+        for sliding in (self.recent, self.ttft, self.tpot, self.e2e, self.queue):
+            sliding.roll(now)
+
+
+@dataclass(slots=True)
+class Lane:
+    """What is counted per tier and pool; the pool is "" for requests that never got to one."""
+
+    requests: dict[tuple[str, Outcome, Why | None], int] = field(default_factory=dict)
+    """By model, outcome and reason."""
+    attempts: int = 0
+    prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
+    """Estimated, exact."""
+    output_tokens: list[int] = field(default_factory=lambda: [0, 0])
+
+
+class Cell:
+    """The latency histograms of one tier, pool and replica."""
+
+    __slots__ = ("e2e", "facts", "lane", "queue", "tpot", "ttft")
+
+    def __init__(self, edges: Edges, facts: TierFacts, lane: Lane) -> None:
+        self.facts = facts
+        self.lane = lane
+        self.ttft = LogHistogram(edges.ttft)
+        self.tpot = LogHistogram(edges.tpot)
+        self.e2e = LogHistogram(edges.e2e)
+        self.queue = LogHistogram(edges.queue)
+
+
+def percentile(quantile: float) -> str:
+    """0.99 -> "p99", 0.999 -> "p99.9"."""
+    return f"p{round(quantile * 100, 6):g}"
