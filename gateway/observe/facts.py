@@ -36,7 +36,7 @@ class Edges:
         e2e = {o.threshold_s for slo in slos for o in slo.e2e}
 
         def edges(standard: Sequence[float], thresholds: set[float]) -> tuple[float, ...]:
-            return tuple(sorted({float(edge) for edge in standard} | thresholds))
+            return tuple(sorted({float(edge) for edge in (*standard, *thresholds)}))
 
         return cls(
             edges(TTFT_EDGES, ttft),

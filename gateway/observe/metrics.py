@@ -24,6 +24,23 @@ LEFT_THE_QUEUE = frozenset({Why.QUEUE_TIMEOUT, Why.EVICTED, Why.CLIENT_GONE})
 WHYS = tuple(Why)
 _WHY_INDEX = {why: index for index, why in enumerate(WHYS)}
 
+_EARLY = {
+    Why.QUEUE_FULL: Outcome.REFUSED,
+    Why.NO_REPLICAS: Outcome.REFUSED,
+    Why.SHUTTING_DOWN: Outcome.REFUSED,
+    Why.LIMIT_REQUESTS: Outcome.QUOTA,
+    Why.LIMIT_TOKENS: Outcome.QUOTA,
+    Why.LIMIT_CONCURRENCY: Outcome.QUOTA,
+    Why.CLIENT_GONE: Outcome.ABANDONED,
+    Why.CLIENT_STALLED: Outcome.ABANDONED,
+    Why.INTERNAL: Outcome.ERROR,
+}
+
+
+def early_outcome(why: Why) -> Outcome:
+    """The outcome of a request that never became an `Ask`: it was wrong in itself, unless `why` says otherwise."""
+    return _EARLY.get(why, Outcome.INVALID)
+
 
 class Metrics:
     """Counts what happened to requests. One per process; every method is called on the event loop's thread."""

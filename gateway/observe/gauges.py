@@ -1,0 +1,125 @@
+"""What the process is at this moment as Prometheus families: queues, slots, replicas, policy, build."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import InfoMetricFamily
+
+from gateway.core.model import Sample
+from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
+from gateway.observe.families import gauge
+from gateway.observe.sources import Sources
+
+POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
+    ("tailgate_pool_in_flight", "Requests that hold a slot.", "", lambda p: p.in_flight),
+    ("tailgate_pool_slots", "Slots of the replicas that get requests; none if unbounded.", "", lambda p: p.slots),
+    ("tailgate_queue_depth", "Requests in the waiting room.", "", lambda p: p.queued),
+    ("tailgate_queue_limit", "Requests that may be in the waiting room.", "", lambda p: p.queue_limit),
+    ("tailgate_queue_bytes", "Bytes of request bodies in the waiting room.", "bytes", lambda p: p.queued_bytes),
+    (
+        "tailgate_queue_drain_rate",
+        "Requests per second that leave the waiting room while it is not empty; none before there was a backlog.",
+        "",
+        lambda p: p.drain_rate,
+    ),
+)
+
+REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]], ...] = (
+    ("tailgate_replica_in_flight", "Requests that hold a slot.", "", lambda r: r.in_flight),
+    (
+        "tailgate_replica_unprefilled_tokens",
+        "Prompt tokens sent whose request has no first token yet.",
+        "",
+        lambda r: r.unprefilled_tokens,
+    ),
+    ("tailgate_replica_consecutive_failures", "Failures in a row that the breaker counts.", "", lambda r: r.failures),
+    ("tailgate_replica_waiting", "Requests waiting in the engine, as it says.", "", lambda r: _sample(r).waiting),
+    ("tailgate_replica_running", "Requests running in the engine, as it says.", "", lambda r: _sample(r).running),
+    (
+        "tailgate_replica_kv_usage_ratio",
+        "Share of the engine's KV cache in use, as it says.",
+        "ratio",
+        lambda r: _sample(r).kv_fraction,
+    ),
+    (
+        "tailgate_scrape_age_seconds",
+        "Age of the last scrape that the replica answered; +Inf if it never did.",
+        "seconds",
+        lambda r: math.inf if r.sample_age_s is None else r.sample_age_s,
+    ),
+)
+
+
+class ProcessFamilies:
+    """A prometheus-client collector over the process's `Sources`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, at this moment."""
+        snapshot = self._sources.snapshot()
+        yield from _pools(snapshot)
+        yield from _replicas(snapshot)
+        yield from self._policy()
+        yield gauge(
+            "tailgate_client_connections", "Client connections that are open.", (), _one(self._sources.connections())
+        )
+        yield gauge(
+            "tailgate_loop_lag_seconds",
+            "Longest wait of anything ready to run on the event loop, during the last 15 to 30 s.",
+            (),
+            _one(self._sources.loop_lag_s()),
+            "seconds",
+        )
+        build = {"version": self._sources.version, "python": platform.python_version()}
+        yield InfoMetricFamily("tailgate_build", "What is running.", value=build)
+
+    def _policy(self) -> Iterator[Metric]:
+        policy, reload = self._sources.policy(), self._sources.reload()
+        yield gauge("tailgate_policy_generation", "Policies loaded by this process.", (), _one(policy.generation))
+        yield InfoMetricFamily("tailgate_policy", "The policy in force.", value={"digest": policy.digest})
+        yield gauge(
+            "tailgate_config_last_reload_successful",
+            "1 if the last load of the policy succeeded, 0 if an older one is still in force.",
+            (),
+            _one(not reload.error),
+        )
+        yield gauge(
+            "tailgate_config_last_reload_timestamp_seconds",
+            "Unix time of the last load of the policy, successful or not.",
+            (),
+            _one(reload.at_unix_s),
+            "seconds",
+        )
+
+
+def _pools(snapshot: Snapshot) -> Iterator[Metric]:
+    for name, text, unit, read in POOL_GAUGES:
+        rows = [((pool.name,), read(pool)) for pool in snapshot.pools]
+        yield gauge(name, text, ("pool",), [(key, value) for key, value in rows if value is not None], unit)
+
+
+def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
+    replicas = [replica for pool in snapshot.pools for replica in pool.replicas]
+    yield gauge(
+        "tailgate_replica_state",
+        "1 for the state that the replica is in.",
+        ("pool", "replica", "state"),
+        [((r.pool, r.name, state.value), r.state is state) for r in replicas for state in ReplicaState],
+    )
+    for name, text, unit, read in REPLICA_GAUGES:
+        rows = [((replica.pool, replica.name), read(replica)) for replica in replicas]
+        yield gauge(name, text, ("pool", "replica"), [(key, value) for key, value in rows if value is not None], unit)
+
+
+def _sample(replica: ReplicaView) -> Sample:
+    return replica.sample or Sample()
+
+
+def _one(value: float) -> list[tuple[tuple[str, ...], float]]:
+    return [((), value)]

@@ -1,0 +1,34 @@
+"""What the pages of the admin port ask of the running process; each is asked at the moment of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.core.rules import Policy
+from gateway.core.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """How the last load of the policy went. `error` is empty if it is the one in force."""
+
+    at_unix_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The process, to those who look at it."""
+
+    version: str
+    policy: Callable[[], Policy]
+    snapshot: Callable[[], Snapshot]
+    reload: Callable[[], Reload]
+    connections: Callable[[], int]
+    """Client connections that are open."""
+    not_ready: Callable[[], str]
+    """Why no requests should be sent here now; empty if they should."""
+    loop_lag_s: Callable[[], float]
+    now: Callable[[], float]
+    """The monotonic clock of the request path."""
