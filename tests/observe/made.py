@@ -1,0 +1,137 @@
+"""Policies, records and sources to test with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.model import Ask, Endpoint, Outcome, Record, Sample, Why
+from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
+from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot
+from gateway.observe.sources import Reload, Sources
+
+PREMIUM = Tier(
+    "premium",
+    weight=4,
+    slo=Slo(
+        ttft=(Objective(0.5, 0.3), Objective(0.99, 2.2)),
+        tpot=(Objective(0.99, 0.12),),
+        e2e=(Objective(0.95, 31.0),),
+        e2e_up_to_tokens=1000,
+    ),
+    limits=Limits(requests_per_min=60),
+)
+FREE = Tier("free", priority=2, slo=Slo(ttft=(Objective(0.999, 6.5),)))
+LLAMA = Model("llama", ("short", "long"), aliases=("default",))
+
+
+def policy(*tiers: Tier, replicas: int = 2, generation: int = 1) -> Policy:
+    """Two pools: "short" with `replicas` replicas r0.., "long" with one."""
+    short = Pool("short", tuple(ReplicaSpec(f"r{i}", f"http://10.0.0.{i + 1}:8000") for i in range(replicas)), slots=8)
+    long = Pool("long", (ReplicaSpec("far", "http://10.0.1.1:8000"),), upstream_key="canary-upstream-key")
+    return Policy(
+        models={"llama": LLAMA, "default": LLAMA},
+        pools={"short": short, "long": long},
+        tiers={tier.name: tier for tier in tiers or (PREMIUM, FREE)},
+        keys={},
+        default_tier="free",
+        generation=generation,
+        digest=f"digest-{generation}",
+    )
+
+
+POLICY = policy()
+ASK = Ask(
+    id=1,
+    policy=POLICY,
+    tier=PREMIUM,
+    model=LLAMA,
+    tenant="acme",
+    endpoint=Endpoint.CHAT,
+    stream=True,
+    prompt_bytes=400,
+    prompt_exact=None,
+    max_tokens=None,
+    choices=1,
+    body_bytes=500,
+    head_at=99.9,
+    body_at=100.0,
+)
+OK = Record(
+    ask=ASK,
+    outcome=Outcome.OK,
+    why=None,
+    pool="short",
+    replica="r0",
+    queue_s=0.002,
+    ttft_s=0.2,
+    tpot_s=0.05,
+    e2e_s=3.0,
+    prompt_tokens=100,
+    output_tokens=57,
+    tokens_exact=True,
+    good=True,
+    attempts=1,
+)
+REFUSED = replace(
+    OK,
+    outcome=Outcome.REFUSED,
+    why=Why.QUEUE_FULL,
+    replica=None,
+    queue_s=0.0001,
+    ttft_s=None,
+    tpot_s=None,
+    e2e_s=0.0001,
+    output_tokens=0,
+    tokens_exact=False,
+    good=False,
+    attempts=0,
+)
+
+
+def ask(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) -> Ask:
+    """An ask of `tier`."""
+    return replace(ASK, tier=tier, stream=stream, body_at=body_at)
+
+
+SNAPSHOT = Snapshot(
+    generation=1,
+    pools=(
+        PoolView(
+            name="short",
+            in_flight=5,
+            queued=2,
+            queued_bytes=1000,
+            queue_limit=256,
+            slots=16,
+            drain_rate=3.5,
+            replicas=(
+                ReplicaView(
+                    "r0", "http://10.0.0.1:8000", "short", ReplicaState.UP, 4, 900, 0, Sample(True, 1, 4, 0.25), 0.4
+                ),
+                ReplicaView("r1", "http://10.0.0.2:8000", "short", ReplicaState.DOWN, 1, 0, 3, None, None),
+            ),
+        ),
+        PoolView(
+            name="long",
+            in_flight=0,
+            queued=0,
+            queued_bytes=0,
+            queue_limit=256,
+            slots=None,
+            drain_rate=None,
+            replicas=(ReplicaView("far", "http://10.0.1.1:8000", "long", ReplicaState.PROBING, 0, 0, 0, None, None),),
+        ),
+    ),
+    tenants=(LimitView("acme", "premium", 60.0, 41.5, 18.5, None, None, None, None, 5),),
+)
+
+SOURCES = Sources(
+    version="1.2.3",
+    policy=lambda: POLICY,
+    snapshot=lambda: SNAPSHOT,
+    reload=lambda: Reload(1_700_000_000.0),
+    connections=lambda: 7,
+    not_ready=lambda: "",
+    loop_lag_s=lambda: 0.004,
+    now=lambda: 130.0,
+)

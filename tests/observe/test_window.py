@@ -1,0 +1,66 @@
+"""Sliding windows: what is in, what is out, and quantiles of what is in."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.observe.window import RELATIVE_ERROR, SLICE_S, SPAN_S, Quantiles, Sliding
+
+steps = st.lists(st.tuples(st.floats(0, 40), st.floats(2e-4, 1000)), min_size=1, max_size=100)
+
+
+@given(steps, st.floats(0, 100), st.sampled_from([0.5, 0.95, 0.99]))
+def test_quantiles_are_of_the_last_minute_give_or_take_a_slice(
+    steps: list[tuple[float, float]], later: float, q: float
+) -> None:
+    quantiles = Quantiles()
+    seen: list[tuple[float, float]] = []
+    now = 1000.0
+    for wait, value in steps:
+        now += wait
+        quantiles.add(value, now)
+        seen.append((now, value))
+    now += later
+    total = int(sum(quantiles.read(now)))
+    assert sum(at > now - SPAN_S for at, _ in seen) <= total <= sum(at > now - SPAN_S - SLICE_S for at, _ in seen)
+    newest = sorted(value for _, value in seen[len(seen) - total :])
+    if newest:
+        exact = newest[math.ceil(round(q * total, 6)) - 1]
+        assert quantiles.quantile(q, now) == pytest.approx(exact, rel=RELATIVE_ERROR + 1e-9)
+    else:
+        assert quantiles.quantile(q, now) is None
+
+
+def test_reading_changes_nothing() -> None:
+    quantiles = Quantiles()
+    quantiles.add(1.0, 0.0)
+    assert quantiles.quantile(0.5, 500.0) is None
+    assert quantiles.quantile(0.5, 1.0) == pytest.approx(1.0, rel=RELATIVE_ERROR)
+
+
+def test_counts_added_before_the_first_roll_are_in_the_window() -> None:
+    counts: list[float] = [0, 0]
+    sliding = Sliding(counts, span_s=60, slice_s=5)
+    counts[1] += 3
+    assert sliding.read(100.0) == [0, 3]
+    sliding.roll(100.0)
+    assert sliding.read(100.0) == [0, 3]
+
+
+def test_a_window_nobody_adds_to_runs_empty() -> None:
+    counts: list[float] = [0]
+    sliding = Sliding(counts, span_s=60, slice_s=5)
+    sliding.roll(0.0)
+    counts[0] += 1
+    assert sliding.read(64.9) == [1]
+    assert sliding.read(65.0) == [0]
+
+
+def test_no_more_copies_are_kept_than_the_window_has_slices() -> None:
+    counts: list[float] = [0]
+    sliding = Sliding(counts, span_s=60, slice_s=5)
+    for second in range(10_000):
+        sliding.roll(float(second))
+    assert len(sliding._copies) <= 60 / 5 + 2
