@@ -1,0 +1,44 @@
+"""The policy of `tailgate serve --replica URL...`: what an operator would write for a first look."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+
+from gateway.core.rules import AdmissionMode, Policy
+from gateway.policy.document import Document
+from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.load import load_document
+
+
+def builtin(replica_urls: Sequence[str]) -> Policy:
+    """One pool without slots, any model name, one tier whose admission only counts. Raises PolicyErrors."""
+    data = written(replica_urls)
+    try:
+        return load_document(Document("--replica", data), hashlib.sha256(json.dumps(data).encode()).hexdigest())
+    except PolicyErrors as errors:
+        raise PolicyErrors([_of_argument(error) for error in errors.errors]) from None
+
+
+def written(replica_urls: Sequence[str]) -> dict[str, object]:
+    """The same as a policy file would say it."""
+    return {
+        "apiVersion": "tailgate/v1",
+        "models": {"*": {"pools": ["default"]}},
+        "pools": {"default": {"replicas": list(replica_urls), "slots": "auto"}},
+        "tiers": {
+            "default": {
+                "admission": {"mode": AdmissionMode.SHADOW.value},
+                "max_tokens": {"default": 4096, "limit": 32768},
+                "caps": {"n": 8, "best_of": 8},
+            }
+        },
+    }
+
+
+def _of_argument(error: PolicyError) -> PolicyError:
+    """The same error, told of the option it comes from: the second `--replica` is number 2."""
+    index = re.search(r"replicas\[(\d+)\]", error.path)
+    return PolicyError(f"--replica (number {int(index[1]) + 1})" if index else "--replica", 0, "", error.message)

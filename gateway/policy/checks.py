@@ -1,0 +1,257 @@
+"""What must hold between the fields of a policy: names that exist, sums, orders, duplicates.
+
+Each check walks whatever shape the document has, so that a mistake in one field does not hide another elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from gateway.core.rules import Metric
+from gateway.policy import units, values
+from gateway.policy.document import Document
+from gateway.policy.errors import Path, did_you_mean
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """One place in a document; places that do not exist are empty."""
+
+    document: Document
+    path: Path = ()
+    data: object = None
+
+    def __getitem__(self, name: str) -> At:
+        inner = self.data.get(name) if isinstance(self.data, dict) else None
+        return At(self.document, (*self.path, name), inner)
+
+    def items(self) -> Iterator[tuple[str, At]]:
+        """Name and place of each entry of a mapping."""
+        names = self.data if isinstance(self.data, dict) else ()
+        return ((name, self[name]) for name in names)
+
+    def entries(self) -> Iterator[At]:
+        """The place of each entry of a list."""
+        inner = self.data if isinstance(self.data, list) else []
+        return (At(self.document, (*self.path, index), item) for index, item in enumerate(inner))
+
+    def names(self) -> dict[str, At]:
+        """The entries of a list that are texts."""
+        return {entry.data: entry for entry in self.entries() if isinstance(entry.data, str)}
+
+    @property
+    def where(self) -> str:
+        """Where it stands, for an error elsewhere."""
+        mark = self.document.mark(self.path)
+        return f"on line {mark.line}" if mark else "before"
+
+    @property
+    def shown(self) -> str:
+        """The value as written: a variable by its name."""
+        mark = self.document.marks.get(self.path)
+        return mark.written if mark else str(self.data)
+
+    def wrong(self, message: str, *, at_key: bool = False) -> None:
+        """Note an error here."""
+        self.document.add(self.path, message, at_key=at_key)
+
+
+def check(document: Document) -> None:
+    """Run every check; what is wrong is added to the document's errors."""
+    root = At(document, (), document.data)
+    for run in CHECKS:
+        run(root)
+
+
+def _read(reader: Callable[[object], float | str], place: At) -> float | str | None:
+    """A value by its unit; None where it has none, which is an error of shape and told as such."""
+    try:
+        return reader(place.data)
+    except ValueError:
+        return None
+
+
+def _number(reader: Callable[[object], float], place: At) -> float | None:
+    found = _read(reader, place)
+    return found if isinstance(found, int | float) else None
+
+
+def _known(place: At, what: str, known: At) -> None:
+    if isinstance(place.data, str) and isinstance(known.data, dict) and place.data not in known.data:
+        place.wrong(f"{place.shown} is not a {what}: {did_you_mean(place.shown, known.data)}")
+
+
+def _known_list(places: At, what: str, known: At) -> None:
+    first: dict[str, At] = {}
+    for place in places.entries():
+        _known(place, what, known)
+        if isinstance(place.data, str) and first.setdefault(place.data, place) is not place:
+            place.wrong(f"{place.shown} is named twice: keep one of them")
+
+
+def references(root: At) -> None:
+    """Pools, tiers and models that are named exist."""
+    for _, model in root["models"].items():
+        _known_list(model["pools"], "pool", root["pools"])
+    for name, pool in root["pools"].items():
+        _known_list(pool["spill_from"], "pool", root["pools"])
+        for source in pool["spill_from"].entries():
+            if source.data == name:
+                source.wrong("a pool cannot take what spills from itself: name other pools")
+    for _, tier in root["tiers"].items():
+        _known_list(tier["pools"], "pool", root["pools"])
+    for key in root["keys"].entries():
+        _known(key["tier"], "tier", root["tiers"])
+    _known(root["defaults"]["tier"], "tier", root["tiers"])
+
+
+def default_tier(root: At) -> None:
+    """Which tier is the default is clear."""
+    tiers = root["tiers"].data
+    if isinstance(tiers, dict) and len(tiers) > 1 and root["defaults"]["tier"].data is None:
+        root["defaults"]["tier"].wrong(f"is missing: say which tier is the default, one of {', '.join(sorted(tiers))}")
+
+
+def aliases(root: At) -> None:
+    """Each name that clients may use means one model."""
+    models = root["models"]
+    taken: dict[str, At] = {}
+    for name, model in models.items():
+        for alias in model["aliases"].entries():
+            if not isinstance(alias.data, str):
+                continue
+            if name == "*":
+                alias.wrong("the model * takes every name already: remove its aliases")
+            elif alias.data == "*":
+                alias.wrong("* cannot be an alias: make it a model of its own")
+            elif isinstance(models.data, dict) and alias.data in models.data:
+                alias.wrong(f"{alias.shown} is also the name of a model: remove one of the two")
+            elif alias.data in taken:
+                alias.wrong(f"{alias.shown} is already an alias {taken[alias.data].where}: an alias means one model")
+            taken.setdefault(alias.data, alias)
+
+
+def tokenizers(root: At) -> None:
+    """Tokenizer files are there, and can be read by this installation."""
+    folder = FilePath(root.document.file).parent
+    for _, model in root["models"].items():
+        place = model["tokenizer"]
+        if not isinstance(place.data, str) or not place.data:
+            continue
+        if "\0" in place.data or not (folder / place.data).is_file():
+            place.wrong(f"there is no file {place.shown}: write the path of a tokenizer.json, relative to this file")
+        elif importlib.util.find_spec("tokenizers") is None:
+            place.wrong("exact prompt lengths need the extra: pip install 'tailgate[tokenizers]', or remove this")
+
+
+def replicas(root: At) -> None:
+    """Every pool has replicas; no replica stands twice, by URL or by name."""
+    urls: dict[object, At] = {}
+    names: dict[object, At] = {}
+    for _, pool in root["pools"].items():
+        if isinstance(pool.data, dict) and "discover" not in pool.data and pool["replicas"].data in (None, []):
+            pool["replicas"].wrong("a pool needs at least one replica, such as http://10.0.0.1:8000")
+        for entry in pool["replicas"].entries():
+            place = entry if isinstance(entry.data, str) else entry["url"]
+            url = _read(values.read_url, place)
+            if url is None:
+                continue
+            if url in urls:
+                place.wrong(f"this replica is already listed {urls[url].where}: a replica is in one pool, once")
+            urls.setdefault(url, place)
+            label = entry["name"] if isinstance(entry["name"].data, str) else place
+            name = entry["name"].data if label is not place else str(url).removeprefix("http://")
+            if name in names and label is not place:
+                label.wrong(f"{label.shown} is already the name of the replica {names[name].where}")
+            names.setdefault(name, label)
+
+
+def reserves(root: At) -> None:
+    """Reserved shares add up to at most everything, and go to tiers that can use them."""
+    for name, pool in root["pools"].items():
+        total = 0.0
+        for tier, place in pool["reserve"].items():
+            total += _number(units.share, place) or 0.0
+            bound = root["tiers"][tier]["pools"].names()
+            if isinstance(root["tiers"].data, dict) and tier not in root["tiers"].data:
+                place.wrong(f"{tier} is not a tier: {did_you_mean(tier, root['tiers'].data)}", at_key=True)
+            elif bound and name not in bound:
+                place.wrong(f"the tier {tier} is bound to other pools: add {name} to its pools", at_key=True)
+        if total > 1 + 1e-9:
+            pool["reserve"].wrong(f"the shares add up to {units.write_share(total)}: at most 100%", at_key=True)
+
+
+def floors(root: At) -> None:
+    """The floors of all tiers add up to at most everything."""
+    places = [tier["floor"] for _, tier in root["tiers"].items()]
+    total = sum(_number(units.share, place) or 0.0 for place in places)
+    if total > 1 + 1e-9:
+        last = [place for place in places if _number(units.share, place)][-1]
+        last.wrong(f"the floors of all tiers add up to {units.write_share(total)}: at most 100%")
+
+
+def bindings(root: At) -> None:
+    """A tier that is bound to pools can get at least one model there."""
+    served = {pool for _, model in root["models"].items() for pool in model["pools"].names()}
+    for _, tier in root["tiers"].items():
+        bound = tier["pools"].names()
+        if served and bound and not served & bound.keys():
+            tier["pools"].wrong("no model is served by these pools: add one that a model lists")
+
+
+def objectives(root: At) -> None:
+    """Thresholds do not decrease with the percentile, and each objective has one."""
+    for _, tier in root["tiers"].items():
+        for metric in Metric:
+            place = tier["slo"][metric.value]
+            if not isinstance(place.data, dict):
+                continue
+            if not PERCENTILES.keys() & place.data.keys():
+                place.wrong("names no percentile: write at least one, such as p99: 2s", at_key=True)
+            below: At | None = None
+            for percentile in PERCENTILES:
+                threshold = place[percentile]
+                value = _number(units.seconds, threshold)
+                if value is None:
+                    continue
+                if below is not None and value < (_number(units.seconds, below) or 0.0):
+                    threshold.wrong(f"{threshold.shown} is less than {below.path[-1]} ({below.shown}): it cannot be")
+                below = threshold
+
+
+def answer_lengths(root: At) -> None:
+    """The default length of an answer is within its limit."""
+    for _, tier in root["tiers"].items():
+        default, limit = tier["max_tokens"]["default"], tier["max_tokens"]["limit"]
+        if isinstance(default.data, int) and isinstance(limit.data, int) and default.data > limit.data:
+            default.wrong(f"{default.shown} is more than the limit ({limit.shown}): lower it, or raise the limit")
+
+
+def key_hashes(root: At) -> None:
+    """No key is listed twice."""
+    first: dict[object, At] = {}
+    for key in root["keys"].entries():
+        place = key["sha256"]
+        digest = _read(values.read_sha256, place)
+        if digest is not None and first.setdefault(digest, place) is not place:
+            place.wrong(f"this key is already listed {first[digest].where}: a key has one tenant and one tier")
+
+
+CHECKS = (
+    references,
+    default_tier,
+    aliases,
+    tokenizers,
+    replicas,
+    reserves,
+    floors,
+    bindings,
+    objectives,
+    answer_lengths,
+    key_hashes,
+)

@@ -1,0 +1,154 @@
+"""From a checked policy file to the nouns of the decision core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.core import rules
+from gateway.policy.checks import PERCENTILES
+from gateway.policy.pools import HealthSection, PoolSection, PoolTimeouts, ReplicaSection
+from gateway.policy.schema import KeySection, ModelSection, PolicyFile
+from gateway.policy.tiers import (
+    AdmissionSection,
+    HedgeSection,
+    LimitsSection,
+    ObjectiveSection,
+    SloSection,
+    TierSection,
+    TierTimeouts,
+)
+
+_CAPS = rules.Caps()
+
+
+def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
+    """The policy; `folder` is where relative paths start. Total: `file` has passed every check."""
+    default_tier = file.defaults.tier or next(iter(file.tiers))
+    models = [_model(name, section, folder) for name, section in file.models.items()]
+    keys = [_key(section, default_tier) for section in file.keys]
+    return rules.Policy(
+        models={name: model for model in models for name in (model.name, *model.aliases)},
+        pools={name: _pool(name, section) for name, section in file.pools.items()},
+        tiers={name: _tier(name, section) for name, section in file.tiers.items()},
+        keys={key.sha256: key for key in keys},
+        default_tier=default_tier,
+        generation=1,
+        digest=digest,
+        open_on_any_address=file.listen.open_on_any_address,
+    )
+
+
+def _model(name: str, section: ModelSection, folder: Path) -> rules.Model:
+    catch_all = name == "*"
+    return rules.Model(
+        name=name,
+        pools=tuple(section.pools),
+        aliases=tuple(section.aliases),
+        upstream=section.upstream or ("" if catch_all else name),
+        tokenizer=str((folder / section.tokenizer).resolve()) if section.tokenizer else None,
+        any_name=catch_all,
+    )
+
+
+def _pool(name: str, section: PoolSection) -> rules.Pool:
+    return rules.Pool(
+        name=name,
+        replicas=tuple(_replica(replica) for replica in section.replicas),
+        engine=rules.Engine(section.engine),
+        max_prompt_tokens=section.max_prompt_tokens,
+        slots=section.slots,
+        queue_limit=section.queue.limit,
+        queue_bytes=section.queue.bytes,
+        connect_timeout_s=section.connect_timeout,
+        timeouts=_timeouts(section.timeouts),
+        reserve=tuple(section.reserve.items()),
+        spill_from=tuple(section.spill_from),
+        router=section.router,
+        health=_health(section.health),
+        upstream_key=section.api_key,
+    )
+
+
+def _replica(section: ReplicaSection) -> rules.ReplicaSpec:
+    return rules.ReplicaSpec(section.name or section.url.removeprefix("http://"), section.url)
+
+
+def _timeouts(section: PoolTimeouts | TierTimeouts) -> rules.Timeouts:
+    return rules.Timeouts(section.queue, section.ttft, section.idle, section.total)
+
+
+def _health(section: HealthSection) -> rules.Health:
+    return rules.Health(
+        path=section.path,
+        interval_s=section.interval,
+        timeout_s=section.timeout,
+        failures=section.failures,
+        open_s=section.open,
+        metrics_path=section.metrics_path,
+        scrape_interval_s=section.scrape_interval,
+    )
+
+
+def _tier(name: str, section: TierSection) -> rules.Tier:
+    return rules.Tier(
+        name=name,
+        priority=section.priority,
+        weight=section.weight,
+        floor=section.floor,
+        pools=tuple(section.pools) if section.pools is not None else None,
+        slo=_slo(section.slo),
+        caps=_caps(section),
+        timeouts=_timeouts(section.timeouts),
+        limits=_limits(section.limits),
+        admission=_admission(section.admission),
+        hedge=_hedge(section.hedge) if section.hedge else None,
+        retry=rules.Retry(section.retry.budget),
+    )
+
+
+def _slo(section: SloSection) -> rules.Slo:
+    return rules.Slo(
+        ttft=_objectives(section.ttft),
+        tpot=_objectives(section.tpot),
+        e2e=_objectives(section.e2e),
+        e2e_up_to_tokens=section.e2e.up_to_tokens if section.e2e else None,
+    )
+
+
+def _objectives(section: ObjectiveSection | None) -> tuple[rules.Objective, ...]:
+    thresholds = ((quantile, getattr(section, name, None)) for name, quantile in PERCENTILES.items())
+    return tuple(rules.Objective(quantile, limit_s) for quantile, limit_s in thresholds if limit_s is not None)
+
+
+def _caps(section: TierSection) -> rules.Caps:
+    asked, caps = section.max_tokens, section.caps
+    limit = asked.limit or max(_CAPS.max_tokens_limit, asked.default or 0)
+    return rules.Caps(
+        max_tokens_default=asked.default or min(_CAPS.max_tokens_default, limit),
+        max_tokens_limit=limit,
+        degrade=asked.degrade,
+        n=caps.n,
+        best_of=caps.best_of,
+        top_logprobs=caps.top_logprobs,
+        prompt_logprobs=caps.prompt_logprobs,
+        stop=tuple(section.stop),
+        batch=caps.batch,
+        engine_priority=section.engine_priority,
+        media=caps.media,
+    )
+
+
+def _limits(section: LimitsSection) -> rules.Limits:
+    return rules.Limits(section.requests, section.tokens, section.concurrency)
+
+
+def _admission(section: AdmissionSection) -> rules.Admission:
+    return rules.Admission(rules.AdmissionMode(section.mode), section.max_breach_probability, section.exploration)
+
+
+def _hedge(section: HedgeSection) -> rules.Hedge:
+    return rules.Hedge(section.quantile, section.budget, section.holdout)
+
+
+def _key(section: KeySection, default_tier: str) -> rules.Key:
+    return rules.Key(bytes.fromhex(section.sha256), section.tenant, section.tier or default_tier)

@@ -1,0 +1,57 @@
+"""What is wrong with a policy file, told all at once.
+
+PolicyErrors            raised by `load`; holds every error that was found
+  └ PolicyError         one of them: `file:line: field.path: what is wrong, what would be right`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyError:
+    """One thing that is wrong, or that deserves a warning. `line` counts from 1; 0 where there is no file."""
+
+    file: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class PolicyErrors(Exception):
+    """A policy that cannot be used, with every reason."""
+
+    def __init__(self, errors: Sequence[PolicyError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = tuple(errors)
+
+
+def write_path(path: Path) -> str:
+    """`("pools", "short", "replicas", 0)` as `pools.short.replicas[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`did you mean x?`, or the names that exist where none is near."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"there is {_listed(names)}" if names else "there is none"
+
+
+def _listed(names: list[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,44 @@
+"""Reads a policy file: every error at once, or the compiled policy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.core.rules import Policy
+from gateway.policy.checks import check
+from gateway.policy.compile import compiled
+from gateway.policy.document import Document, read_text
+from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.shape import shaped
+
+
+def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
+    """The policy in a file. Raises PolicyErrors with everything that is wrong, an unreadable file included."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise PolicyErrors([PolicyError(str(path), 0, "", f"cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        raise PolicyErrors([PolicyError(str(path), 0, "", f"is not UTF-8 at byte {error.start}")]) from None
+    return load_text(text, str(path), environment)
+
+
+def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
+    """The policy in a text; `file` names it in errors and is where relative paths start. Raises PolicyErrors."""
+    document = read_text(text, file, environment)
+    if document.data is None and not document.errors:
+        document.add((), "is empty: write a policy that begins with apiVersion: tailgate/v1")
+    return load_document(document, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def load_document(document: Document, digest: str) -> Policy:
+    """The policy in a document that has been read. Raises PolicyErrors."""
+    if document.data is not None:
+        file = shaped(document)
+        check(document)
+        if file is not None and not document.errors:
+            return compiled(file, Path(document.file).parent, digest)
+    raise PolicyErrors(sorted(set(document.errors), key=lambda error: (error.line, error.path)))

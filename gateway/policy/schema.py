@@ -1,0 +1,79 @@
+"""The whole of a policy file.
+
+`python -m gateway.policy.schema` prints the JSON Schema that completes policy files in an editor.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from gateway.policy.pools import PoolSection
+from gateway.policy.section import Section, optional, plain
+from gateway.policy.tiers import TierSection
+from gateway.policy.values import ModelName, Name, Sha256, Text
+
+SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
+
+
+class ModelSection(Section):
+    """A model name that clients may ask for, and where it is served."""
+
+    pools: list[Name] = Field(min_length=1, description="Pools that serve this model, in the order they are tried.")
+    aliases: list[ModelName] = plain([], "Other names that clients may use for it.")
+    upstream: ModelName | None = optional("The name the replicas know it by; the model's own name unless given.")
+    tokenizer: Text | None = optional(
+        "Path of a tokenizer.json, relative to this file, for exact prompt lengths; "
+        "without it the ratio of tokens to characters is learned from the replicas' usage."
+    )
+
+
+class KeySection(Section):
+    """A client's key, known by its hash alone. `tailgate key new` makes one."""
+
+    sha256: Sha256 = Field(description="SHA-256 of the key, 64 hexadecimal digits.")
+    tenant: Name = Field(description="Who holds the key: limits are counted per tenant.")
+    tier: Name | None = optional("The tier of this key; defaults.tier unless given.")
+
+
+class DefaultsSection(Section):
+    """What holds where nothing else is said."""
+
+    tier: Name | None = optional("Tier of keys that name none, and of everybody where there are no keys.")
+
+
+class ListenSection(Section):
+    """Who may reach the gateway."""
+
+    open_on_any_address: bool = plain(
+        False, "Serve without keys on addresses other than loopback: whoever can reach it may use it."
+    )
+
+
+class PolicyFile(Section):
+    """A tailgate policy: which models there are, where they are served, and what each tier of clients gets."""
+
+    model_config = ConfigDict(title="tailgate policy")
+
+    apiVersion: Literal["tailgate/v1"] = Field(description="The version of this format.")
+    kind: Literal["Policy"] = plain("Policy", "Always Policy.")
+    models: dict[ModelName, ModelSection] = Field(
+        min_length=1, description="Names that clients may ask for. The name * takes every name that is not listed."
+    )
+    pools: dict[Name, PoolSection] = Field(min_length=1, description="Groups of replicas that are alike.")
+    tiers: dict[Name, TierSection] = Field(min_length=1, description="Classes of service.")
+    keys: list[KeySection] = plain([], "Who may use the gateway. Without any key everybody may, on loopback only.")
+    defaults: DefaultsSection = plain(DefaultsSection(), "What holds where nothing else is said.")
+    listen: ListenSection = plain(ListenSection(), "Who may reach the gateway.")
+
+
+def json_schema() -> str:
+    """The JSON Schema of policy files, as text."""
+    schema = {"$schema": SCHEMA_ID, **PolicyFile.model_json_schema()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    print(json_schema(), end="")

@@ -1,0 +1,134 @@
+"""Whether a document has the shape of a policy: fields, kinds and ranges, with errors in plain sentences."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.policy.document import Document
+from gateway.policy.errors import Path, did_you_mean
+from gateway.policy.schema import PolicyFile
+
+_KEY = "[key]"  # pydantic's mark for an error in the key of a mapping
+
+# Never shown in an error, whatever was put there by mistake.
+_SECRET = frozenset({"sha256", "api_key", "url"})
+
+_SENTENCES = {
+    "int_type": "{value} is not a whole number",
+    "float_type": "{value} is not a number",
+    "bool_type": "{value} is neither true nor false",
+    "string_type": "{value} is not a text",
+    "finite_number": "{value} is not a finite number",
+    "greater_than": "{value} is too small: it must be more than {gt:g}",
+    "greater_than_equal": "{value} is too small: the least is {ge}",
+    "less_than": "{value} is too large: it must be less than {lt:g}",
+    "less_than_equal": "{value} is too large: the most is {le}",
+    "string_too_short": "is empty: write at least one character",
+    "literal_error": "{value} is not supported: write {expected}",
+}
+_CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type": "a list"}
+
+
+def shaped(document: Document) -> PolicyFile | None:
+    """The sections of the policy; None, with the errors in `document`, where they cannot be read."""
+    try:
+        return PolicyFile.model_validate(document.data)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            _add(document, detail)
+        return None
+
+
+def _add(document: Document, detail: ErrorDetails) -> None:
+    path = tuple(part for part in detail["loc"] if part != _KEY)
+    if path[-1:] == ("url",) and isinstance(detail["input"], str) and path not in document.marks:
+        path = path[:-1]  # a replica written as its URL alone
+    match detail["type"]:
+        case "missing" if path == ("apiVersion",):
+            document.add(path, "is missing: write apiVersion: tailgate/v1")
+        case "missing":
+            document.add(path, f"is missing: {_description(path)}")
+        case "extra_forbidden":
+            fields = _section(path[:-1])
+            known = fields.model_fields if fields else ()
+            document.add(path, f"unknown field: {did_you_mean(str(path[-1]), known)}", at_key=True)
+        case _:
+            document.add(path, _sentence(document, path, detail), at_key=_KEY in detail["loc"])
+
+
+def _sentence(document: Document, path: Path, detail: ErrorDetails) -> str:
+    kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if found is None:
+        return "is empty: give it a value or leave the field out"
+    if kind in _CONTAINERS:
+        return f"is {_kind(found)}, must be {_CONTAINERS[kind]}"
+    if kind == "too_short":
+        return f"is empty: {_description(path)}"
+    if isinstance(found, Mapping | list) and kind != "value_error":
+        return f"is {_kind(found)}, must be a single value"
+    sentence = str(context["error"]) if kind == "value_error" else _SENTENCES.get(kind, detail["msg"])
+    shown = str(path[-1]) if _KEY in detail["loc"] else _shown(document, path, found)
+    limits = {name: value for name, value in context.items() if name != "error"}
+    return sentence.replace("{value}", shown) if kind == "value_error" else sentence.format(value=shown, **limits)
+
+
+def _shown(document: Document, path: Path, found: object) -> str:
+    """A value as the file has it: a variable by its name, a secret not at all."""
+    if isinstance(found, Mapping | list):
+        return _kind(found)
+    if path and path[-1] in _SECRET:
+        return "the value"
+    mark = document.marks.get(path)
+    return (mark.written if mark else str(found)) or '""'
+
+
+def _kind(value: object) -> str:
+    match value:
+        case Mapping():
+            return "a mapping"
+        case list():
+            return "a list"
+        case str():
+            return "a text"
+        case _:
+            return "a single value"
+
+
+def _description(path: Path) -> str:
+    """What belongs at `path`, from the schema, its first letter small."""
+    section = _section(path[:-1])
+    field = section.model_fields.get(str(path[-1])) if section else None
+    text = field.description if field else None
+    return text[0].lower() + text[1:].rstrip(".") if text else "it is needed"
+
+
+def _section(path: Path) -> type[BaseModel] | None:
+    """The section that describes what stands at `path`."""
+    kind: Any = PolicyFile
+    for part in path:
+        kind = _plain(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(part))
+            kind = field.annotation if field else None
+        elif get_origin(kind) in (dict, list):
+            kind = get_args(kind)[-1]
+        else:
+            return None
+    kind = _plain(kind)
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _plain(kind: Any) -> Any:
+    """A type without `Annotated` and without `| None`."""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        elif get_origin(kind) in (Union, types.UnionType):
+            kind = next(part for part in get_args(kind) if part is not type(None))
+        else:
+            return kind

@@ -1,0 +1,128 @@
+"""The tiers section of a policy file: what each class of clients gets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from gateway.core import rules
+from gateway.policy import values
+from gateway.policy.section import Section, duration, field, optional, plain, share
+from gateway.policy.values import Count, CountOrZero, Deadline, Duration, Name, Rate, Share, Text
+
+_TIER = rules.Tier("")
+_HEDGE = rules.Hedge()
+
+Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
+
+
+class TierTimeouts(Section):
+    """How long each phase of a request may take. Past it: 504, or an error event once the answer has begun."""
+
+    queue: Deadline = duration(_TIER.timeouts.queue_s, "Waiting for a slot, from the request complete.")
+    ttft: Deadline = duration(_TIER.timeouts.ttft_s, "From sent to the replica to the first content token.")
+    idle: Deadline = duration(_TIER.timeouts.idle_s, "Silence between two pieces of an answer.")
+    total: Deadline = duration(_TIER.timeouts.total_s, "The whole request, from its head received.")
+
+
+class ObjectiveSection(Section):
+    """Percentiles of a latency; the highest one given is also the bound for a single request to count as good."""
+
+    p50: Duration | None = optional("Half of the requests are at most this slow.")
+    p90: Duration | None = optional("90% of the requests are at most this slow.")
+    p95: Duration | None = optional("95% of the requests are at most this slow.")
+    p99: Duration | None = optional("99% of the requests are at most this slow.")
+    p999: Duration | None = optional("99.9% of the requests are at most this slow.")
+
+
+class EndToEndSection(ObjectiveSection):
+    """Percentiles of the time from request complete to answer complete."""
+
+    up_to_tokens: Count | None = optional("The objective holds for answers of at most this many tokens.")
+
+
+class SloSection(Section):
+    """What a tier promises."""
+
+    ttft: ObjectiveSection | None = optional("Time from request complete to the first content token.")
+    tpot: ObjectiveSection | None = optional("Mean time per output token after the first.")
+    e2e: EndToEndSection | None = optional("Time from request complete to answer complete.")
+
+
+class MaxTokensSection(Section):
+    """How many tokens an answer may have."""
+
+    default: Count | None = optional("Used where a request asks for nothing. 1024, or the limit if that is lower.")
+    limit: Count | None = optional("More is cut down to this. 4096, or the default if that is higher.")
+    degrade: bool = plain(_TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short.")
+
+
+class CapsSection(Section):
+    """Bounds on what else makes a request expensive; what lies beyond is refused with 400."""
+
+    n: Count = plain(_TIER.caps.n, "Largest `n`: answers per request.")
+    best_of: Count = plain(_TIER.caps.best_of, "Largest `best_of`.")
+    top_logprobs: CountOrZero = plain(_TIER.caps.top_logprobs, "Largest `top_logprobs`; 0 forbids them.")
+    prompt_logprobs: CountOrZero = plain(_TIER.caps.prompt_logprobs, "Largest `prompt_logprobs`; 0 forbids them.")
+    batch: Count = plain(_TIER.caps.batch, "Most prompts or inputs in one completion or embedding request.")
+    media: bool = plain(_TIER.caps.media, "Whether messages may carry images, audio or video.")
+
+
+class LimitsSection(Section):
+    """What one tenant of this tier may use; beyond it 429 with the time to try again."""
+
+    requests: Rate | None = optional("Requests, such as 60/min. A full minute may come at once.")
+    tokens: Rate | None = optional("Prompt and answer tokens, such as 40k/min.")
+    concurrency: Count | None = optional("Requests in progress at the same time.")
+
+
+class AdmissionSection(Section):
+    """When a request whose objective is in doubt is let in."""
+
+    mode: Mode = plain(
+        _TIER.admission.mode.value, "enforce: refuse what would miss its SLO; shadow: only count it; off: do not look."
+    )
+    max_breach_probability: Share = share(
+        _TIER.admission.max_breach_probability, "Refuse when a miss is more likely than this."
+    )
+    exploration: Share = share(
+        _TIER.admission.exploration, "Share of doubtful requests let in all the same, so that the forecast can learn."
+    )
+
+
+class HedgeSection(Section):
+    """A second attempt for requests whose first token is late."""
+
+    quantile: Share = field(_HEDGE.quantile, str(_HEDGE.quantile), "Hedge past this quantile of TTFT.")
+    budget: Share = share(_HEDGE.budget, "Largest share of requests that are hedged.")
+    holdout: Share = share(_HEDGE.holdout, "Share of requests never hedged, to measure what hedging gains.")
+
+
+class RetrySection(Section):
+    """Retries before the answer has begun."""
+
+    budget: Share = share(_TIER.retry.budget, "Largest share of requests that are retried.")
+
+
+class TierSection(Section):
+    """A class of service."""
+
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = plain(_TIER.priority, "Lower is served first.")
+    weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
+        _TIER.weight, "What one good request is worth, against other tiers."
+    )
+    floor: Share = share(_TIER.floor, "Share of the service that tiers of higher priority cannot take.")
+    pools: Annotated[list[Name], Field(min_length=1)] | None = optional("Pools this tier is bound to; all, if absent.")
+    slo: SloSection = plain(SloSection(), "What it promises.")
+    max_tokens: MaxTokensSection = plain(MaxTokensSection(), "Default and ceiling of the length of answers.")
+    caps: CapsSection = plain(CapsSection(), "Bounds on what else makes a request expensive.")
+    stop: list[Text] = plain([], "Stop sequences added to every generation.")
+    engine_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = optional(
+        "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
+    )
+    timeouts: TierTimeouts = plain(TierTimeouts(), "How long each phase may take.")
+    limits: LimitsSection = plain(LimitsSection(), "What one tenant may use.")
+    admission: AdmissionSection = plain(AdmissionSection(), "When a doubtful request is let in.")
+    hedge: HedgeSection | None = optional("Second attempts for late requests; none unless given.")
+    retry: RetrySection = plain(RetrySection(), "Retries before the answer has begun.")
