@@ -1,0 +1,305 @@
+"""What a single field may hold: the checkers that the tables of fields are made of.
+
+A checker returns the value to forward: the very same object if nothing had to change, another one if it was
+clamped, None to drop it. What cannot be forwarded in any form raises `BadRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from gateway.core.model import Why
+from gateway.core.rules import Caps
+
+MAX_INT = 2**53
+"""Above this a JSON reader that uses doubles, such as JavaScript's, no longer sees the same number."""
+MAX_MODEL_CHARS = 256
+MAX_STOPS = 4
+"""OpenAI's limit, and vLLM's own unless VLLM_MAX_STOP_STRINGS is raised there."""
+MAX_STOP_CHARS = 256
+MAX_ENTRIES = 1024
+"""Of lists and maps that the engine works through for every token: logit_bias, bad_words and the like."""
+
+Check: TypeAlias = Callable[[Any, str, Caps], Any]
+
+MISSING = "missing_required_parameter"
+BAD_TYPE = "invalid_type"
+BAD_VALUE = "invalid_value"
+
+
+class BadRequest(Exception):
+    """A request that is refused for what it says. `message` names the field; `code` is OpenAI's word for it."""
+
+    def __init__(
+        self, field: str | None, problem: str, code: str | None = BAD_VALUE, why: Why = Why.BAD_REQUEST
+    ) -> None:
+        self.field = field
+        self.message = f"{field}: {problem}" if field else problem
+        self.code = code
+        self.why = why
+        super().__init__(self.message)
+
+
+def kind(value: object) -> str:
+    """What JSON calls this value."""
+    match value:
+        case bool():
+            return "a boolean"
+        case int():
+            return "an integer"
+        case float():
+            return "a number that is not an integer"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+        case _:
+            return "null"
+
+
+def wrong_type(field: str, wanted: str, value: object) -> BadRequest:
+    """The refusal of a value that is not `wanted`."""
+    return BadRequest(field, f"must be {wanted}, not {kind(value)}", BAD_TYPE)
+
+
+def integer(value: Any, field: str, low: int, high: int, bound: str = "") -> int:
+    """`value` if it is a real integer within [low, high]: True, 4.0 and "4" are what engines coerce, so they go."""
+    if type(value) is not int:
+        raise wrong_type(field, "an integer", value)
+    if value < low:
+        raise BadRequest(field, f"must be at least {low}", "integer_below_min_value")
+    if value > high:
+        raise BadRequest(field, f"must be at most {high}{bound}", "integer_above_max_value")
+    return value
+
+
+def boolean(value: Any, field: str, caps: Caps) -> Any:
+    """true or false, nothing that an engine would take for one."""
+    if value is True or value is False:
+        return value
+    raise wrong_type(field, "a boolean", value)
+
+
+def string(value: Any, field: str, caps: Caps) -> Any:
+    """Any string."""
+    if type(value) is str:
+        return value
+    raise wrong_type(field, "a string", value)
+
+
+def mapping(value: Any, field: str, caps: Caps) -> Any:
+    """Any object."""
+    if type(value) is dict:
+        return value
+    raise wrong_type(field, "an object", value)
+
+
+def array(value: Any, field: str, caps: Caps) -> Any:
+    """Any array."""
+    if type(value) is list:
+        return value
+    raise wrong_type(field, "an array", value)
+
+
+def objects(value: Any, field: str, caps: Caps) -> Any:
+    """An array of objects."""
+    for i, item in enumerate(array(value, field, caps)):
+        if type(item) is not dict:
+            raise wrong_type(f"{field}[{i}]", "an object", item)
+    return value
+
+
+def short(value: Any, field: str, caps: Caps) -> Any:
+    """An array or object of bounded length."""
+    if type(value) is not list and type(value) is not dict:
+        raise wrong_type(field, "an array or an object", value)
+    if len(value) > MAX_ENTRIES:
+        raise BadRequest(field, f"must have at most {MAX_ENTRIES} entries", "array_above_max_length")
+    return value
+
+
+def model_name(value: Any, field: str, caps: Caps) -> Any:
+    """A name that is fit for a header and a log line."""
+    if type(value) is not str:
+        raise wrong_type(field, "a string", value)
+    if not value:
+        raise BadRequest(field, "must not be empty")
+    if len(value) > MAX_MODEL_CHARS or not value.isprintable():
+        raise BadRequest(field, f"must be at most {MAX_MODEL_CHARS} printable characters")
+    return value
+
+
+def output_cap(value: Any, field: str, caps: Caps) -> Any:
+    """A number of output tokens; what exceeds the tier's limit is clamped, which does not change the answer's shape."""
+    return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
+
+
+def min_tokens(value: Any, field: str, caps: Caps) -> Any:
+    """Clamped to what the request may generate."""
+    return min(integer(value, field, 0, MAX_INT), caps.max_tokens_limit)
+
+
+def positive(value: Any, field: str, caps: Caps) -> Any:
+    """An integer >= 1."""
+    return integer(value, field, 1, MAX_INT)
+
+
+def truncation(value: Any, field: str, caps: Caps) -> Any:
+    """A number of prompt tokens to keep; -1 is vLLM's word for as many as fit."""
+    return integer(value, field, -1, MAX_INT)
+
+
+def choices(value: Any, field: str, caps: Caps) -> Any:
+    """`n`: refused over the bound, since fewer choices would be another answer."""
+    return integer(value, field, 1, caps.n, " for this tier")
+
+
+def best_of(value: Any, field: str, caps: Caps) -> Any:
+    """`best_of`: generates as many sequences as it says."""
+    return integer(value, field, 1, caps.best_of, " for this tier")
+
+
+def log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """`logprobs` is a flag in chat; log-probabilities may be forbidden as a whole."""
+    if value is True and caps.top_logprobs == 0:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return boolean(value, field, caps)
+
+
+def top_log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """How many log-probabilities for each token; vLLM's -1, the whole vocabulary, is below the bound."""
+    if caps.top_logprobs == 0 and value != 0:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return integer(value, field, 0, caps.top_logprobs, " for this tier")
+
+
+def completion_log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """`logprobs` of completions is a count; 0 still asks for the chosen token's."""
+    if caps.top_logprobs == 0:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return integer(value, field, 0, caps.top_logprobs, " for this tier")
+
+
+def prompt_log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """Log-probabilities of the prompt: 0 still computes one for each token of it."""
+    if caps.prompt_logprobs == 0:
+        raise BadRequest(field, "log-probabilities of the prompt are not available for this tier")
+    return integer(value, field, 0, caps.prompt_logprobs, " for this tier")
+
+
+def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
+    """vLLM's fixed set of token ids to give log-probabilities for, bounded as their number is."""
+    if len(array(value, field, caps)) > caps.top_logprobs:
+        raise BadRequest(field, f"must have at most {caps.top_logprobs} entries for this tier")
+    return value
+
+
+def thinking_budget(value: Any, field: str, caps: Caps) -> Any:
+    """vLLM's thinking_token_budget. -1 is no bound of its own: the cap on output is the bound then."""
+    budget = integer(value, field, -1, MAX_INT)
+    return None if budget < 0 else min(budget, caps.max_tokens_limit)
+
+
+def thinking(value: Any, field: str, caps: Caps) -> Any:
+    """Anthropic's `thinking`; its budget is bounded when the output cap is known."""
+    if type(value) is not dict:
+        raise wrong_type(field, "an object", value)
+    if "budget_tokens" in value:
+        integer(value["budget_tokens"], f"{field}.budget_tokens", 1, MAX_INT)
+    return only(value, ("type", "budget_tokens", "display"))
+
+
+def reasoning(value: Any, field: str, caps: Caps) -> Any:
+    """`reasoning` of the Responses API, of which engines read the effort and the summary."""
+    if type(value) is not dict:
+        raise wrong_type(field, "an object", value)
+    return only(value, ("effort", "summary", "generate_summary"))
+
+
+def template_options(value: Any, field: str, caps: Caps) -> Any:
+    """Of chat_template_kwargs the two switches that turn thinking on and off; the rest could rewrite the prompt."""
+    if type(value) is not dict:
+        raise wrong_type(field, "an object", value)
+    for name in ("enable_thinking", "thinking"):
+        if name in value:
+            boolean(value[name], f"{field}.{name}", caps)
+    return only(value, ("enable_thinking", "thinking")) or None
+
+
+def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """`value` itself if it has no other keys than `names`, else a copy that has not."""
+    if value.keys() <= set(names):
+        return value
+    return {name: value[name] for name in names if name in value}
+
+
+def stream_options(value: Any, field: str, caps: Caps) -> Any:
+    """Which extras a stream carries: flags, every one."""
+    if type(value) is not dict:
+        raise wrong_type(field, "an object", value)
+    for name, flag in value.items():
+        if flag is not None:
+            boolean(flag, f"{field}.{name[:64]}", caps)
+    return value
+
+
+def stops(value: Any, field: str, caps: Caps) -> Any:
+    """One stop sequence or a few."""
+    return value if type(value) is str and _stop(value, field) else stop_list(value, field, caps)
+
+
+def stop_list(value: Any, field: str, caps: Caps) -> Any:
+    """A few stop sequences."""
+    if type(value) is not list:
+        raise wrong_type(field, "an array of strings", value)
+    if len(value) > MAX_STOPS:
+        raise BadRequest(field, f"must have at most {MAX_STOPS} entries", "array_above_max_length")
+    for i, stop in enumerate(value):
+        _stop(stop, f"{field}[{i}]")
+    return value
+
+
+def _stop(value: Any, field: str) -> bool:
+    if type(value) is not str:
+        raise wrong_type(field, "a string", value)
+    if not 0 < len(value) <= MAX_STOP_CHARS:
+        raise BadRequest(field, f"must be 1 to {MAX_STOP_CHARS} characters long")
+    return True
+
+
+def never(value: Any, field: str, caps: Caps) -> None:
+    """A flag that may only be off."""
+    if boolean(value, field, caps):
+        raise BadRequest(field, "is not served here: answers are not kept", "unsupported_parameter")
+
+
+def unstored(value: Any, field: str, caps: Caps) -> Any:
+    """`store`: whatever was asked, no answer is kept."""
+    boolean(value, field, caps)
+    return False
+
+
+def stateful(value: Any, field: str, caps: Caps) -> None:
+    """A reference to something that an earlier answer left on one replica."""
+    raise BadRequest(
+        field, "is not served here: no conversation is kept, send all of it as input", "unsupported_parameter"
+    )
+
+
+def client_tools(value: Any, field: str, caps: Caps) -> Any:
+    """Tools that the client runs. Those an engine would run loop without bound and call out to other hosts."""
+    for i, tool in enumerate(objects(value, field, caps)):
+        if tool.get("type") not in ("function", "custom"):
+            raise BadRequest(f"{field}[{i}].type", "only 'function' and 'custom' tools are served")
+    return value
+
+
+def includes(value: Any, field: str, caps: Caps) -> Any:
+    """Extras of a Responses answer."""
+    wanted = array(value, field, caps)
+    if caps.top_logprobs == 0 and "message.output_text.logprobs" in wanted:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return wanted

@@ -1,0 +1,161 @@
+"""Which fields of the five endpoints reach an engine: one table each, and nothing that is not in it.
+
+A field is forwarded as it is (ALLOW), through a checker, or dropped and reported (STRIP, and every name that is
+not here: engines grow new fields that cost or control, so this is a list of what may pass). The names are those of
+the OpenAI and Anthropic references, vLLM 0.32 and SGLang 0.5. Stop sequences: the client may send four; what the
+tier adds comes on top, so a vLLM that serves such tiers wants VLLM_MAX_STOP_STRINGS raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire import checks, prompt
+from gateway.wire.checks import Check
+
+
+def ALLOW(value: Any, field: str, caps: Caps) -> Any:
+    """Forwarded as it is: what it costs is bounded by the size of the body."""
+    return value
+
+
+def STRIP(value: Any, field: str, caps: Caps) -> None:
+    """Dropped and reported."""
+
+
+def _all(rule: Check, names: str) -> dict[str, Check]:
+    return dict.fromkeys(names.split(), rule)
+
+
+# Taken from the client in no form. Control: who is served first, where, from which cache, under which id.
+# Templates and media: the prompt would be another one than was measured. Cost: work that no cap bounds.
+_STRIPPED = _all(
+    STRIP,
+    # control
+    "priority service_tier speed request_id rid session_id session_params cache_salt extra_key kv_transfer_params"
+    " ec_transfer_params vllm_xargs custom_params custom_logit_processor lora_path data_parallel_rank"
+    " bootstrap_host bootstrap_port bootstrap_room stream_interval container inference_geo moderation"
+    # templates and media
+    " chat_template media_io_kwargs mm_processor_kwargs mm_payload return_mm_kwargs prompt_embeds image_data"
+    " add_generation_prompt continue_final_message modalities audio"
+    # cost
+    " ignore_eos use_beam_search early_stopping return_hidden_states routed_experts_prompt_start prediction"
+    " web_search_options watermarking return_token_offsets",
+)
+_SAMPLING = {
+    **_STRIPPED,
+    "model": checks.model_name,
+    "stream": checks.boolean,
+    **_all(ALLOW, "user metadata safety_identifier prompt_cache_key prompt_cache_retention"),
+    **_all(ALLOW, "temperature top_p top_k min_p seed"),
+}
+_GENERATION = {
+    **_SAMPLING,
+    **_all(ALLOW, "frequency_penalty presence_penalty repetition_penalty length_penalty repetition_detection"),
+    **_all(ALLOW, "response_format structured_outputs skip_special_tokens spaces_between_special_tokens"),
+    **_all(ALLOW, "include_stop_str_in_output add_special_tokens truncation_side no_stop_trim"),
+    # vLLM before 0.12 and SGLang
+    **_all(ALLOW, "guided_json guided_regex guided_choice guided_grammar guided_decoding_backend"),
+    **_all(ALLOW, "guided_whitespace_pattern structural_tag regex ebnf json_schema"),
+    **_all(ALLOW, "return_tokens_as_token_ids return_token_ids"),
+    **_all(checks.short, "logit_bias stop_token_ids bad_words allowed_token_ids"),
+    "stream_options": checks.stream_options,
+    "stop": checks.stops,
+    "n": checks.choices,
+    "min_tokens": checks.min_tokens,
+    "prompt_logprobs": checks.prompt_log_probs,
+    "logprob_token_ids": checks.log_prob_ids,
+    "thinking_token_budget": checks.thinking_budget,
+    "truncate_prompt_tokens": checks.truncation,
+    "max_tokens": checks.output_cap,
+}
+CHAT: dict[str, Check] = {
+    **_GENERATION,
+    # `echo` would make vLLM compute log-probabilities of the whole prompt.
+    **_all(STRIP, "best_of echo store return_prompt_text"),
+    **_all(ALLOW, "messages tool_choice parallel_tool_calls function_call reasoning_effort include_reasoning"),
+    **_all(ALLOW, "verbosity separate_reasoning stream_reasoning"),
+    **_all(checks.objects, "tools functions documents"),
+    "max_completion_tokens": checks.output_cap,
+    "logprobs": checks.log_probs,
+    "top_logprobs": checks.top_log_probs,
+    "chat_template_kwargs": checks.template_options,
+}
+COMPLETIONS: dict[str, Check] = {
+    **_GENERATION,
+    "prompt": ALLOW,
+    "suffix": checks.string,
+    "echo": checks.boolean,
+    "best_of": checks.best_of,
+    "logprobs": checks.completion_log_probs,
+}
+EMBEDDINGS: dict[str, Check] = {
+    **_STRIPPED,
+    **_all(STRIP, "messages padding stream task"),
+    "model": checks.model_name,
+    **_all(ALLOW, "input encoding_format user add_special_tokens truncation_side"),
+    **_all(ALLOW, "embed_dtype endianness use_activation normalize"),
+    "dimensions": checks.positive,
+    "truncate_prompt_tokens": checks.truncation,
+}
+RESPONSES: dict[str, Check] = {
+    **_SAMPLING,
+    **_all(STRIP, "prompt_cache_options context_management enable_response_messages max_tool_calls"),
+    **_all(ALLOW, "input tool_choice parallel_tool_calls truncation include_reasoning"),
+    **_all(ALLOW, "frequency_penalty presence_penalty repetition_penalty structured_outputs"),
+    **_all(ALLOW, "skip_special_tokens include_stop_str_in_output"),
+    **_all(checks.short, "logit_bias stop_token_ids"),
+    **_all(checks.stateful, "previous_response_id conversation prompt previous_input_messages"),
+    "instructions": checks.string,
+    "background": checks.never,
+    "store": checks.unstored,
+    "tools": checks.client_tools,
+    "text": checks.mapping,
+    "include": checks.includes,
+    "reasoning": checks.reasoning,
+    "stream_options": checks.stream_options,
+    "stop": checks.stops,
+    "top_logprobs": checks.top_log_probs,
+    "max_output_tokens": checks.output_cap,
+    "chat_template_kwargs": checks.template_options,
+}
+MESSAGES: dict[str, Check] = {
+    **_STRIPPED,
+    **_all(STRIP, "mcp_servers context_management cache_control"),
+    "model": checks.model_name,
+    "stream": checks.boolean,
+    **_all(ALLOW, "messages metadata output_config system temperature tool_choice top_k top_p"),
+    "tools": checks.objects,
+    "thinking": checks.thinking,
+    "stop_sequences": checks.stop_list,
+    "max_tokens": checks.output_cap,
+    "chat_template_kwargs": checks.template_options,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One endpoint's requests. `caps` are the names of the output cap: the first that a client used is kept, else the
+    last is written; `stop` is the field that stop sequences go to; `usage` says that a stream must ask for usage."""
+
+    rules: Mapping[str, Check]
+    required: tuple[str, ...]
+    measure: prompt.Measure
+    caps: tuple[str, ...] = ("max_tokens",)
+    stop: str | None = "stop"
+    usage: bool = False
+
+
+SHAPES: Mapping[Endpoint, Shape] = {
+    Endpoint.CHAT: Shape(
+        CHAT, ("model", "messages"), prompt.chat, caps=("max_completion_tokens", "max_tokens"), usage=True
+    ),
+    Endpoint.COMPLETIONS: Shape(COMPLETIONS, ("model", "prompt"), prompt.completion, usage=True),
+    Endpoint.EMBEDDINGS: Shape(EMBEDDINGS, ("model", "input"), prompt.embedding, caps=(), stop=None),
+    Endpoint.RESPONSES: Shape(RESPONSES, ("model", "input"), prompt.responses, caps=("max_output_tokens",)),
+    Endpoint.MESSAGES: Shape(MESSAGES, ("model", "messages", "max_tokens"), prompt.chat, stop="stop_sequences"),
+}

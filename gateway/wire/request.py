@@ -1,0 +1,192 @@
+"""A request's JSON: parsed once, checked against the tier's caps, and written anew for the engine.
+
+What `render` writes is built from what `parse` checked, never from the client's bytes: of duplicate keys the last
+one was seen and the last one is sent, and a field that is not in the tables of `fields` is not sent at all.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire.checks import MISSING, BadRequest, Check, kind
+from gateway.wire.fields import ALLOW, SHAPES, STRIP, Shape
+
+__all__ = ["BadRequest", "Parsed", "parse", "render"]
+
+MAX_REPORTED = 16
+MIN_THINKING_BUDGET = 1024
+"""Anthropic's smallest budget_tokens; vLLM refuses less."""
+_NESTING = 250
+"""orjson reads 1,024 levels and writes 254: a body with fewer brackets than this needs no look at its depth."""
+
+
+@dataclass(slots=True)
+class Parsed:
+    """A request that may be forwarded. Shared by every attempt, so `render` leaves it as it is."""
+
+    endpoint: Endpoint
+    model: str
+    stream: bool
+    wants_usage: bool
+    """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
+    fields: dict[str, Any]
+    """What goes to the engine, less the model, the output cap and `stream_options`, which `render` writes."""
+    prompt_bytes: int
+    prompt_exact: int | None
+    messages: int
+    choices: int
+    max_tokens: int | None
+    """What was asked for each choice, before any clamp; None where nothing was asked."""
+    cap_field: str | None
+    """The name under which the output cap is sent; None for embeddings."""
+    changed: tuple[str, ...]
+    """Names of the fields that were clamped or dropped, fit for a header."""
+
+
+def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
+    """Read and check a body; raises `BadRequest`, and nothing else whatever the bytes."""
+    shape = SHAPES[endpoint]
+    document = _load(body)
+    fields: dict[str, Any] = {}
+    changed: list[str] = []
+    rules = shape.rules
+    for name, value in document.items():
+        rule = rules.get(name)
+        if rule is None:
+            _refuse_disguise(name, rules)
+            changed.append(name)
+        elif value is None:
+            continue  # null is absent, in both references
+        elif rule is ALLOW:
+            fields[name] = value
+        elif rule is STRIP:
+            changed.append(name)
+        else:
+            checked = rule(value, name, caps)
+            if checked is not value:
+                changed.append(name)
+            if checked is not None:
+                fields[name] = checked
+    for name in shape.required:
+        if name not in fields:
+            raise BadRequest(name, "field required", MISSING)
+    return _finish(endpoint, shape, document, fields, changed, caps)
+
+
+def _finish(
+    endpoint: Endpoint, shape: Shape, document: dict[str, Any], fields: dict[str, Any], changed: list[str], caps: Caps
+) -> Parsed:
+    _check_together(endpoint, fields, caps)
+    prompt = shape.measure(fields, caps)
+    stream = fields.get("stream", False)
+    options = fields.pop("stream_options", None)
+    if options is not None and not stream:
+        raise BadRequest("stream_options", "is only allowed when 'stream' is true")
+    wants_usage = bool(options and options.get("include_usage"))
+    if options and shape.usage:
+        extras = options.keys() - {"include_usage", "continuous_usage_stats"}
+        changed.extend(f"stream_options.{name}" for name in extras)
+        if wants_usage and options.get("continuous_usage_stats"):
+            fields["stream_options"] = _USAGE_ALWAYS
+    asked, cap_field = None, None
+    for name in shape.caps:
+        value = fields.pop(name, None)
+        if value is not None and asked is None:
+            asked, cap_field = document[name], name
+    if cap_field is None and shape.caps:
+        cap_field = shape.caps[-1]
+    if endpoint is Endpoint.RESPONSES:
+        fields["store"] = False
+    return Parsed(
+        endpoint,
+        fields.pop("model"),
+        stream,
+        wants_usage,
+        fields,
+        prompt.size,
+        prompt.exact,
+        prompt.messages,
+        max(fields.get("n", 1), fields.get("best_of", 1)) * prompt.batch,
+        asked,
+        cap_field,
+        _reported(changed) if changed else (),
+    )
+
+
+_USAGE_ALWAYS = {"include_usage": True, "continuous_usage_stats": True}
+_USAGE = {"include_usage": True}
+
+
+def render(parsed: Parsed, upstream_model: str, max_tokens: int, caps: Caps) -> bytes:
+    """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long."""
+    shape = SHAPES[parsed.endpoint]
+    out = {"model": upstream_model, **parsed.fields}
+    if parsed.cap_field is not None:
+        out[parsed.cap_field] = max_tokens
+        _bound(out, max_tokens)
+    if parsed.stream and shape.usage:
+        out.setdefault("stream_options", _USAGE)
+    if caps.stop and shape.stop is not None:
+        own = out.get(shape.stop, ())
+        out[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
+    if caps.engine_priority is not None:
+        out["priority"] = caps.engine_priority
+    return orjson.dumps(out)
+
+
+def _bound(out: dict[str, Any], max_tokens: int) -> None:
+    """Bring what counts tokens of its own under the output cap."""
+    for name in ("min_tokens", "thinking_token_budget"):
+        if name in out and out[name] > max_tokens:
+            out[name] = max_tokens
+    thinking = out.get("thinking")
+    if thinking is not None and thinking.get("budget_tokens", 0) >= max_tokens:
+        if max_tokens > MIN_THINKING_BUDGET:
+            out["thinking"] = {**thinking, "budget_tokens": max_tokens - 1}
+        else:
+            out["thinking"] = {"type": "disabled"}
+
+
+def _load(body: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > _NESTING:
+            orjson.dumps(document)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
+    except TypeError:
+        raise BadRequest(None, "the body is nested too deeply", None) from None
+    if type(document) is not dict:
+        raise BadRequest(None, f"the body must be a JSON object, not {kind(document)}", None)
+    return document
+
+
+def _check_together(endpoint: Endpoint, fields: dict[str, Any], caps: Caps) -> None:
+    """Fields that are harmless alone."""
+    if endpoint is Endpoint.COMPLETIONS and fields.get("echo") and fields.get("logprobs") is not None:
+        # vLLM then computes as many for each token of the prompt.
+        allowed = caps.prompt_logprobs
+        if not allowed or fields["logprobs"] > allowed:
+            raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
+
+
+def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:
+    """A known name in other letters: some engine or library might take it for the real one."""
+    folded = unicodedata.normalize("NFKC", name[:64]).casefold().strip()
+    if folded in rules:
+        raise BadRequest(folded, "must be spelled in lower-case ASCII letters", "unknown_parameter")
+
+
+def _reported(names: list[str]) -> tuple[str, ...]:
+    """Names of a client's making, cut down to what a header may carry."""
+    fit = (
+        name if len(name) <= 64 and name.isascii() and name.replace(".", "_").isidentifier() else "?" for name in names
+    )
+    return tuple(dict.fromkeys(fit))[:MAX_REPORTED]
