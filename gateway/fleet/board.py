@@ -1,0 +1,124 @@
+"""Which models the replicas serve, and what GET /v1/models says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+from gateway.core.rules import Model, Policy, Pool, Tier
+from gateway.fleet.models_json import ModelCard
+
+CATCH_ALL = "*"
+
+
+class Listed(TypedDict):
+    """One model as the API lists it. `root` is the model's own name, also under an alias."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    root: str
+    parent: None
+    max_model_len: int | None
+
+
+class ModelBoard:
+    """What each replica last said of its models; nothing is known of a replica that has not answered yet."""
+
+    def __init__(self, created_unix_s: int) -> None:
+        """`created_unix_s` is what the API calls `created`, of every model."""
+        self._created_unix_s = created_unix_s
+        self._cards: dict[str, tuple[ModelCard, ...]] = {}
+
+    def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
+        """`replica` serves these. They stand until it says otherwise, also while it cannot be read."""
+        self._cards[replica] = cards
+
+    def forget(self, replica: str) -> None:
+        """`replica` is gone, or another one has its name."""
+        self._cards.pop(replica, None)
+
+    def models_of(self, pool: Pool) -> tuple[ModelCard, ...]:
+        """The models of a pool, each with the length that every replica which states one can take."""
+        lengths: dict[str, int | None] = {}
+        for card in self._pool_cards(pool):
+            lengths[card.id] = _least(lengths.get(card.id), card.max_model_len)
+        return tuple(ModelCard(name, length) for name, length in lengths.items())
+
+    def max_model_len(self, pool: Pool, upstream_model: str) -> int | None:
+        """The least `max_model_len` (tokens) of the replicas that know the model; None if none states it."""
+        least = None
+        for card in self._pool_cards(pool):
+            if card.id == upstream_model:
+                least = _least(least, card.max_model_len)
+        return least
+
+    def known(self, pool: Pool) -> frozenset[str] | None:
+        """The models of a pool; None while no replica's list could be read, when any model may pass."""
+        if not any(replica.name in self._cards for replica in pool.replicas):
+            return None
+        return frozenset(card.id for card in self._pool_cards(pool))
+
+    def listing(self, policy: Policy, tier: Tier | None = None) -> list[Listed]:
+        """GET /v1/models: the policy's models and aliases; under a catch-all also what the replicas report.
+
+        With `tier`, only what that tier may use.
+        """
+        listed = {
+            name: self._listed(policy, name, model, tier)
+            for name, model in policy.models.items()
+            if not model.any_name and name != CATCH_ALL and _pools(policy, model, tier)
+        }
+        catch_all = policy.models.get(CATCH_ALL)
+        if catch_all is not None:
+            for pool in _pools(policy, catch_all, tier):
+                for card in self._pool_cards(pool):
+                    if card.id not in policy.models and card.id not in listed:
+                        listed[card.id] = self._listed(policy, card.id, catch_all, tier)
+        return list(listed.values())
+
+    def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Listed | None:
+        """GET /v1/models/{id}: a model that a request for `name` would reach; None if there is none.
+
+        Under a catch-all any name passes while no replica's list could be read.
+        """
+        model = policy.model(name)
+        if model is None or name == CATCH_ALL:
+            return None
+        pools = _pools(policy, model, tier)
+        if not pools:
+            return None
+        if model.any_name:
+            known = [self.known(pool) for pool in pools]
+            if not any(ids is None or name in ids for ids in known):
+                return None
+        return self._listed(policy, name, model, tier)
+
+    def _listed(self, policy: Policy, name: str, model: Model, tier: Tier | None) -> Listed:
+        upstream = name if model.any_name else model.upstream or model.name
+        lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
+        return Listed(
+            id=name,
+            object="model",
+            created=self._created_unix_s,
+            owned_by="tailgate",
+            root=name if model.any_name else model.name,
+            parent=None,
+            # The longest that fits somewhere: prompts are routed to a pool that takes them.
+            max_model_len=max((length for length in lengths if length is not None), default=None),
+        )
+
+    def _pool_cards(self, pool: Pool) -> Iterator[ModelCard]:
+        for replica in pool.replicas:
+            yield from self._cards.get(replica.name, ())
+
+
+def _pools(policy: Policy, model: Model, tier: Tier | None) -> tuple[Pool, ...]:
+    if tier is None:
+        return tuple(policy.pools[name] for name in model.pools)
+    return policy.route(model, tier)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)

@@ -1,0 +1,38 @@
+"""Why a replica could not be read: one enum, and the value that carries it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """What went wrong between asking a replica something and understanding the answer; a metric label."""
+
+    UNREACHABLE = "unreachable"
+    """No connection."""
+    TIMEOUT = "timeout"
+    """No complete answer in time."""
+    BROKEN = "broken"
+    """The connection broke, or what came back was not HTTP."""
+    STATUS = "status"
+    """The answer was not a 2xx. Redirects are not followed: the operator named the address."""
+    TOO_LARGE = "too-large"
+    """The body exceeds what such a page can need."""
+    ENCODED = "encoded"
+    """A compressed body although none was asked for; unpacking it has no bound."""
+    GARBAGE = "garbage"
+    """The body is not what was asked for, or states something impossible."""
+    EMPTY = "empty"
+    """The page is well-formed and says none of what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """One failed reading. `detail` is written by us: it never quotes headers, keys or bodies."""
+
+    fault: Fault
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.fault}: {self.detail}"

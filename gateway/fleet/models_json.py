@@ -1,0 +1,47 @@
+"""What a replica's GET /v1/models says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.fleet.fault import Failed, Fault
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model of a replica. `max_model_len` in tokens, prompt and output together; None if not said."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class _Entry(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+    parent: str | None = None
+
+
+class _Page(msgspec.Struct):
+    data: list[_Entry]
+
+
+_DECODER = msgspec.json.Decoder(_Page)
+
+
+def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
+    """The models in the order given, each once. An adapter without a length of its own has its parent's."""
+    try:
+        entries = _DECODER.decode(body).data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Failed(Fault.GARBAGE, "the answer is not a list of models")
+    if any(entry.max_model_len is not None and entry.max_model_len < 1 for entry in entries):
+        return Failed(Fault.GARBAGE, "max_model_len is below 1")
+    if any(not entry.id for entry in entries):
+        return Failed(Fault.GARBAGE, "a model has an empty id")
+    if not entries:
+        return Failed(Fault.EMPTY, "the list of models is empty")
+    lengths = {entry.id: entry.max_model_len for entry in entries}
+    cards = {entry.id: ModelCard(entry.id, entry.max_model_len or lengths.get(entry.parent or "")) for entry in entries}
+    return tuple(cards.values())

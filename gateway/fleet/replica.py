@@ -1,0 +1,206 @@
+"""Watches one replica: is it alive, how loaded is it, which models does it serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.core.model import Random, Sample
+from gateway.core.rules import Engine, Health
+from gateway.fleet.board import ModelBoard
+from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fetch import Clients, Fetcher
+from gateway.fleet.metrics_text import read_sample, scrapes
+from gateway.fleet.models_json import read_models
+
+log = logging.getLogger("tailgate.fleet")
+
+_HEALTH_LIMIT_BYTES = 64 * 1024
+_METRICS_LIMIT_BYTES = 4 * 1024 * 1024
+_MODELS_LIMIT_BYTES = 1024 * 1024
+
+# Every pause is drawn from 90-110 % of its interval, so that replicas polled together drift apart.
+_JITTER = 0.1
+
+
+class Reading(StrEnum):
+    """What is read of a replica; a metric label."""
+
+    HEALTH = "health"
+    METRICS = "metrics"
+    MODELS = "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Everything that decides how one replica is watched. Two equal targets are the same watch."""
+
+    name: str
+    url: str
+    pool: str
+    engine: Engine
+    health: Health
+    upstream_key: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a watch needs of the outside."""
+
+    on_sample: Callable[[str, Sample], None]
+    board: ModelBoard
+    clock: Callable[[], float]
+    random: Random
+    clients: Clients
+    pause: Callable[[float], Awaitable[None]]
+    models_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """How the readings of one replica go. `read_at` is of the last success; `errors` holds no secrets."""
+
+    name: str
+    url: str
+    pool: str
+    healthy: bool | None
+    read_at: Mapping[Reading, float]
+    errors: Mapping[Reading, str]
+    """The last error of each reading that fails now."""
+    failures: Mapping[tuple[Reading, Fault], int]
+    """How often each reading failed since this watch began."""
+
+
+class ReplicaWatch:
+    """Three loops over three connections, so that a slow page never delays a health check.
+
+    vLLM answers 200 on /health while it drains after SIGTERM and refuses new requests with a 500: a drain is seen
+    in the answers to requests, not here.
+    """
+
+    def __init__(self, target: Target, tools: Tools) -> None:
+        self.target = target
+        self._tools = tools
+        self._healthy: bool | None = None
+        self._models_due = asyncio.Event()
+        self._read_at: dict[Reading, float] = {}
+        self._errors: dict[Reading, Failed] = {}
+        self._failures: Counter[tuple[Reading, Fault]] = Counter()
+
+    def report(self) -> ReplicaReport:
+        """How it goes now."""
+        target = self.target
+        return ReplicaReport(
+            target.name,
+            target.url,
+            target.pool,
+            self._healthy,
+            dict(self._read_at),
+            {reading: str(failed) for reading, failed in self._errors.items()},
+            dict(self._failures),
+        )
+
+    async def run(self, delay_s: float) -> None:
+        """Watch, beginning after `delay_s` seconds, until cancelled."""
+        await self._tools.pause(delay_s)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_health())
+            group.create_task(self._watch_models())
+            group.create_task(self._call_for_models())
+            if scrapes(self.target.engine):
+                group.create_task(self._watch_metrics())
+
+    async def _watch_health(self) -> None:
+        health = self.target.health
+        fetcher = self._fetcher(health.path, _HEALTH_LIMIT_BYTES)
+        try:
+            while True:
+                answer = await fetcher.get()
+                self._note(Reading.HEALTH, answer if isinstance(answer, Failed) else None)
+                self._judge(not isinstance(answer, Failed))
+                await self._sleep(health.interval_s)
+        finally:
+            await fetcher.aclose()
+
+    def _judge(self, healthy: bool) -> None:
+        """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
+        before, self._healthy = self._healthy, healthy
+        if before is None or (healthy and not before):
+            self._models_due.set()
+        self._tools.on_sample(self.target.name, Sample(healthy=healthy))
+
+    async def _watch_metrics(self) -> None:
+        health = self.target.health
+        fetcher = self._fetcher(health.metrics_path, _METRICS_LIMIT_BYTES)
+        try:
+            while True:
+                page = await fetcher.get()
+                sample = page if isinstance(page, Failed) else _sample(self.target.engine, page)
+                if isinstance(sample, Failed):
+                    self._note(Reading.METRICS, sample)
+                else:
+                    self._note(Reading.METRICS, None)
+                    self._tools.on_sample(self.target.name, sample)
+                await self._sleep(health.scrape_interval_s)
+        finally:
+            await fetcher.aclose()
+
+    async def _watch_models(self) -> None:
+        while True:
+            await self._models_due.wait()
+            self._models_due.clear()
+            # A connection kept over half a minute would only be one that the replica has closed.
+            fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES)
+            try:
+                answer = await fetcher.get()
+            finally:
+                await fetcher.aclose()
+            cards = answer if isinstance(answer, Failed) else read_models(answer)
+            if isinstance(cards, Failed):
+                self._note(Reading.MODELS, cards)
+            else:
+                self._note(Reading.MODELS, None)
+                self._tools.board.put(self.target.name, cards)
+
+    async def _call_for_models(self) -> None:
+        while True:
+            await self._sleep(self._tools.models_interval_s)
+            self._models_due.set()
+
+    def _fetcher(self, path: str, limit_bytes: int) -> Fetcher:
+        target = self.target
+        return Fetcher(
+            target.url + path,
+            key=target.upstream_key,
+            timeout_s=target.health.timeout_s,
+            limit_bytes=limit_bytes,
+            clients=self._tools.clients,
+        )
+
+    async def _sleep(self, interval_s: float) -> None:
+        await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
+
+    def _note(self, reading: Reading, failed: Failed | None) -> None:
+        """Keep how a reading went; warn once when it begins to fail, or fails in another way."""
+        name, before = self.target.name, self._errors.get(reading)
+        if failed is None:
+            self._read_at[reading] = self._tools.clock()
+            if self._errors.pop(reading, None) is not None:
+                log.info("replica %s: its %s can be read again", name, reading)
+            return
+        self._failures[reading, failed.fault] += 1
+        self._errors[reading] = failed
+        if failed != before:
+            log.warning("replica %s: its %s cannot be read: %s", name, reading, failed)
+
+
+def _sample(engine: Engine, body: bytes) -> Sample | Failed:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return Failed(Fault.GARBAGE, "the page is not UTF-8")
+    return read_sample(engine, text)

@@ -1,0 +1,105 @@
+"""Watches every replica of the policy in force."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.core.model import Random, Sample
+from gateway.core.rules import Policy
+from gateway.fleet.board import ModelBoard
+from gateway.fleet.fetch import Clients, clients
+from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
+
+# Replicas begin this far apart, so that a start or a reload is no burst.
+_STAGGER_S = 0.01
+
+
+@dataclass(slots=True)
+class _Running:
+    watch: ReplicaWatch
+    task: asyncio.Task[None] | None = None
+
+
+class FleetWatcher:
+    """Follows the policy: a watch begins when a replica appears and ends when it goes or is watched otherwise.
+
+    `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, and one
+    `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read; it must not raise.
+    """
+
+    def __init__(
+        self,
+        on_sample: Callable[[str, Sample], None],
+        board: ModelBoard,
+        *,
+        clock: Callable[[], float],
+        random: Random,
+        make_client: Clients | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        models_interval_s: float = 30.0,
+    ) -> None:
+        """`clock` dates what is read (monotonic seconds); `random` draws the jitter; `pause` waits."""
+        self._tools = Tools(on_sample, board, clock, random, make_client or clients(), pause, models_interval_s)
+        self._running: dict[str, _Running] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._stop = asyncio.Event()
+
+    def configure(self, policy: Policy) -> None:
+        """Watch the replicas of `policy` from now on. What is watched as before goes on undisturbed."""
+        targets = {target.name: target for target in _targets(policy)}
+        for name, running in list(self._running.items()):
+            target, before = targets.get(name), running.watch.target
+            if target != before:
+                del self._running[name]
+                if running.task is not None:
+                    running.task.cancel()
+            if target is None or target.url != before.url:
+                self._tools.board.forget(name)
+        for name, target in targets.items():
+            if name not in self._running:
+                self._running[name] = _Running(ReplicaWatch(target, self._tools))
+        self._start()
+
+    async def run(self) -> None:
+        """Watch until `aclose`. An exception out of here is a bug, in this package or in `on_sample`."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                self._start()
+                await self._stop.wait()
+            finally:
+                self._group = None
+                for running in self._running.values():
+                    if running.task is not None:
+                        running.task.cancel()
+
+    async def aclose(self) -> None:
+        """End `run`; every connection is closed when it returns."""
+        self._stop.set()
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def reports(self) -> tuple[ReplicaReport, ...]:
+        """How it goes with each replica, in the policy's order."""
+        return tuple(running.watch.report() for running in self._running.values())
+
+    def _start(self) -> None:
+        """Begin every watch that waits for it."""
+        if self._group is None:
+            return
+        waiting = [running for running in self._running.values() if running.task is None]
+        for place, running in enumerate(waiting):
+            delay_s = min(place * _STAGGER_S, running.watch.target.health.interval_s)
+            running.task = self._group.create_task(running.watch.run(delay_s), name=running.watch.target.name)
+
+
+def _targets(policy: Policy) -> list[Target]:
+    return [
+        Target(replica.name, replica.url, pool.name, pool.engine, pool.health, pool.upstream_key)
+        for pool in policy.pools.values()
+        for replica in pool.replicas
+    ]
