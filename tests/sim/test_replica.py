@@ -1,0 +1,263 @@
+"""The engine model: what it promises whatever arrives, and that leaping is only a faster way of stepping."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.sim.profiles import PROFILES, Profile
+from gateway.sim.replica import Event, Kind, Replica, Request
+
+TINY = Profile(
+    name="tiny",
+    max_model_len=64,
+    max_num_seqs=4,
+    max_batched_tokens=16,
+    kv_capacity_tokens=96,
+    step_base_s=1.0,
+    prefill_s_per_token=0.1,
+    decode_s_per_sequence=0.01,
+    kv_s_per_token=0.001,
+)
+
+
+FOREVER = 1e9
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request `after_ms` after the one before; gone `patience_ms` after it came, if that is not None."""
+
+    after_ms: int
+    prompt_tokens: int
+    output_tokens: int
+    patience_ms: int | None
+
+
+ARRIVALS = st.lists(
+    st.builds(
+        Arrival,
+        after_ms=st.integers(0, 20_000),
+        prompt_tokens=st.integers(1, 32),
+        output_tokens=st.integers(0, 32),
+        patience_ms=st.none() | st.integers(0, 40_000),
+    ),
+    min_size=1,
+    max_size=24,
+)
+
+
+@dataclass
+class Run:
+    """What came out of one run of an engine."""
+
+    events: list[Event] = field(default_factory=list)
+    tokens: Counter[int] = field(default_factory=Counter)
+    aborted: set[int] = field(default_factory=set)
+
+    def of(self, kind: Kind) -> list[int]:
+        return [event.id for event in self.events if event.kind is kind]
+
+
+def bounds_hold(replica: Replica) -> None:
+    assert replica.running <= replica.profile.max_num_seqs
+    assert 0 <= replica.kv_fraction <= 1
+    assert 0 <= replica._context <= replica._held <= replica.profile.kv_capacity_tokens
+
+
+def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tuple[Run, Replica]:
+    """Feed the arrivals and departures to an engine, then let it run dry."""
+    replica, run = Replica(profile), Run()
+    calls: list[tuple[float, int, Request | None]] = []
+    at_ms = 0
+    for id, arrival in enumerate(arrivals):
+        # Steps of TINY take whole milliseconds: with these fractions no call falls on the end of a step, where the
+        # rounding of a leap would decide which of the two comes first.
+        at_ms += arrival.after_ms
+        at = at_ms / 1e3 + id * 1e-5
+        calls.append((at, id, Request(id, arrival.prompt_tokens, arrival.output_tokens)))
+        if arrival.patience_ms is not None:
+            calls.append((at + arrival.patience_ms / 1e3 + 5e-4, id, None))
+    calls.sort(key=lambda call: call[0])
+
+    def until(now: float) -> None:
+        while replica.step_at() <= now:
+            if leap:
+                run.events += replica.advance(now)
+                return
+            step = replica.step()
+            assert len(set(step.tokens)) == len(step.tokens)
+            run.tokens.update(step.tokens)
+            run.events += step.events
+            bounds_hold(replica)
+
+    for now, id, request in calls:
+        until(now)
+        if request is not None:
+            replica.add(request, now)
+        elif replica.abort(id, now):
+            run.aborted.add(id)
+        bounds_hold(replica)
+    until(FOREVER)
+    return run, replica
+
+
+@given(ARRIVALS)
+def test_every_request_finishes_once_or_was_aborted_and_tokens_are_conserved(arrivals: list[Arrival]) -> None:
+    run, replica = play(arrivals, leap=False)
+    finished = run.of(Kind.FINISHED)
+    assert len(finished) == len(set(finished))
+    assert set(finished) | run.aborted == set(range(len(arrivals)))
+    assert not set(finished) & run.aborted
+    for id in finished:
+        assert run.tokens[id] == arrivals[id].output_tokens
+    for id in run.aborted:
+        assert run.tokens[id] <= arrivals[id].output_tokens
+    first = run.of(Kind.FIRST_TOKEN)
+    assert len(first) == len(set(first))
+    assert set(first) == {id for id, tokens in run.tokens.items() if tokens}
+    assert (replica.running, replica.waiting, replica.kv_fraction, replica._held) == (0, 0, 0, 0)
+    assert replica.step_at() == replica.next_at() == math.inf
+
+
+@given(ARRIVALS)
+def test_leaping_yields_the_events_of_stepping(arrivals: list[Arrival]) -> None:
+    stepped, _ = play(arrivals, leap=False)
+    leapt, _ = play(arrivals, leap=True)
+    assert leapt.aborted == stepped.aborted
+    assert [(e.kind, e.id) for e in leapt.events] == [(e.kind, e.id) for e in stepped.events]
+    assert [e.at for e in leapt.events] == pytest.approx([e.at for e in stepped.events], rel=1e-9)
+
+
+@given(ARRIVALS)
+def test_events_come_in_the_order_of_time(arrivals: list[Arrival]) -> None:
+    run, _ = play(arrivals, leap=True)
+    times = [event.at for event in run.events]
+    assert times == sorted(times)
+
+
+def test_a_step_takes_what_the_profile_says() -> None:
+    replica = Replica(TINY)
+    replica.add(Request(0, prompt_tokens=10, output_tokens=3), 5.0)
+    assert replica.step_at() == pytest.approx(5 + 1 + 10 * 0.1)
+    assert [e.kind for e in replica.step().events] == [Kind.FIRST_TOKEN]
+    assert replica.step_at() == pytest.approx(7 + 1 + 0.01 + 10 * 0.001)
+    assert replica.next_at() == pytest.approx(7 + 2 * 1.01 + (10 + 11) * 0.001)
+
+
+def test_a_long_prompt_is_read_in_chunks_beside_the_decodes() -> None:
+    replica = Replica(TINY)
+    replica.add(Request(0, 4, 20), 0.0)
+    replica.step()
+    replica.add(Request(1, 40, 1), replica.step_at() - 0.5)
+    replica.step()
+    ends = []
+    for _ in range(3):
+        began = replica.step_at()
+        ends.append(replica.step())
+        assert began == ends[-1].at
+    assert [step.tokens for step in ends] == [[0], [0], [0, 1]]  # 15 + 15 + 10 tokens of prompt, one decode each
+
+
+def test_no_request_overtakes_another_that_waits() -> None:
+    replica = Replica(replace(TINY, max_num_seqs=1))
+    for id in range(3):
+        replica.add(Request(id, 1, 2), 0.0)
+    assert (replica.running, replica.waiting) == (1, 2)
+    assert [e.id for e in replica.advance(FOREVER) if e.kind is Kind.FINISHED] == [0, 1, 2]
+
+
+def test_the_latest_arrival_is_preempted_and_finishes_all_the_same() -> None:
+    replica = Replica(TINY)
+    for id in range(3):
+        replica.add(Request(id, 30, 30), 0.0)
+    events = replica.advance(FOREVER)
+    preempted = [e.id for e in events if e.kind is Kind.PREEMPTED]
+    assert preempted[0] == 2
+    assert 0 not in preempted
+    assert replica.preemptions_total == len(preempted)
+    assert [e.id for e in events if e.kind is Kind.FINISHED] == [0, 1, 2]
+    assert [e.id for e in events if e.kind is Kind.FIRST_TOKEN] == [0, 1, 2]
+
+
+def test_an_abort_frees_slot_and_cache_at_once_and_lets_the_next_one_in() -> None:
+    replica = Replica(replace(TINY, max_num_seqs=1))
+    replica.add(Request(0, 16, 40), 0.0)
+    replica.add(Request(1, 16, 2), 0.0)
+    replica.advance(10.0)
+    assert replica.kv_fraction > 0
+    assert replica.abort(0, 10.0)
+    assert (replica.running, replica.kv_fraction) == (0, 0)
+    assert not replica.abort(0, 10.0)
+    assert [e.id for e in replica.advance(FOREVER) if e.kind is Kind.FINISHED] == [1]
+
+
+def test_progress_can_be_read_in_the_middle_of_a_leap_and_reading_changes_nothing() -> None:
+    stepped, leapt = Replica(TINY), Replica(TINY)
+    for replica in (stepped, leapt):
+        replica.add(Request(0, 8, 32), 0.0)
+        replica.step()
+    for tokens in range(2, 32):
+        at = stepped.step_at()
+        stepped.step()
+        assert leapt.generated(0, math.nextafter(at, 0)) == tokens - 1
+        assert leapt.generated(0, at + 1e-9) == tokens
+    assert leapt.next_at() == pytest.approx(stepped.step_at())
+
+
+def test_a_slower_engine_takes_longer_from_the_next_step_on() -> None:
+    replica = Replica(TINY)
+    replica.add(Request(0, 10, 5), 0.0)
+    replica.slow(3.0, 1.0)
+    assert replica.step_at() == pytest.approx(2.0)
+    replica.step()
+    assert replica.step_at() == pytest.approx(2.0 + 3 * 1.02)
+
+
+@pytest.mark.parametrize("request_", [Request(0, 0, 1), Request(0, 1, -1), Request(0, 60, 5)])
+def test_what_can_never_fit_is_refused(request_: Request) -> None:
+    with pytest.raises(ValueError, match="tokens"):
+        Replica(TINY).add(request_, 0.0)
+
+
+def test_an_id_is_taken_once() -> None:
+    replica = Replica(TINY)
+    replica.add(Request(0, 1, 1), 0.0)
+    with pytest.raises(ValueError, match="already here"):
+        replica.add(Request(0, 1, 1), 0.0)
+
+
+def test_a_caller_that_forgot_what_is_due_is_told() -> None:
+    replica = Replica(TINY)
+    replica.add(Request(0, 1, 1), 0.0)
+    with pytest.raises(ValueError, match="advance first"):
+        replica.abort(0, 100.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_batched_tokens": 4},
+        {"max_num_seqs": 0},
+        {"kv_capacity_tokens": 63},
+        {"step_base_s": 0.0},
+        {"kv_s_per_token": -1.0},
+    ],
+)
+def test_a_profile_that_could_deadlock_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="tiny"):
+        replace(TINY, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_serves_its_longest_prompt(name: str) -> None:
+    profile = PROFILES[name]
+    replica = Replica(profile)
+    replica.add(Request(0, profile.max_model_len - 8, 8), 0.0)
+    assert [e.kind for e in replica.advance(FOREVER)] == [Kind.FIRST_TOKEN, Kind.FINISHED]
+    assert profile.name == name
