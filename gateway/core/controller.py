@@ -437,7 +437,8 @@ class Controller:
         """Take the engine's own counts where it gave them, what was seen to pass where not."""
         if live.committed is not None and live.committed is not attempt:
             return
-        live.output_tokens = attempt.tokens if finish.output_tokens is None else finish.output_tokens
+        seen = max(attempt.tokens, finish.tokens_seen)
+        live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
         live.tokens_exact = finish.output_tokens is not None
         if finish.prompt_tokens is not None:
             live.prompt_tokens = finish.prompt_tokens

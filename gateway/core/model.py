@@ -156,6 +156,8 @@ class Finish:
     end: End
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    tokens_seen: int = 0
+    """Events with content that passed: the estimate where there is no usage."""
     status: int | None = None
     retry_after_s: float | None = None
 

@@ -42,6 +42,16 @@ class Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
 
+    @property
+    def prompt(self) -> int | None:
+        """Prompt tokens, in whichever words."""
+        return self.prompt_tokens if self.input_tokens is None else self.input_tokens
+
+    @property
+    def output(self) -> int | None:
+        """Output tokens, in whichever words."""
+        return self.completion_tokens if self.output_tokens is None else self.output_tokens
+
 
 class _Delta(msgspec.Struct):
     content: msgspec.Raw = _NONE
@@ -106,6 +116,8 @@ class EngineError:
 
     status: int
     message: str
+    body: bytes
+    """The error object as the engine wrote it, in an envelope."""
 
     @property
     def end(self) -> End:
@@ -170,12 +182,10 @@ class StreamReader:
     def _usage(self, usage: Usage | None) -> None:
         if usage is None:
             return
-        prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
-        output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
-        if prompt:
-            self.prompt_tokens = prompt
-        if output is not None:
-            self.output_tokens = output
+        # Anthropic's last event repeats the prompt's count as 0 or not at all.
+        self.prompt_tokens = usage.prompt or self.prompt_tokens
+        if usage.output is not None:
+            self.output_tokens = usage.output
 
     def _failed(self, error: msgspec.Raw) -> Kind:
         self.error = engine_error(error)
@@ -312,6 +322,18 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineErr
     return whole.usage, engine_error(whole.error) if failed else None
 
 
+def usage_at_end(tail: bytes) -> Usage | None:
+    """Usage from the last bytes of an answer too long to be held; None if it stands elsewhere."""
+    start = tail.rfind(b'"usage":')
+    end = tail.find(b"}", start)
+    if start < 0 or end < 0:
+        return None
+    try:
+        return msgspec.json.decode(tail[start + 8 : end + 1], type=Usage)
+    except msgspec.DecodeError:
+        return None
+
+
 def engine_error(raw: msgspec.Raw) -> EngineError:
     """What an engine's error object means; engines differ in everything but `message`."""
     try:
@@ -322,7 +344,10 @@ def engine_error(raw: msgspec.Raw) -> EngineError:
     status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 500
     if error.type == "overloaded_error":
         status = 503
-    return EngineError(status if 400 <= status < 600 else 500, (error.message or "the engine gave no reason")[:500])
+    status = status if 400 <= status < 600 else 500
+    return EngineError(
+        status, (error.message or "the engine gave no reason")[:500], b'{"error":%b}' % (bytes(raw) or b"{}")
+    )
 
 
 def data_of(event: bytes) -> bytes:

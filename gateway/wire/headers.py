@@ -36,6 +36,7 @@ class RequestHead:
     upgrade: bytes | None = None
     transfer_encoding: bytes | None = None
     content_encoding: bytes | None = None
+    content_length: bytes | None = None
     repeated: str | None = field(default=None)
     """The name of a header that may stand once and stood twice."""
 
@@ -67,6 +68,7 @@ WANTED: dict[bytes, str] = {
     b"upgrade": "upgrade",
     b"transfer-encoding": "transfer_encoding",
     b"content-encoding": "content_encoding",
+    b"content-length": "content_length",
 }
 
 

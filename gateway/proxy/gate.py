@@ -1,0 +1,182 @@
+"""What every request passes first: its path, its key, its form."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+import orjson
+
+from gateway.core.model import Ask, Endpoint, Record, Why
+from gateway.core.rules import ANONYMOUS, Model, Policy, Tier
+from gateway.proxy.driver import Driver, Meter
+from gateway.proxy.relay import Client, Relay
+from gateway.proxy.upstream import Upstreams
+from gateway.wire.headers import RequestHead
+from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
+from gateway.wire.request import BadRequest, Parsed, parse
+
+POSTS: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
+MODELS = b"/v1/models"
+HEALTH = b"/health"
+READY = b"/ready"
+GETS = (MODELS, HEALTH, READY)
+
+
+class Catalog(Protocol):
+    """What models there are."""
+
+    def listing(self, policy: Policy) -> list[dict[str, object]]:
+        """Every model as the API shows it."""
+
+    def one(self, policy: Policy, name: str) -> dict[str, object] | None:
+        """One of them."""
+
+    def serves(self, model: Model, name: str) -> bool:
+        """Whether a catch-all `model` has `name`; True as long as that cannot be known."""
+
+
+TokenCounter = Callable[[Parsed], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the tenant, and the tier it is served in."""
+
+    tenant: str
+    tier: Tier
+
+
+class Gate:
+    """Everything a connection needs to turn a request into an `Ask`, or to turn it away.
+
+    `policy` is replaced between two requests; a request that has passed keeps the one it met.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        driver: Driver,
+        upstreams: Upstreams,
+        meter: Meter,
+        catalog: Catalog,
+        log: Callable[[Record, str], None],
+    ) -> None:
+        self.policy = policy
+        self.driver = driver
+        self.upstreams = upstreams
+        self.meter = meter
+        self.log = log
+        self.draining = False
+        self.counters: dict[str, TokenCounter] = {}
+        """Exact prompt counters by model name, where the policy names a tokenizer."""
+        self._catalog = catalog
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are welcome."""
+        return not self.draining and self.driver.controller.alive()
+
+    # ---- with the head alone
+
+    def check(
+        self, method: bytes, path: bytes, head: RequestHead
+    ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
+        """What may be said before the body: (endpoint, None for a GET; caller; problem)."""
+        endpoint = POSTS.get(path)
+        if endpoint is None and path not in GETS and not path.startswith(MODELS + b"/"):
+            return None, None, Problem(Why.NOT_FOUND)
+        if method != (b"GET" if endpoint is None else b"POST"):
+            return endpoint, None, Problem(Why.METHOD_NOT_ALLOWED)
+        if path in (HEALTH, READY):
+            return None, None, None
+        caller = self.caller(head)
+        if caller is None:
+            return endpoint, None, Problem(Why.UNAUTHORIZED)
+        return endpoint, caller, None
+
+    def caller(self, head: RequestHead) -> Caller | None:
+        """Who the key belongs to; without keys in the policy everyone is the same caller."""
+        policy = self.policy
+        if not policy.keys:
+            return Caller(ANONYMOUS, policy.tiers[policy.default_tier])
+        given = head.key
+        if not given:
+            return None
+        digest = hashlib.sha256(given).digest()
+        key = policy.keys.get(digest)
+        # Only whole digests are ever compared, so nothing about a key can be learned from the time this takes.
+        if key is None or not hmac.compare_digest(key.sha256, digest):
+            return None
+        return Caller(key.tenant, policy.tiers[key.tier])
+
+    def dialect(self, path: bytes, head: RequestHead) -> Dialect:
+        """Whose error format the caller expects."""
+        return dialect_of(path, head.anthropic_version is not None or head.api_key is not None)
+
+    def turn_away(self, dialect: Dialect, problem: Problem, request_id: str, close: bool) -> bytes:
+        """The whole answer to a request that never became an ask."""
+        self.meter.refused_early(problem.why)
+        return error_response(dialect, problem, request_id, close=close)
+
+    # ---- with the body
+
+    def enter(
+        self,
+        client: Client,
+        endpoint: Endpoint,
+        caller: Caller,
+        dialect: Dialect,
+        head: RequestHead,
+        request_id: str,
+        body: bytes,
+        head_at: float,
+    ) -> Relay | Problem:
+        """Start a request that is complete."""
+        policy, tier = self.policy, caller.tier
+        try:
+            parsed = parse(endpoint, body, tier.caps)
+        except BadRequest as exc:
+            return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
+        model = policy.model(parsed.model)
+        if model is None or (model.any_name and not self._catalog.serves(model, parsed.model)):
+            return Problem(Why.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        exact = parsed.prompt_exact
+        counter = self.counters.get(model.name)
+        if exact is None and counter is not None:
+            exact = counter(parsed)
+        ask = Ask(
+            id=self.driver.next_id(),
+            policy=policy,
+            tier=tier,
+            model=model,
+            tenant=caller.tenant,
+            endpoint=endpoint,
+            stream=parsed.stream,
+            prompt_bytes=parsed.prompt_bytes,
+            prompt_exact=exact,
+            max_tokens=parsed.max_tokens,
+            choices=parsed.choices,
+            body_bytes=len(body),
+            head_at=head_at,
+            body_at=monotonic(),
+        )
+        return Relay(self, client, dialect, head, request_id, parsed, ask)
+
+    def read(self, path: bytes) -> tuple[int, bytes] | Problem:
+        """The answer to a GET: status and JSON."""
+        if path == HEALTH:
+            return 200, b'{"status":"ok"}'
+        if path == READY:
+            return (200, b'{"status":"ready"}') if self.ready else (503, b'{"status":"not ready"}')
+        if path == MODELS:
+            return 200, orjson.dumps({"object": "list", "data": self._catalog.listing(self.policy)})
+        name = path[len(MODELS) + 1 :].decode("utf-8", "replace")
+        model = self._catalog.one(self.policy, name)
+        if model is None:
+            return Problem(Why.MODEL_NOT_FOUND, f"The model `{name[:100]}` does not exist.", param="model")
+        return 200, orjson.dumps(model)

@@ -1,0 +1,281 @@
+"""One attempt's answer as it comes in from a replica: read, held until commit, then passed on."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from gateway.core.controller import PROGRESS_EVERY_S
+from gateway.core.model import End, Finish
+from gateway.proxy.driver import Gaps
+from gateway.proxy.upstream import Line, Upstream
+from gateway.wire.events import (
+    READERS,
+    EngineError,
+    EventSplitter,
+    Kind,
+    StreamError,
+    StreamReader,
+    Usage,
+    read_whole,
+    usage_at_end,
+)
+
+if TYPE_CHECKING:
+    from gateway.proxy.relay import Relay
+
+log = logging.getLogger("tailgate.upstream")
+
+# What is held before commit. A whole answer that is longer is committed early and streamed; of an error only this
+# much is looked at.
+HOLD_STREAM_BYTES = 64 * 1024
+HOLD_WHOLE_BYTES = 1024 * 1024
+HOLD_ERROR_BYTES = 64 * 1024
+
+CONTENT = int(Kind.CONTENT)
+
+
+class Leg:
+    """The receiver of one call. Tells the driver what happened, and the relay what to show."""
+
+    __slots__ = (
+        "_committed",
+        "_gaps",
+        "_held_bytes",
+        "_last_at",
+        "_progress_at",
+        "_splitter",
+        "complete",
+        "content_type",
+        "held",
+        "id",
+        "line",
+        "over",
+        "reader",
+        "relay",
+        "retry_after_s",
+        "status",
+        "upstream",
+    )
+
+    def __init__(self, relay: Relay, attempt: int, upstream: Upstream, gaps: Gaps) -> None:
+        self.relay = relay
+        self.id = attempt
+        self.upstream = upstream
+        self.line: Line | None = None
+        self.status = 0
+        self.content_type: bytes | None = None
+        self.retry_after_s: float | None = None
+        self.reader: StreamReader | None = None
+        self.held: list[bytes] = []
+        """Payload not shown yet."""
+        self.complete = False
+        """Whether the answer is whole."""
+        self.over = False
+        """Whether the driver has been told the end."""
+        self._splitter = EventSplitter()
+        self._held_bytes = 0
+        self._committed = False
+        self._gaps = gaps
+        self._last_at = 0.0
+        self._progress_at = 0.0
+
+    def commit(self) -> list[bytes]:
+        """From now on everything is passed on; gives what was held."""
+        self._committed = True
+        held, self.held = self.held, []
+        return held
+
+    def cancel(self) -> None:
+        """Close the call; the driver knows."""
+        self.over = True
+        if self.line is not None:
+            self.line.cancel()
+
+    # ---- Receiver
+
+    def on_sent(self) -> None:
+        self.relay.driver.sent(self.id)
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self.status = status
+        self.content_type = headers.get(b"content-type")
+        if status == 200:
+            if self.relay.streams and (self.content_type or b"").startswith(b"text/event-stream"):
+                self.reader = READERS[self.relay.endpoint]()
+        else:
+            self.retry_after_s = _seconds(headers.get(b"retry-after"))
+
+    def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
+        if self.reader is None:
+            self._hold_whole(pieces)
+            return
+        try:
+            self._stream(self.reader, pieces, raw)
+        except StreamError as exc:
+            log.warning("replica %s sent a stream that cannot be read: %s", self.upstream.spec.name, exc)
+            self._give_up(End.TRUNCATED)
+
+    def on_end(self) -> None:
+        self.line = None
+        if self.reader is not None:
+            self._stream_ended(self.reader)
+        elif self.status == 200:
+            self._whole_ended()
+        else:
+            self._tell(Finish(_end_of_status(self.status), status=self.status, retry_after_s=self.retry_after_s))
+
+    def on_lost(self, end: End) -> None:
+        self.line = None
+        self._tell(Finish(end, tokens_seen=self._seen))
+
+    # ---- streamed answers
+
+    def _stream(self, reader: StreamReader, pieces: list[bytes], raw: bytes | None) -> None:
+        now = monotonic()
+        splitter = self._splitter
+        out: list[bytes] = []
+        shown = content = 0
+        for piece in pieces:
+            events = splitter.feed(piece)
+            kept = []
+            for event in events:
+                kind = reader.read(event)
+                if kind == CONTENT:
+                    content += 1
+                elif kind:
+                    if kind & Kind.ERROR:
+                        self._show(out, None, now, content)
+                        self._engine_failed(reader.error)
+                        return
+                    if kind & Kind.DONE and not reader.finished:
+                        raise StreamError("[DONE] came before the generation had ended")
+                    if kind & Kind.USAGE_ONLY and not self.relay.wants_usage:
+                        raw = None
+                        continue
+                    if kind & CONTENT:
+                        content += 1
+                kept.append(event)
+            if kept:
+                out.append(piece if len(kept) == 1 and kept[0] is piece else b"".join(kept))
+                shown += 1
+        self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
+
+    def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
+        """Pass whole events on, or hold them until there is something to commit to."""
+        if self._committed:
+            if raw is not None:
+                self.relay.show_raw(raw, out)
+            elif out:
+                self.relay.show(out)
+            if content:
+                gaps = self._gaps
+                gaps.add(now - self._last_at)
+                for _ in range(content - 1):
+                    gaps.add(0.0)
+                self._last_at = now
+            if now >= self._progress_at:
+                self._progress_at = now + PROGRESS_EVERY_S
+                self.relay.driver.progress(self.id, self._seen)
+            return
+        self.held += out
+        self._held_bytes += sum(map(len, out))
+        if content or self._held_bytes > HOLD_STREAM_BYTES:
+            self._last_at = now
+            self._progress_at = now + PROGRESS_EVERY_S
+            self.relay.driver.first_token(self.id)
+
+    def _stream_ended(self, reader: StreamReader) -> None:
+        ok = reader.complete and self._splitter.clean
+        self.complete = ok
+        if not ok:
+            log.warning("replica %s ended a stream before its end", self.upstream.spec.name)
+        self._tell(
+            Finish(
+                End.COMPLETE if ok else End.TRUNCATED,
+                prompt_tokens=reader.prompt_tokens,
+                output_tokens=reader.output_tokens,
+                tokens_seen=reader.tokens_seen,
+                status=self.status,
+            )
+        )
+
+    def _engine_failed(self, error: EngineError | None) -> None:
+        """The engine said inside the answer that it failed."""
+        assert error is not None
+        if error.end is End.REJECTED and not self._committed:
+            self.status = error.status
+            self.held = [error.body]
+            self._give_up(End.REJECTED)
+        else:
+            self.relay.engine_said = error.message
+            self._give_up(error.end if not self._committed else End.FAILED)
+
+    # ---- whole answers
+
+    def _hold_whole(self, pieces: list[bytes]) -> None:
+        if self._committed:
+            self.relay.show(pieces)
+            self.held = [b"".join((*self.held, *pieces))[-512:]]
+            return
+        limit = HOLD_WHOLE_BYTES if self.status == 200 else HOLD_ERROR_BYTES
+        if self._held_bytes > limit and self.status != 200:
+            return
+        self.held += pieces
+        self._held_bytes += sum(map(len, pieces))
+        if self._held_bytes > limit and self.status == 200:
+            self.relay.driver.first_token(self.id)
+
+    def _whole_ended(self) -> None:
+        body = b"".join(self.held)
+        usage: Usage | None
+        error = None
+        try:
+            if self._committed:
+                usage = usage_at_end(body)
+            else:
+                usage, error = read_whole(self.relay.endpoint, body)
+        except StreamError as exc:
+            log.warning("replica %s sent an answer that cannot be read: %s", self.upstream.spec.name, exc)
+            self._tell(Finish(End.TRUNCATED))
+            return
+        if error is not None:
+            self._engine_failed(error)
+            return
+        self.complete = True
+        self.held = [body]
+        prompt, output = (None, None) if usage is None else (usage.prompt, usage.output)
+        self._tell(Finish(End.COMPLETE, prompt_tokens=prompt, output_tokens=output, status=self.status))
+
+    # ---- the end
+
+    @property
+    def _seen(self) -> int:
+        return 0 if self.reader is None else self.reader.tokens_seen
+
+    def _give_up(self, end: End) -> None:
+        """Close the call ourselves: what came is of no use."""
+        if self.line is not None:
+            self.line.cancel()
+            self.line = None
+        self._tell(Finish(end, tokens_seen=self._seen, status=self.status))
+
+    def _tell(self, finish: Finish) -> None:
+        if self.over:
+            return
+        self.over = True
+        spec = self.upstream.spec
+        self.relay.leg_ended(self)
+        self.relay.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)
+
+
+def _end_of_status(status: int) -> End:
+    if status in (429, 503):
+        return End.BUSY
+    return End.REJECTED if 400 <= status < 500 else End.FAILED
+
+
+def _seconds(value: bytes | None) -> float | None:
+    """`Retry-After` in seconds; the date form is rare among engines and read as none."""
+    return float(value) if value is not None and value.isdigit() and len(value) < 6 else None

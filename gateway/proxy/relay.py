@@ -1,0 +1,246 @@
+"""One request, from its last byte to the last byte of its answer."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.core.model import Ask, End, Endpoint, Finish, Record, Why
+from gateway.core.rules import Model, Tier
+from gateway.proxy.leg import Leg
+from gateway.wire.framing import LAST_CHUNK, chunk
+from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error
+from gateway.wire.request import Parsed, render
+
+if TYPE_CHECKING:
+    from gateway.proxy.gate import Gate
+
+
+class Client(Protocol):
+    """The connection that the request came on."""
+
+    chunked: bool
+    """False for HTTP/1.0: an answer without length then ends with the connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of the answer."""
+
+    def done(self) -> None:
+        """The answer is complete; the connection may be used again."""
+
+    def cut(self, politely: bool) -> None:
+        """The answer ends here, incomplete. `politely`: what was written still goes out first."""
+
+
+class Relay:
+    """Joins a client to the attempts made for it. Acts on the controller's commands; decides nothing."""
+
+    __slots__ = (
+        "_bodies",
+        "_client",
+        "_committed",
+        "_dialect",
+        "_extra",
+        "_gate",
+        "_head",
+        "_legs",
+        "_parsed",
+        "_paused",
+        "ask",
+        "driver",
+        "endpoint",
+        "engine_said",
+        "request_id",
+        "streams",
+        "wants_usage",
+    )
+
+    def __init__(
+        self, gate: Gate, client: Client, dialect: Dialect, head: RequestHead, request_id: str, parsed: Parsed, ask: Ask
+    ) -> None:
+        self.driver = gate.driver
+        self.ask = ask
+        self.endpoint: Endpoint = ask.endpoint
+        self.streams = parsed.stream
+        self.wants_usage = parsed.wants_usage
+        self.request_id = request_id
+        self.engine_said = ""
+        """What the engine gave as its reason, when it failed inside an answer."""
+        self._gate = gate
+        self._client: Client | None = client
+        self._dialect = dialect
+        self._head = head
+        self._parsed: Parsed | None = parsed
+        self._bodies: dict[int, bytes] = {}
+        self._legs: dict[int, Leg] = {}
+        self._committed: Leg | None = None
+        self._paused = False
+        self._extra = b""
+
+    # ---- commands
+
+    def dispatch(self, attempt: int, replica: str, max_tokens: int) -> None:
+        """Send the request to a replica."""
+        upstream = self._gate.upstreams.get(replica)
+        if upstream is None:
+            self.driver.finish(attempt, Finish(End.UNREACHABLE), "", replica)
+            return
+        assert self._parsed is not None
+        model: Model = self.ask.model
+        body = self._bodies.get(max_tokens)
+        if body is None:
+            name = self._parsed.model if model.any_name else model.upstream or model.name
+            body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens, self.ask.tier.caps)
+            if self._parsed.max_tokens is not None and self._parsed.max_tokens != max_tokens:
+                self._extra = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
+        head = upstream_head(upstream.prefixes[self.endpoint], self._head, self.request_id, len(body))
+        leg = Leg(self, attempt, upstream, self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name))
+        self._legs[attempt] = leg
+        upstream.send(head + body, leg)
+
+    def commit(self, attempt: int) -> None:
+        """Show the client what this attempt has, and from now on whatever comes."""
+        leg = self._committed = self._legs[attempt]
+        self._parsed = None
+        self._bodies.clear()
+        held = leg.commit()
+        if self._client is None:
+            return
+        if leg.status != 200:
+            body = b"".join(held)
+            self._client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
+            self._finish()
+        elif leg.reader is not None:
+            self._open(STREAM_HEAD, leg, held)
+        elif leg.complete:
+            body = held[0]
+            head = whole_head(leg.content_type, len(body))
+            self._client.write(b"".join((head, self._lines(leg), b"\r\n", body)))
+            self._finish()
+        else:
+            self._open(whole_head(leg.content_type, None), leg, held)
+
+    def cancel(self, attempt: int) -> None:
+        """Close an attempt."""
+        leg = self._legs.pop(attempt, None)
+        if leg is not None:
+            leg.cancel()
+
+    def refuse(self, why: Why, retry_after_s: float | None, detail: str) -> None:
+        """Tell the client that there is no answer, or no more of it."""
+        client = self._client
+        if client is None:
+            return
+        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
+        if self._committed is None:
+            client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
+            self._finish()
+        elif self._committed.reader is None:
+            # Inside a whole answer there is no place for an error: only its missing end can tell.
+            self._client = None
+            client.cut(politely=False)
+        else:
+            event = error_event(self._dialect, self.endpoint, problem)
+            client.write(chunk(event) if client.chunked else event)
+            self._client = None
+            client.cut(politely=True)
+
+    def ended(self, record: Record) -> None:
+        """Everything is over and counted."""
+        self._gate.log(record, self.request_id)
+
+    # ---- from the legs
+
+    def show(self, pieces: list[bytes]) -> None:
+        """Pass payload on, each piece a chunk."""
+        client = self._client
+        if client is not None:
+            client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
+
+    def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
+        """Pass on payload whose framing may stay as it is."""
+        client = self._client
+        if client is not None:
+            client.write(raw if client.chunked else b"".join(pieces))
+
+    def leg_ended(self, leg: Leg) -> None:
+        """An attempt is over. If the client has been shown all of it, so is the answer."""
+        self._legs.pop(leg.id, None) if leg is self._committed else None
+        if leg is self._committed and leg.complete and self._client is not None:
+            if self._client.chunked:
+                self._client.write(LAST_CHUNK)
+            self._finish()
+
+    # ---- from the client
+
+    def left(self, why: Why) -> None:
+        """The client is gone, or will not take what it asked for."""
+        if self._client is not None:
+            self._client = None
+            self.driver.leave(self.ask.id, why)
+
+    def pause(self) -> None:
+        """The client does not keep up: stop reading the answer."""
+        self._paused = True
+        if self._committed is not None and self._committed.line is not None:
+            self._committed.line.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self._paused = False
+        if self._committed is not None and self._committed.line is not None:
+            self._committed.line.resume()
+
+    # ---- inside
+
+    def _open(self, first_lines: bytes, leg: Leg, held: list[bytes]) -> None:
+        client = self._client
+        assert client is not None
+        parts = [first_lines, self._lines(leg)]
+        if client.chunked:
+            parts.append(b"transfer-encoding: chunked\r\n\r\n")
+            parts += [chunk(piece) for piece in held]
+        else:
+            parts.append(b"\r\n")
+            parts += held
+        if leg.complete and client.chunked:
+            parts.append(LAST_CHUNK)
+        client.write(b"".join(parts))
+        if leg.complete:
+            self._finish()
+        elif self._paused and leg.line is not None:
+            leg.line.pause()
+
+    def _finish(self) -> None:
+        client, self._client = self._client, None
+        assert client is not None
+        client.done()
+
+    def _lines(self, leg: Leg) -> bytes:
+        """Our own header lines of an answer: who served it, how long it waited, what was changed."""
+        ask = self.ask
+        spec = leg.upstream.spec
+        waited_ms = (monotonic() - ask.body_at) * 1000.0
+        tier: Tier = ask.tier
+        return b"".join(
+            (
+                b"x-request-id: %b\r\nx-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
+                % (
+                    self.request_id.encode(),
+                    leg.upstream.pool.name.encode(),
+                    spec.name.encode(),
+                    tier.name.encode(),
+                ),
+                b"server-timing: first;dur=%.1f\r\n" % waited_ms,
+                self._extra,
+                self._limit_lines(),
+            )
+        )
+
+    def _limit_lines(self) -> bytes:
+        limits = self.ask.tier.limits
+        if limits.requests_per_min is None and limits.tokens_per_min is None:
+            return b""
+        view = self.driver.controller.limits_of(self.ask.tenant, self.ask.tier.name, monotonic())
+        return b"" if view is None else rate_limit_lines(view)

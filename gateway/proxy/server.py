@@ -1,0 +1,385 @@
+"""The client's side of a connection: uvicorn's protocol, guarded, and joined to the gate without a framework.
+
+What uvicorn 0.54 leaves open and this closes (measured; see docs/adr/0001-data-plane.md): connections that send
+nothing, or half a request, for ever; headers without limit; trailers taken for headers; a disconnect hidden behind
+a pipelined request; readers that stall for ever.
+
+    IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
+                        └── refused with the body unread ──> LINGERING ──> closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum, auto
+from time import monotonic
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.core.model import Endpoint, Why
+from gateway.proxy.deadlines import Deadline
+from gateway.proxy.gate import Caller, Gate
+from gateway.proxy.relay import Relay
+from gateway.wire.headers import WANTED, RequestHead, request_id, status_line
+from gateway.wire.replies import Dialect, Problem
+
+log = logging.getLogger("tailgate.server")
+
+LINGER_S = 2.0
+SWEEP_S = 0.25
+WRITE_HIGH_WATER_BYTES = 64 * 1024
+
+
+class Phase(Enum):
+    """What a connection is doing."""
+
+    IDLE = auto()
+    RECEIVING = auto()
+    ANSWERING = auto()
+    LINGERING = auto()
+
+
+class Guard:
+    """What the connections of one server share: limits, deadlines, and who is connected."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        max_body_bytes: int,
+        max_header_bytes: int,
+        receive_timeout_s: float,
+        keep_alive_s: float,
+        write_stall_s: float,
+        max_connections: int | None = None,
+    ) -> None:
+        self.gate = gate
+        self.max_body_bytes = max_body_bytes
+        self.max_header_bytes = max_header_bytes
+        self.max_connections = max_connections
+        self.connections = 0
+        self.receiving: Deadline[FrontDoor] = Deadline(receive_timeout_s, lambda door: door.too_slow())
+        self.idle: Deadline[FrontDoor] = Deadline(keep_alive_s, lambda door: door.close())
+        self.stalled: Deadline[FrontDoor] = Deadline(write_stall_s, lambda door: door.stalled())
+        self.lingering: Deadline[FrontDoor] = Deadline(LINGER_S, lambda door: door.abort())
+
+    def sweep(self, now: float) -> None:
+        """Act on every deadline that has passed; called every `SWEEP_S`."""
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            deadline.sweep(now)
+
+    def protocol(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> FrontDoor:
+        """uvicorn's factory of connections."""
+        return FrontDoor(self, config, server_state, app_state, _loop)
+
+
+class FrontDoor(HttpToolsProtocol):
+    """One client connection; one request at a time."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._guard = guard
+        self._phase = Phase.IDLE
+        self._pipelined = False
+        self._head_bytes = 0
+        self.chunked = True
+        self._relay: Relay | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._head = RequestHead()
+        self._head_at = 0.0
+        self._head_done = False
+        self._path = b""
+        self._endpoint: Endpoint | None = None
+        self._caller: Caller | None = None
+        self._problem: Problem | None = None
+        self._dialect = Dialect.OPENAI
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._header_bytes = 0
+        self._urgent = False
+        self._keep_alive = True
+        self._whole = False
+        self.url = b""
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        self.connections.add(self)
+        guard = self._guard
+        guard.connections += 1
+        if guard.max_connections is not None and guard.connections > guard.max_connections:
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        guard.receiving.start(self, monotonic())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.discard(self)
+        guard = self._guard
+        guard.connections -= 1
+        for deadline in (guard.receiving, guard.idle, guard.stalled, guard.lingering):
+            deadline.stop(self)
+        self._leave(Why.CLIENT_GONE)
+        self.parser = None  # type: ignore[assignment]
+
+    def eof_received(self) -> None:
+        """A client that closes its sending side has hung up: there is no way to tell it from one that is gone."""
+
+    def data_received(self, data: bytes) -> None:
+        phase = self._phase
+        if phase is Phase.LINGERING:
+            return
+        if phase is Phase.ANSWERING:
+            # Were it parsed, a disconnect behind it would go unseen for as long as the answer takes.
+            if data.strip(b"\r\n"):
+                self.abort()
+            return
+        if phase is Phase.IDLE:
+            self._phase = Phase.RECEIVING
+            self._head_bytes = 0
+            self._guard.idle.stop(self)
+            self._guard.receiving.start(self, monotonic())
+        if not self._head_done:
+            self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._reject(Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 only; send no Upgrade header."))
+        except httptools.HttpParserError as exc:
+            self._reject(Problem(Why.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))
+        else:
+            self._fed()
+
+    def _fed(self) -> None:
+        if self._pipelined:
+            self.abort()
+        elif self._phase is Phase.RECEIVING:
+            if self._urgent and self._problem is not None:
+                self._reject(self._problem)
+            elif self._whole:
+                self._answer()
+            elif not self._head_done and self._head_bytes > self._guard.max_header_bytes:
+                self._reject(Problem(Why.HEADERS_TOO_LARGE))
+
+    # ---- httptools
+
+    def on_message_begin(self) -> None:
+        if self._whole:
+            self._pipelined = True
+            return
+        self._begin()
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_done:
+            # A trailer: httptools reports them as headers.
+            return
+        self._header_bytes += len(name) + len(value) + 4
+        name = name.lower()
+        attribute = WANTED.get(name)
+        if attribute is not None:
+            self._head.take(attribute, name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._pipelined:
+            return
+        self._head_done = True
+        self._head_at = monotonic()
+        parser, head = self.parser, self._head
+        version = parser.get_http_version()
+        self.chunked = version == "1.1"
+        self._keep_alive = self.chunked and parser.should_keep_alive()
+        self._path = self.url.partition(b"?")[0]
+        gate = self._guard.gate
+        self._dialect = gate.dialect(self._path, head)
+        self._problem = self._malformed(version, head)
+        if self._problem is not None:
+            self._urgent = True
+            return
+        self._endpoint, self._caller, self._problem = gate.check(parser.get_method(), self._path, head)
+        if head.content_length is not None and int(head.content_length) > self._guard.max_body_bytes:
+            self._problem = self._problem or self._too_large()
+            self._urgent = True
+        elif head.expect is not None:
+            # A client that asks first must not be made to send what is refused anyway.
+            if self._problem is None:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            else:
+                self._urgent = True
+
+    def _malformed(self, version: str, head: RequestHead) -> Problem | None:
+        """What httptools lets through and no honest client sends."""
+        if self._header_bytes + len(self.url) > self._guard.max_header_bytes:
+            return Problem(Why.HEADERS_TOO_LARGE)
+        if version not in ("1.1", "1.0"):
+            return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
+        if head.repeated is not None:
+            return Problem(Why.BAD_REQUEST, f"The header {head.repeated!r} stands twice.")
+        if head.host is None and version == "1.1":
+            return Problem(Why.BAD_REQUEST, "The Host header is missing.")
+        if head.upgrade is not None:
+            return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 only; send no Upgrade header.")
+        if head.transfer_encoding is not None and head.transfer_encoding.lower() != b"chunked":
+            return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
+        if head.content_encoding is not None and head.content_encoding.lower() != b"identity":
+            return Problem(Why.BAD_REQUEST, "Send the body without a content encoding.")
+        if head.expect is not None and head.expect.lower() != b"100-continue":
+            return Problem(Why.EXPECTATION_FAILED)
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        if self._pipelined:
+            return
+        self._body_bytes += len(body)
+        if self._problem is None:
+            self._body.append(body)
+            if self._body_bytes > self._guard.max_body_bytes:
+                self._body.clear()
+                self._problem = self._too_large()
+                self._urgent = True
+
+    def _too_large(self) -> Problem:
+        limit = self._guard.max_body_bytes
+        return Problem(Why.BODY_TOO_LARGE, f"The request body is larger than {limit} bytes.")
+
+    def on_message_complete(self) -> None:
+        if not self._pipelined:
+            self._whole = True
+
+    # ---- answering
+
+    def _answer(self) -> None:
+        self._phase = Phase.ANSWERING
+        guard, gate = self._guard, self._guard.gate
+        guard.receiving.stop(self)
+        body = b"".join(self._body)
+        self._body.clear()
+        rid = request_id(self._head.request_id)
+        problem = self._problem
+        if problem is None and self._endpoint is None:
+            found = gate.read(self._path)
+            if isinstance(found, Problem):
+                problem = found
+            else:
+                self._answer_read(*found)
+                return
+        if problem is None:
+            assert self._endpoint is not None
+            assert self._caller is not None
+            entered = gate.enter(
+                self, self._endpoint, self._caller, self._dialect, self._head, rid, body, self._head_at
+            )
+            if isinstance(entered, Relay):
+                self._relay = entered
+                gate.driver.arrive(entered.ask, entered)
+                return
+            problem = entered
+        self.write(gate.turn_away(self._dialect, problem, rid, close=not self._keep_alive))
+        self.done()
+
+    def _answer_read(self, status: int, body: bytes) -> None:
+        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status_line(status), len(body))
+        self.write(head + body)
+        self.done()
+
+    def _reject(self, problem: Problem) -> None:
+        """Answer before the request is whole, and close without resetting what is on its way to the client."""
+        guard = self._guard
+        guard.receiving.stop(self)
+        rid = request_id(self._head.request_id)
+        self.write(guard.gate.turn_away(self._dialect, problem, rid, close=True))
+        self._phase = Phase.LINGERING
+        # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        guard.lingering.start(self, monotonic())
+
+    # ---- Client
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the connection is going away."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def done(self) -> None:
+        """The answer is complete."""
+        self._relay = None
+        if self._keep_alive and not self._guard.gate.draining and not self.transport.is_closing():
+            self._phase = Phase.IDLE
+            self._whole = self._head_done = False
+            self._guard.idle.start(self, monotonic())
+        else:
+            self.transport.close()
+
+    def cut(self, politely: bool) -> None:
+        """The answer ends here, incomplete, and the connection with it."""
+        self._relay = None
+        if politely:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        self._guard.stalled.start(self, monotonic())
+        if self._relay is not None:
+            self._relay.pause()
+
+    def resume_writing(self) -> None:
+        self._guard.stalled.stop(self)
+        if self._relay is not None:
+            self._relay.resume()
+
+    # ---- ends
+
+    def too_slow(self) -> None:
+        """The request is not whole in time; a connection that sent nothing is closed without a word."""
+        if self._phase is Phase.RECEIVING:
+            self._reject(Problem(Why.RECEIVE_TIMEOUT))
+        else:
+            self.close()
+
+    def stalled(self) -> None:
+        """The client takes nothing any more."""
+        self._leave(Why.CLIENT_STALLED)
+        self.abort()
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._leave(Why.CLIENT_GONE)
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """uvicorn: the server is going down. Answers under way are finished, and the connection then closed."""
+        if self._phase is Phase.IDLE:
+            self.transport.close()
+
+    def _leave(self, why: Why) -> None:
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.left(why)
