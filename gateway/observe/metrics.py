@@ -153,9 +153,9 @@ class Metrics:
         pool, replica = self._place(record.pool or "", record.replica or "")
         facts = self.tiers.get(tier.name) or self.tiers.setdefault(tier.name, TierFacts(tier))
         lane = self.lanes.setdefault((tier.name, pool), Lane())
-        labels = (tier.name, pool, replica)
+        labels = tier.name, pool, replica
         cell = self.cells.get(labels) or self.cells.setdefault(labels, Cell(self.edges, facts, lane))
-        if (pool or None) == record.pool:
+        if record.replica is None or record.replica in self._pools.get(pool, ()):
             self._by_name[tier.name, record.pool, record.replica] = cell
         return cell
 

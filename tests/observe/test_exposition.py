@@ -1,0 +1,216 @@
+"""The metrics page parses in both formats, follows the naming rules, and lets the event loop run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client import exposition as classic
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_classic
+
+from gateway.core.model import End, Why
+from gateway.observe.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
+from gateway.observe.families import RequestFamilies
+from gateway.observe.metrics import Metrics
+from gateway.observe.sources import Reload
+
+from .made import FREE, OK, POLICY, REFUSED, SOURCES, ask, policy
+
+FORMATS = [pytest.param(CLASSIC, parse_classic, id="classic"), pytest.param(OPENMETRICS, parse_openmetrics, id="om")]
+Parse = Callable[[str], Iterable[Metric]]
+
+
+def filled(replicas: int = 2) -> Metrics:
+    """Metrics of which every family has a series."""
+    metrics = Metrics(policy(replicas=replicas))
+    for number in range(replicas):
+        metrics.ended(replace(OK, replica=f"r{number}", ttft_s=0.01 * number))
+    metrics.ended(REFUSED)
+    metrics.ended(replace(REFUSED, ask=ask(FREE), pool=None))
+    metrics.gaps("premium", "short").add(0.02)
+    metrics.refused_early(Why.NOT_FOUND)
+    metrics.upstream_error("short", "r1", End.RESET)
+    return metrics
+
+
+async def page(form: Format, metrics: Metrics | None = None) -> str:
+    pieces = [piece async for piece in render(registry(metrics or filled(), SOURCES), form)]
+    return b"".join(pieces).decode()
+
+
+async def families(form: Format = OPENMETRICS, parse: Parse = parse_openmetrics) -> dict[str, Metric]:
+    return {family.name: family for family in parse(await page(form))}
+
+
+@pytest.mark.parametrize(("form", "parse"), FORMATS)
+async def test_the_page_parses_back_to_what_was_counted(form: Format, parse: Parse) -> None:
+    metrics = filled()
+    parsed = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in parse(await page(form, metrics))
+        for sample in family.samples
+    }
+    for family in RequestFamilies(metrics).collect():
+        for sample in family.samples:
+            assert parsed[sample.name, *sorted(sample.labels.items())] == sample.value
+
+
+@pytest.mark.parametrize(
+    ("form", "whole"), [(CLASSIC, classic.generate_latest), (OPENMETRICS, openmetrics.generate_latest)]
+)
+async def test_pieces_joined_are_the_page_that_prometheus_client_writes(
+    form: Format, whole: Callable[[object], bytes]
+) -> None:
+    collector = RequestFamilies(filled(replicas=40))
+    assert max(len(family.samples) for family in collector.collect()) > 2 * SAMPLES_AT_ONCE
+    pieces = [piece async for piece in render(collector, form)]
+    assert b"".join(pieces) == whole(collector)
+
+
+async def test_other_tasks_run_while_a_page_is_written() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    pieces = [piece async for piece in render(RequestFamilies(filled(replicas=40)), OPENMETRICS)]
+    counting.cancel()
+    assert turns >= len(pieces) - 1
+    assert max(piece.count(b"\n") for piece in pieces) <= SAMPLES_AT_ONCE + 3
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", CLASSIC),
+        ("*/*", CLASSIC),
+        ("text/plain;version=0.0.4", CLASSIC),
+        ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5", OPENMETRICS),
+        ("application/openmetrics-text; version=junk", OPENMETRICS),
+    ],
+)
+def test_who_names_openmetrics_gets_it(accept: str, form: Format) -> None:
+    assert chosen(accept) is form
+
+
+# The checks of `promtool check metrics` (Prometheus' util/promlint) that can concern these families.
+
+
+async def test_every_family_of_ours_has_help_and_a_prefix() -> None:
+    for name, family in (await families()).items():
+        assert name.startswith(("tailgate_", "process_", "python_")), name
+        assert not name.startswith("tailgate_") or family.documentation, name
+
+
+async def test_names_follow_the_rules_of_promlint() -> None:
+    abbreviated = re.compile(r"(^|_)(s|ms|us|ns|sec|b|kb|mb|gb|m|h|d)(_|$)")
+    other_units = re.compile(r"(milliseconds|microseconds|minutes|hours|days|kilobytes|megabytes|percent)")
+    for name, family in (await families()).items():
+        if not name.startswith("tailgate_"):
+            continue
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
+        assert not re.search(r"(^|_)(counter|gauge|histogram|summary)(_|$)", name), name
+        assert not abbreviated.search(name), name
+        assert not other_units.search(name), name
+        if family.type != "counter":
+            assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info")), name
+        for sample in family.samples:
+            assert family.type == "histogram" or "le" not in sample.labels, name
+            assert "quantile" not in sample.labels, name
+
+
+async def test_counters_end_in_total() -> None:
+    for family in (await families()).values():
+        if family.type == "counter" and family.name.startswith("tailgate_"):
+            assert all(sample.name == f"{family.name}_total" for sample in family.samples), family.name
+
+
+async def test_units_are_told_and_end_the_name() -> None:
+    for name, family in (await families()).items():
+        unit = next((unit for unit in ("seconds", "bytes", "ratio") if name.endswith(f"_{unit}")), "")
+        if name.startswith("tailgate_"):
+            assert family.unit == unit, name
+
+
+@pytest.mark.parametrize(("form", "parse"), FORMATS)
+async def test_no_family_and_no_series_comes_twice(form: Format, parse: Parse) -> None:
+    text = await page(form)
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+    heads = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(heads) == len(set(heads))
+
+
+async def test_buckets_are_cumulative_and_end_at_the_count() -> None:
+    for family in (await families()).values():
+        if family.type != "histogram":
+            continue
+        rows: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
+        counts = {}
+        for sample in family.samples:
+            key = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "le"))
+            if sample.name.endswith("_bucket"):
+                rows[key].append((float(sample.labels["le"]), sample.value))
+            elif sample.name.endswith("_count"):
+                counts[key] = sample.value
+        assert rows, family.name
+        for key, buckets in rows.items():
+            assert buckets == sorted(buckets), family.name
+            assert [count for _, count in buckets] == sorted(count for _, count in buckets), family.name
+            assert buckets[-1] == (math.inf, counts[key]), family.name
+
+
+async def test_every_threshold_is_an_edge() -> None:
+    found = await families()
+    edges = {
+        name: {float(s.labels["le"]) for s in found[f"tailgate_{name}_seconds"].samples if "le" in s.labels}
+        for name in ("ttft", "tpot", "e2e", "itl")
+    }
+    for tier in POLICY.tiers.values():
+        for metric, objective in tier.slo.objectives():
+            assert objective.threshold_s in edges[metric.value]
+    assert {o.threshold_s for o in POLICY.tiers["premium"].slo.tpot} <= edges["itl"]
+
+
+async def test_the_process_is_shown_as_it_is_now() -> None:
+    sources = replace(SOURCES, reload=lambda: Reload(1_700_000_000.0, "line 3: no such tier"))
+    own = registry(filled(), sources)
+
+    def value(name: str, **labels: str) -> float | None:
+        return own.get_sample_value(name, labels)
+
+    assert value("tailgate_queue_depth", pool="short") == 2
+    assert value("tailgate_queue_bytes", pool="short") == 1000
+    assert value("tailgate_pool_in_flight", pool="short") == 5
+    assert value("tailgate_pool_slots", pool="short") == 16
+    assert value("tailgate_pool_slots", pool="long") is None
+    assert value("tailgate_replica_in_flight", pool="short", replica="r0") == 4
+    assert value("tailgate_replica_unprefilled_tokens", pool="short", replica="r0") == 900
+    assert value("tailgate_replica_state", pool="short", replica="r1", state="down") == 1
+    assert value("tailgate_replica_state", pool="short", replica="r1", state="up") == 0
+    assert value("tailgate_replica_kv_usage_ratio", pool="short", replica="r0") == 0.25
+    assert value("tailgate_replica_kv_usage_ratio", pool="short", replica="r1") is None
+    assert value("tailgate_scrape_age_seconds", pool="short", replica="r0") == 0.4
+    assert value("tailgate_scrape_age_seconds", pool="short", replica="r1") == math.inf
+    assert value("tailgate_config_last_reload_successful") == 0
+    assert value("tailgate_config_last_reload_timestamp_seconds") == 1_700_000_000
+    assert value("tailgate_policy_generation") == 1
+    assert value("tailgate_policy_info", digest="digest-1") == 1
+    assert value("tailgate_client_connections") == 7
+    assert value("tailgate_loop_lag_seconds") == 0.004
+
+
+async def test_the_page_names_no_key() -> None:
+    assert "canary" not in await page(CLASSIC)

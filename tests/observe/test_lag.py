@@ -1,0 +1,50 @@
+"""The event-loop lag gauge: holds the largest for a while, then forgets it."""
+
+import asyncio
+import contextlib
+
+from gateway.observe.lag import HOLD_S, INTERVAL_S, LoopLag
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_largest_lag_is_held_and_then_forgotten() -> None:
+    clock = Clock()
+    seen: list[float] = []
+    lag = LoopLag(clock, seen.append)
+    clock.now += 0.5
+    lag.woke(due=clock.now - 0.3)
+    lag.woke(due=clock.now - 0.01)
+    assert round(lag.read(), 6) == 0.3
+    for _ in range(2):
+        assert round(lag.read(), 6) == 0.3
+        clock.now += HOLD_S
+        lag.woke(due=clock.now - 0.02)
+    assert round(lag.read(), 6) == 0.02
+    assert len(seen) == 4
+
+
+async def test_it_sees_a_loop_that_was_held_up() -> None:
+    clock = Clock()
+    woken = asyncio.Event()
+
+    def each(now: float) -> None:
+        woken.set()
+
+    lag = LoopLag(clock, each)
+    task = asyncio.create_task(lag.run())
+    await asyncio.sleep(0)  # it has noted when it wants to wake
+    clock.now += INTERVAL_S + 2.0
+    async with asyncio.timeout(5):
+        await woken.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert round(lag.read(), 6) == 2.0
