@@ -1,0 +1,120 @@
+"""Replicas to watch: real sockets that answer what a test says, and policies that name them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from gateway.core.rules import Engine, Health, Model, Policy, Pool, ReplicaSpec, Tier
+
+VLLM_PAGE = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+"""
+MODELS = '{"object": "list", "data": [{"id": "m", "max_model_len": 8192}]}'
+
+
+def answer(body: bytes | str = b"", *, status: int = 200, headers: str = "") -> bytes:
+    """A whole answer as it goes over the wire."""
+    raw = body.encode() if isinstance(body, str) else body
+    return f"HTTP/1.1 {status} X\r\n{headers}Content-Length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+class FakeReplica:
+    """Answers each path with fixed bytes; None accepts the request and stays silent. Remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes | None] = {
+            "/health": answer(),
+            "/metrics": answer(VLLM_PAGE),
+            "/v1/models": answer(MODELS),
+        }
+        self.asked: list[bytes] = []
+        self.connections = 0
+        self.url = ""
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    def paths(self) -> list[str]:
+        """The path of every request so far, in order."""
+        return [head.split(b" ", 2)[1].decode() for head in self.asked]
+
+    async def start(self, port: int = 0) -> None:
+        """Listen on `port` of loopback, or on a free one."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Close the listener and every connection."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that are open now."""
+        return len(self._writers)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.asked.append(head)
+                path = head.split(b" ", 2)[1].decode()
+                reply = self.answers.get(path, answer(status=404))
+                if reply is not None:
+                    writer.write(reply)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the other side left
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+
+@asynccontextmanager
+async def replica() -> AsyncIterator[FakeReplica]:
+    """A running one."""
+    fake = FakeReplica()
+    await fake.start()
+    try:
+        yield fake
+    finally:
+        await fake.stop()
+
+
+# As often as a test can want, and never so slow that a healthy replica fails for a busy machine.
+OFTEN = Health(interval_s=0.01, scrape_interval_s=0.01, timeout_s=10.0)
+
+
+def pool(
+    *replicas: FakeReplica | str,
+    name: str = "main",
+    engine: Engine = Engine.VLLM,
+    health: Health = OFTEN,
+    upstream_key: str | None = None,
+) -> Pool:
+    """A pool whose replicas are called `{name}-0`, `{name}-1`, …; a string is a URL."""
+    urls = [fake if isinstance(fake, str) else fake.url for fake in replicas]
+    specs = tuple(ReplicaSpec(f"{name}-{i}", url) for i, url in enumerate(urls))
+    return Pool(name, specs, engine=engine, health=health, upstream_key=upstream_key)
+
+
+def policy(*pools: Pool, models: tuple[Model, ...] = (), tiers: tuple[Tier, ...] = (Tier("t"),)) -> Policy:
+    """A policy of these pools. Models stand under their names and aliases."""
+    names = {name: model for model in models for name in (model.name, *model.aliases)}
+    return Policy(names, {p.name: p for p in pools}, {t.name: t for t in tiers}, {}, tiers[0].name)
+
+
+async def until(true: Callable[[], bool], deadline_s: float = 20.0) -> None:
+    """Return as soon as `true()`; TimeoutError after the deadline."""
+    async with asyncio.timeout(deadline_s):
+        while not true():  # noqa: ASYNC110 - what is waited for has no event to set
+            await asyncio.sleep(0.001)

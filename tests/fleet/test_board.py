@@ -1,0 +1,122 @@
+"""The board merges what replicas say of their models, and lists them as clients know them."""
+
+from __future__ import annotations
+
+from gateway.core.rules import Model, Tier
+from gateway.fleet.board import ModelBoard
+from gateway.fleet.models_json import ModelCard
+
+from .replicas import policy, pool
+
+SHORT = pool("http://10.0.0.1:1", "http://10.0.0.2:1", name="short")
+LONG = pool("http://10.0.0.3:1", name="long")
+LLAMA = Model("llama", ("short", "long"), aliases=("gpt-4o", "default"), upstream="meta/llama")
+ANY = Model("*", ("short", "long"), any_name=True)
+
+
+def board(**cards: tuple[ModelCard, ...]) -> ModelBoard:
+    """One that heard from the replicas named, with _ for -."""
+    made = ModelBoard(created_unix_s=1_700_000_000)
+    for name, said in cards.items():
+        made.put(name.replace("_", "-"), said)
+    return made
+
+
+def test_nothing_is_known_before_a_replica_answered() -> None:
+    empty = board()
+    assert empty.known(SHORT) is None
+    assert empty.models_of(SHORT) == ()
+    assert empty.max_model_len(SHORT, "m") is None
+
+
+def test_what_one_replica_says_is_known_of_the_pool() -> None:
+    one = board(short_1=(ModelCard("m", 8192), ModelCard("adapter")))
+    assert one.known(SHORT) == {"m", "adapter"}
+    assert one.known(LONG) is None
+
+
+def test_the_length_of_a_model_is_what_every_replica_can_take() -> None:
+    two = board(short_0=(ModelCard("m", 8192), ModelCard("a", None)), short_1=(ModelCard("a", 1), ModelCard("m", 4096)))
+    assert two.max_model_len(SHORT, "m") == 4096
+    assert two.max_model_len(SHORT, "other") is None
+    assert two.models_of(SHORT) == (ModelCard("m", 4096), ModelCard("a", 1))
+
+
+def test_a_replica_that_went_is_forgotten_and_a_new_list_replaces_the_old() -> None:
+    one = board(short_0=(ModelCard("m", 8192),))
+    one.put("short-0", (ModelCard("n", 1024),))
+    assert one.known(SHORT) == {"n"}
+    one.forget("short-0")
+    one.forget("never-seen")
+    assert one.known(SHORT) is None
+
+
+def test_models_and_aliases_are_listed_with_the_longest_context_of_their_pools() -> None:
+    two = board(short_0=(ModelCard("meta/llama", 16384),), long_0=(ModelCard("meta/llama", 131072),))
+    listing = two.listing(policy(SHORT, LONG, models=(LLAMA,)))
+    assert listing[0] == {
+        "id": "llama",
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "tailgate",
+        "root": "llama",
+        "parent": None,
+        "max_model_len": 131072,
+    }
+    assert [(entry["id"], entry["root"]) for entry in listing] == [
+        ("llama", "llama"),
+        ("gpt-4o", "llama"),
+        ("default", "llama"),
+    ]
+    assert {entry["max_model_len"] for entry in listing} == {131072}
+
+
+def test_what_the_replicas_call_their_models_is_listed_only_under_a_catch_all() -> None:
+    two = board(short_0=(ModelCard("meta/llama", 16384), ModelCard("b")), long_0=(ModelCard("b", 7),))
+    plain = policy(SHORT, LONG, models=(LLAMA,))
+    assert [entry["id"] for entry in two.listing(plain)] == ["llama", "gpt-4o", "default"]
+    catching = policy(SHORT, LONG, models=(LLAMA, ANY))
+    assert [entry["id"] for entry in two.listing(catching)] == ["llama", "gpt-4o", "default", "meta/llama", "b"]
+    assert two.listing(catching)[-1]["max_model_len"] == 7
+    assert two.listing(catching)[-1]["root"] == "b"
+
+
+def test_a_model_of_the_policy_wins_over_a_replicas_of_the_same_name() -> None:
+    same = Model("b", ("long",), upstream="c")
+    two = board(short_0=(ModelCard("b", 1),), long_0=(ModelCard("c", 2),))
+    listing = two.listing(policy(SHORT, LONG, models=(same, ANY)))
+    assert [(entry["id"], entry["max_model_len"]) for entry in listing] == [("b", 2), ("c", 2)]
+
+
+def test_a_tier_sees_only_the_models_of_its_pools() -> None:
+    bound = Tier("t", pools=("long",))
+    two = board(short_0=(ModelCard("a"), ModelCard("meta/llama", 10)), long_0=(ModelCard("meta/llama", 5),))
+    only_short = Model("tiny", ("short",))
+    rules = policy(SHORT, LONG, models=(LLAMA, only_short, ANY), tiers=(bound,))
+    assert [(e["id"], e["max_model_len"]) for e in two.listing(rules, bound)] == [
+        ("llama", 5),
+        ("gpt-4o", 5),
+        ("default", 5),
+        ("meta/llama", 5),
+    ]
+    assert two.one(rules, "tiny", bound) is None
+    assert two.one(rules, "tiny") is not None
+
+
+def test_one_model_by_name_or_alias() -> None:
+    two = board(short_0=(ModelCard("meta/llama", 16384),))
+    rules = policy(SHORT, LONG, models=(LLAMA,))
+    assert two.one(rules, "gpt-4o") == two.listing(rules)[1]
+    assert two.one(rules, "meta/llama") is None
+    assert two.one(rules, "*") is None
+
+
+def test_under_a_catch_all_a_name_passes_until_every_pool_is_known_not_to_have_it() -> None:
+    rules = policy(SHORT, LONG, models=(ANY,))
+    made = board(short_0=(ModelCard("a", 9),))
+    assert made.one(rules, "a") == made.listing(rules)[0]
+    assert made.one(rules, "b") is not None
+    made.put("long-0", (ModelCard("c"),))
+    assert made.one(rules, "b") is None
+    assert made.one(rules, "c") is not None
+    assert made.one(rules, "*") is None

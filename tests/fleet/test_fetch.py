@@ -1,0 +1,159 @@
+"""One GET is bounded in time and size, keeps its connection while all goes well, and fails with a value."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fetch import Fetcher, clients
+
+from .replicas import FakeReplica, answer, replica, until
+
+CLIENTS = clients()
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeReplica]:
+    async with replica() as fake:
+        yield fake
+
+
+def fetcher(url: str, *, key: str | None = None, timeout_s: float = 10.0, limit_bytes: int = 1000) -> Fetcher:
+    return Fetcher(url, key=key, timeout_s=timeout_s, limit_bytes=limit_bytes, clients=CLIENTS)
+
+
+async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int = 1000) -> bytes | Failed:
+    one = fetcher(url, timeout_s=timeout_s, limit_bytes=limit_bytes)
+    try:
+        return await one.get()
+    finally:
+        await one.aclose()
+
+
+async def test_a_connection_serves_many_gets_and_ends_with_the_fetcher(fake: FakeReplica) -> None:
+    fake.answers["/x?name[]=y"] = fake.answers["/x"] = answer("hello")
+    one = fetcher(fake.url + "/x")
+    assert [await one.get() for _ in range(3)] == [b"hello"] * 3
+    assert fake.connections == 1
+    await one.aclose()
+    await until(lambda: fake.open_connections == 0)
+
+
+async def test_it_says_who_it_is_and_asks_for_no_compression(fake: FakeReplica) -> None:
+    one = fetcher(fake.url + "/health", key="sk-upstream")
+    assert await one.get() == b""
+    await one.aclose()
+    head = fake.asked[0].lower()
+    assert b"authorization: bearer sk-upstream\r\n" in head
+    assert b"accept-encoding: identity\r\n" in head
+    assert b"user-agent: tailgate\r\n" in head
+
+
+async def test_without_a_key_no_authorization_is_sent(fake: FakeReplica) -> None:
+    await once(fake.url + "/health")
+    assert b"authorization" not in fake.asked[0].lower()
+
+
+async def test_a_query_of_the_policy_reaches_the_replica(fake: FakeReplica) -> None:
+    await once(fake.url + "/metrics/?name[]=a:b&name[]=c")
+    assert fake.paths() in (["/metrics/?name[]=a:b&name[]=c"], ["/metrics/?name%5B%5D=a:b&name%5B%5D=c"])
+
+
+async def test_cookies_are_not_kept(fake: FakeReplica) -> None:
+    fake.answers["/x"] = answer("", headers="Set-Cookie: session=1\r\n")
+    one = fetcher(fake.url + "/x")
+    await one.get()
+    await one.get()
+    await one.aclose()
+    assert len(fake.asked) == 2
+    assert b"cookie" not in fake.asked[1].lower()
+
+
+async def test_proxies_of_the_environment_are_not_used(fake: FakeReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    assert await once(fake.url + "/health") == b""
+
+
+@pytest.mark.parametrize("status", [301, 302, 401, 404, 500, 503])
+async def test_only_2xx_is_an_answer(fake: FakeReplica, status: int) -> None:
+    fake.answers["/x"] = answer("secret", status=status, headers="Location: /health\r\n")
+    assert await once(fake.url + "/x") == Failed(Fault.STATUS, f"answered {status}")
+    assert fake.paths() == ["/x"]
+
+
+async def test_a_body_over_the_limit_is_refused(fake: FakeReplica) -> None:
+    fake.answers["/fits"] = answer("x" * 1000)
+    fake.answers["/over"] = answer("x" * 1001)
+    assert await once(fake.url + "/fits") == b"x" * 1000
+    assert await once(fake.url + "/over") == Failed(Fault.TOO_LARGE, "the body exceeds 1000 bytes")
+
+
+async def test_a_body_without_end_is_cut_at_the_limit(fake: FakeReplica) -> None:
+    chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
+    assert await once(fake.url + "/x") == Failed(Fault.TOO_LARGE, "the body exceeds 1000 bytes")
+
+
+async def test_a_compressed_body_is_refused_unopened(fake: FakeReplica) -> None:
+    fake.answers["/x"] = answer(gzip.compress(b"x" * 10_000_000), headers="Content-Encoding: gzip\r\n")
+    assert await once(fake.url + "/x") == Failed(Fault.ENCODED, "answered with a content encoding")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+    ],
+)
+async def test_silence_is_a_timeout_and_the_next_get_begins_anew(fake: FakeReplica, raw: bytes | None) -> None:
+    fake.answers["/x"] = raw
+    one = fetcher(fake.url + "/x", timeout_s=0.05)
+    assert await one.get() == Failed(Fault.TIMEOUT, "no complete answer within 0.05 s")
+    await until(lambda: fake.open_connections == 0)
+    await one.aclose()
+
+
+async def test_a_fetcher_recovers_from_any_number_of_cancellations(fake: FakeReplica) -> None:
+    """A pool that lost a slot per cancelled request would refuse the last one."""
+    fake.answers["/x"] = None
+    one = fetcher(fake.url + "/x")
+    for asked in range(1, 21):
+        waiting = asyncio.create_task(one.get())
+        await until(lambda asked=asked: len(fake.asked) == asked)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    fake.answers["/x"] = answer("back")
+    assert await one.get() == b"back"
+    await one.aclose()
+
+
+async def test_nobody_listening_is_unreachable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/x"
+        assert await once(url) == Failed(Fault.UNREACHABLE, "cannot connect")
+
+
+async def test_what_is_not_http_is_broken(fake: FakeReplica) -> None:
+    fake.answers["/x"] = b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
+    failed = await once(fake.url + "/x")
+    assert isinstance(failed, Failed)
+    assert failed.fault is Fault.BROKEN
+
+
+async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
+    """h11 quotes the header that it refuses to send."""
+    one = fetcher(fake.url + "/health", key="sk-canary\nx")
+    failed = await one.get()
+    await one.aclose()
+    assert isinstance(failed, Failed)
+    assert "canary" not in str(failed)

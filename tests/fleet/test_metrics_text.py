@@ -1,0 +1,165 @@
+"""The load signals are read right off the pages of every engine, and nothing else on a page confuses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from gateway.core.model import Sample
+from gateway.core.rules import Engine
+from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.metrics_text import read_sample, scrapes
+
+REAL_PAGE = (Path(__file__).parent / "vllm-0.32-metrics.txt").read_text()
+
+
+def vllm(*lines: str) -> Sample | Failed:
+    return read_sample(Engine.VLLM, "".join(line + "\n" for line in lines))
+
+
+def test_a_page_of_a_real_vllm_with_16_sequences_running_and_8_waiting() -> None:
+    assert read_sample(Engine.VLLM, REAL_PAGE) == Sample(waiting=8, running=16, kv_fraction=0.011719465299395715)
+
+
+def test_a_page_of_sglang() -> None:
+    labels = '{engine_type="unified",model_name="m",moe_ep_rank="0",pp_rank="0",tp_rank="0"}'
+    page = f"sglang:num_queue_reqs{labels} 7.0\nsglang:num_running_reqs{labels} 3.0\nsglang:token_usage{labels} 0.28\n"
+    assert read_sample(Engine.SGLANG, page) == Sample(waiting=7, running=3, kv_fraction=0.28)
+
+
+def test_a_page_of_tgi_says_nothing_of_kv() -> None:
+    page = "# TYPE tgi_queue_size gauge\ntgi_queue_size 4\n\n# TYPE x gauge\ntgi_batch_current_size 9\n"
+    assert read_sample(Engine.TGI, page) == Sample(waiting=4, running=9)
+
+
+def test_an_engine_without_metrics_says_nothing() -> None:
+    assert read_sample(Engine.OPENAI, "vllm:num_requests_running 1\n") == Sample()
+    assert not scrapes(Engine.OPENAI)
+    assert all(scrapes(engine) for engine in (Engine.VLLM, Engine.SGLANG, Engine.TGI))
+
+
+def test_requests_are_summed_over_engines_and_kv_is_that_of_the_fullest() -> None:
+    page = vllm(
+        'vllm:num_requests_waiting{engine="0",model_name="m"} 1.0',
+        'vllm:num_requests_waiting{engine="1",model_name="m"} 2.0',
+        'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5',
+        'vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75',
+    )
+    assert page == Sample(waiting=3, kv_fraction=0.75)
+
+
+def test_sglang_totals_are_not_counted_again_by_priority_or_pipeline_stage() -> None:
+    page = "".join(
+        f'sglang:num_running_reqs{{model_name="m",pp_rank="{stage}",priority="{priority}"}} {count}\n'
+        for stage in (0, 1)
+        for priority, count in (("", 5), ("1", 3), ("2", 2))
+    )
+    assert read_sample(Engine.SGLANG, page) == Sample(running=5)
+
+
+def test_sglang_data_parallel_ranks_are_summed() -> None:
+    page = 'sglang:num_running_reqs{dp_rank="0"} 5\nsglang:num_running_reqs{dp_rank="1"} 6\n'
+    assert read_sample(Engine.SGLANG, page) == Sample(running=11)
+
+
+def test_the_old_name_of_kv_use_counts_only_where_the_new_one_is_absent() -> None:
+    assert vllm("vllm:gpu_cache_usage_perc 0.4") == Sample(kv_fraction=0.4)
+    assert vllm("vllm:gpu_cache_usage_perc 0.4", "vllm:kv_cache_usage_perc 0.5") == Sample(kv_fraction=0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "running"),
+    [
+        ("vllm:num_requests_running 3", 3),
+        ("vllm:num_requests_running\t3.0\t", 3),
+        ("vllm:num_requests_running 1.2e+01", 12),
+        ("vllm:num_requests_running 3 1700000000000", 3),
+        ("vllm:num_requests_running 3 1700000000.123", 3),
+        ("vllm:num_requests_running{} 3", 3),
+        ('vllm:num_requests_running{engine="0"}3', 3),
+        ('vllm:num_requests_running{ engine="0" , model_name="m", } 3', 3),
+        (r'vllm:num_requests_running{model_name="a \"} 99 b"} 3', 3),
+        (r'vllm:num_requests_running{model_name="ends in \\"} 3', 3),
+        (r'vllm:num_requests_running{model_name="two\nlines"} 3', 3),
+        ('vllm:num_requests_running{model_name="a} 99"} 3', 3),
+        ('vllm:num_requests_running{model_name="vllm:num_requests_running 99"} 3', 3),
+        ("vllm:num_requests_running 3\r", 3),
+    ],
+)
+def test_every_way_to_write_a_line(line: str, running: int) -> None:
+    assert vllm(line) == Sample(running=running)
+
+
+def test_a_last_line_may_lack_its_newline() -> None:
+    assert read_sample(Engine.VLLM, "vllm:num_requests_running 3") == Sample(running=3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "# HELP vllm:num_requests_running vllm:num_requests_running 99",
+        "vllm:num_requests_running_total 99",
+        "my_vllm:num_requests_running 99",
+        'other{x="vllm:num_requests_running 99"} 1',
+    ],
+)
+def test_other_lines_that_mention_the_name_are_not_it(other: str) -> None:
+    assert vllm(other, "vllm:num_requests_running 3", other) == Sample(running=3)
+
+
+def test_nan_is_not_known() -> None:
+    assert vllm("vllm:num_requests_running NaN", "vllm:num_requests_waiting 1") == Sample(waiting=1)
+    assert vllm('vllm:num_requests_running{engine="0"} NaN', 'vllm:num_requests_running{engine="1"} 2') == Sample(
+        running=2
+    )
+    assert vllm("vllm:kv_cache_usage_perc nan", "vllm:num_requests_waiting 1") == Sample(waiting=1)
+
+
+@pytest.mark.parametrize("value", ["", "three", "+Inf", "-Inf", "-1", "1_000", "0x10", "3 soon", "{", '{a="b} 3'])
+@pytest.mark.parametrize("name", ["vllm:num_requests_running", "vllm:kv_cache_usage_perc"])
+def test_a_malformed_line_is_refused_by_name(name: str, value: str) -> None:
+    assert vllm(f"{name} {value}") == Failed(Fault.GARBAGE, f"the line of {name} is malformed")
+
+
+def test_a_percentage_is_not_a_fraction() -> None:
+    assert vllm("vllm:kv_cache_usage_perc 42.0") == Failed(Fault.GARBAGE, "vllm:kv_cache_usage_perc is above 1")
+    assert vllm("vllm:kv_cache_usage_perc 1.0000000002") == Sample(kv_fraction=1.0)
+
+
+@pytest.mark.parametrize("page", ["", "<html>not metrics</html>", "sglang:num_running_reqs 3\n"])
+def test_a_page_without_any_of_the_metrics_is_not_a_sample(page: str) -> None:
+    failed = read_sample(Engine.VLLM, page)
+    assert isinstance(failed, Failed)
+    assert failed.fault is Fault.EMPTY
+
+
+def test_spaces_without_end_do_not_keep_it_busy() -> None:
+    """Would take hours if the pattern backtracked."""
+    line = "vllm:num_requests_running{" + ('a="b"' + " " * 50) * 2000 + "!"
+    assert isinstance(vllm(line), Failed)
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(st.characters(exclude_categories=("Cs",))), st.integers(0, 10**9)),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda pair: pair[0],
+    )
+)
+def test_it_reads_what_prometheus_client_writes(series: list[tuple[str, int]]) -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("vllm:num_requests_running", "vllm:num_requests_running", ["model_name"], registry=registry)
+    for label, value in series:
+        gauge.labels(label).set(value)
+    page = generate_latest(registry).decode()
+    assert read_sample(Engine.VLLM, page) == Sample(running=sum(value for _, value in series))
+
+
+@given(st.text(alphabet='vllm:num_requests_running{}"\\ \n1.eE-+=,', max_size=200))
+def test_no_page_raises(tail: str) -> None:
+    read_sample(Engine.VLLM, "vllm:num_requests_running" + tail)

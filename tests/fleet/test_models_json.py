@@ -1,0 +1,53 @@
+"""A list of models is read, or refused in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.models_json import ModelCard, read_models
+
+
+def test_a_list_as_vllm_gives_it() -> None:
+    body = (
+        b'{"object":"list","data":[{"id":"m","object":"model","created":1795226361,"owned_by":"vllm","root":"/m",'
+        b'"parent":null,"max_model_len":8192,"permission":[{"id":"p","organization":"*"}]}]}'
+    )
+    assert read_models(body) == (ModelCard("m", 8192),)
+
+
+def test_an_adapter_has_its_parents_length_unless_it_states_one() -> None:
+    body = (
+        b'{"data": [{"id":"a","parent":"m"}, {"id":"m","max_model_len":8}, {"id":"b","parent":"m","max_model_len":4}]}'
+    )
+    assert read_models(body) == (ModelCard("a", 8), ModelCard("m", 8), ModelCard("b", 4))
+
+
+def test_a_list_without_lengths() -> None:
+    assert read_models(b'{"object":"list","data":[{"id":"m","object":"model"}]}') == (ModelCard("m", None),)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"data": null}',
+        b'{"data": [{"name": "m"}]}',
+        b'{"data": [{"id": 1}]}',
+        b'{"data": [{"id": ""}]}',
+        b'{"data": [{"id": "m", "max_model_len": "8192"}]}',
+        b'{"data": [{"id": "m", "max_model_len": 0}]}',
+        b'{"data": [{"id": "\xff"}]}',
+        b'{"data": ' + b"[" * 100_000,
+    ],
+)
+def test_anything_else_is_garbage(body: bytes) -> None:
+    failed = read_models(body)
+    assert isinstance(failed, Failed)
+    assert failed.fault is Fault.GARBAGE
+
+
+def test_a_replica_without_models_has_told_nothing() -> None:
+    assert read_models(b'{"data": []}') == Failed(Fault.EMPTY, "the list of models is empty")

@@ -1,0 +1,261 @@
+"""Every replica of the policy in force is watched, and none other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.model import Sample
+from gateway.core.rules import Engine, Health, Policy
+from gateway.fleet.board import ModelBoard
+from gateway.fleet.fault import Fault
+from gateway.fleet.models_json import ModelCard
+from gateway.fleet.replica import Reading, ReplicaReport
+from gateway.fleet.watch import FleetWatcher
+
+from .replicas import MODELS, OFTEN, FakeReplica, answer, policy, pool, replica, until
+
+LOAD = Sample(waiting=2, running=3, kv_fraction=0.25)
+
+
+class Fleet:
+    """A watcher that runs, and everything it said."""
+
+    def __init__(self, models_interval_s: float) -> None:
+        self.samples: list[tuple[str, Sample]] = []
+        self.board = ModelBoard(0)
+        self.pauses: list[float] = []
+        self.watcher = FleetWatcher(
+            lambda name, sample: self.samples.append((name, sample)),
+            self.board,
+            clock=lambda: 42.0,
+            random=random.Random(1),
+            pause=self.pause,
+            models_interval_s=models_interval_s,
+        )
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(seconds)
+
+    async def says(self, name: str, sample: Sample) -> None:
+        """Wait until it says this of the replica, once more than before."""
+        seen = self.samples.count((name, sample))
+        await until(lambda: self.samples.count((name, sample)) > seen)
+
+    def report(self, name: str) -> ReplicaReport:
+        return next(report for report in self.watcher.reports() if report.name == name)
+
+
+@asynccontextmanager
+async def watching(rules: Policy, *, models_interval_s: float = 3600.0) -> AsyncIterator[Fleet]:
+    fleet = Fleet(models_interval_s)
+    fleet.watcher.configure(rules)
+    running = asyncio.create_task(fleet.watcher.run())
+    try:
+        yield fleet
+    finally:
+        await fleet.watcher.aclose()
+        await running
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeReplica]:
+    async with replica() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[FakeReplica]:
+    async with replica() as fake:
+        yield fake
+
+
+async def test_health_load_and_models_of_every_replica_are_read(fake: FakeReplica, other: FakeReplica) -> None:
+    rules = policy(pool(fake, name="short"), pool(other, name="long"))
+    async with watching(rules) as fleet:
+        for name in ("short-0", "long-0"):
+            await fleet.says(name, Sample(healthy=True))
+            await fleet.says(name, LOAD)
+        await until(lambda: fleet.board.known(rules.pools["long"]) == {"m"})
+        await until(lambda: fleet.board.max_model_len(rules.pools["short"], "m") == 8192)
+        report = fleet.report("long-0")
+        assert (report.pool, report.url, report.healthy) == ("long", other.url, True)
+        assert report.read_at == dict.fromkeys(Reading, 42.0)
+        assert (report.errors, report.failures) == ({}, {})
+    assert fake.connections <= 3
+    await until(lambda: fake.open_connections == 0)
+
+
+async def test_a_replica_that_refuses_connections_is_unhealthy_until_it_is_back(fake: FakeReplica) -> None:
+    port = int(fake.url.rsplit(":", 1)[1])
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        await fake.stop()
+        await fleet.says("main-0", Sample(healthy=False))
+        assert fleet.report("main-0").errors[Reading.HEALTH] == "unreachable: cannot connect"
+        await fake.start(port)
+        await fleet.says("main-0", Sample(healthy=True))
+        assert Reading.HEALTH not in fleet.report("main-0").errors
+        assert fleet.report("main-0").failures[Reading.HEALTH, Fault.UNREACHABLE] >= 1
+
+
+@pytest.mark.parametrize("status", [302, 404, 500, 503])
+async def test_only_a_2xx_is_healthy(fake: FakeReplica, status: int) -> None:
+    fake.answers["/health"] = answer("", status=status, headers="Location: /metrics\r\n")
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(healthy=False))
+        assert fleet.report("main-0").errors[Reading.HEALTH] == f"status: answered {status}"
+    assert (("main-0", Sample(healthy=True))) not in fleet.samples
+
+
+async def test_a_silent_health_check_fails_after_its_timeout_and_load_is_still_read(fake: FakeReplica) -> None:
+    fake.answers["/health"] = None
+    async with watching(policy(pool(fake, health=replace(OFTEN, timeout_s=0.2)))) as fleet:
+        await fleet.says("main-0", Sample(healthy=False))
+        await fleet.says("main-0", LOAD)
+        assert fleet.report("main-0").failures[Reading.HEALTH, Fault.TIMEOUT] >= 1
+
+
+async def test_the_paths_of_the_policy_are_asked(fake: FakeReplica) -> None:
+    fake.answers = {"/alive": answer(), "/load": fake.answers["/metrics"]}
+    health = replace(OFTEN, path="/alive", metrics_path="/load")
+    async with watching(policy(pool(fake, health=health))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        await fleet.says("main-0", LOAD)
+    assert set(fake.paths()) <= {"/alive", "/load", "/v1/models"}
+
+
+async def test_the_pools_key_goes_with_every_reading(fake: FakeReplica) -> None:
+    async with watching(policy(pool(fake, upstream_key="sk-up"))) as fleet:
+        await until(lambda: {"/health", "/metrics", "/v1/models"} <= set(fake.paths()))
+        assert "sk-up" not in repr(fleet.watcher.reports())
+    assert all(b"authorization: bearer sk-up\r\n" in head.lower() for head in fake.asked)
+
+
+async def test_an_engine_without_metrics_is_not_scraped(fake: FakeReplica) -> None:
+    async with watching(policy(pool(fake, engine=Engine.OPENAI))) as fleet:
+        for _ in range(3):
+            await fleet.says("main-0", Sample(healthy=True))
+    assert "/metrics" not in fake.paths()
+
+
+async def test_a_page_that_cannot_be_read_is_counted_and_warned_of_once(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers["/metrics"] = answer("vllm:num_requests_running lots\n")
+    caplog.set_level(logging.INFO, "tailgate.fleet")
+    key = (Reading.METRICS, Fault.GARBAGE)
+    async with watching(policy(pool(fake))) as fleet:
+        await until(lambda: fleet.report("main-0").failures.get(key, 0) >= 3)
+        error = "garbage: the line of vllm:num_requests_running is malformed"
+        assert fleet.report("main-0").errors == {Reading.METRICS: error}
+        fake.answers["/metrics"] = answer(b"\xff\n")
+        await until(lambda: "UTF-8" in fleet.report("main-0").errors.get(Reading.METRICS, ""))
+        fake.answers["/metrics"] = answer("vllm:num_requests_running 1\n")
+        await fleet.says("main-0", Sample(running=1))
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"replica main-0: its metrics cannot be read: {error}"),
+        ("WARNING", "replica main-0: its metrics cannot be read: garbage: the page is not UTF-8"),
+        ("INFO", "replica main-0: its metrics can be read again"),
+    ]
+
+
+async def test_models_are_read_again_at_every_interval(fake: FakeReplica) -> None:
+    rules = policy(pool(fake))
+    async with watching(rules, models_interval_s=0.01) as fleet:
+        await until(lambda: fleet.board.known(rules.pools["main"]) == {"m"})
+        fake.answers["/v1/models"] = answer('{"data": [{"id": "n"}]}')
+        await until(lambda: fleet.board.known(rules.pools["main"]) == {"n"})
+
+
+async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica) -> None:
+    fake.answers["/health"] = answer(status=503)
+    fake.answers["/v1/models"] = answer(status=503)
+    rules = policy(pool(fake))
+    async with watching(rules) as fleet:
+        await until(lambda: Reading.MODELS in fleet.report("main-0").errors)
+        assert fleet.board.known(rules.pools["main"]) is None
+        fake.answers.update({"/health": answer(), "/v1/models": answer(MODELS)})
+        await until(lambda: fleet.board.models_of(rules.pools["main"]) == (ModelCard("m", 8192),))
+        assert fake.paths().count("/v1/models") == 2
+
+
+async def test_a_replica_that_cannot_be_read_keeps_its_last_models(fake: FakeReplica) -> None:
+    rules = policy(pool(fake))
+    async with watching(rules, models_interval_s=0.01) as fleet:
+        await until(lambda: fleet.board.known(rules.pools["main"]) == {"m"})
+        fake.answers["/v1/models"] = answer("nonsense")
+        await until(lambda: fleet.report("main-0").failures.get((Reading.MODELS, Fault.GARBAGE), 0) >= 2)
+        assert fleet.board.known(rules.pools["main"]) == {"m"}
+
+
+async def test_replicas_come_and_go_with_the_policy(fake: FakeReplica, other: FakeReplica) -> None:
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        fleet.watcher.configure(policy(pool(fake), pool(other, name="more")))
+        await fleet.says("more-0", Sample(healthy=True))
+        assert fake.connections <= 3, "what is watched as before keeps its connections"
+        await until(lambda: fleet.board.known(pool(fake)) == {"m"})
+
+        fleet.watcher.configure(policy(pool(other, name="more")))
+        await until(lambda: fake.open_connections == 0)
+        assert fleet.board.known(pool(fake)) is None
+        asked, said = len(fake.asked), len([name for name, _ in fleet.samples if name == "main-0"])
+        for _ in range(3):
+            await fleet.says("more-0", Sample(healthy=True))
+        assert len(fake.asked) == asked
+        assert len([name for name, _ in fleet.samples if name == "main-0"]) == said
+        assert [report.name for report in fleet.watcher.reports()] == ["more-0"]
+
+
+async def test_a_new_address_under_an_old_name_is_a_new_replica(fake: FakeReplica, other: FakeReplica) -> None:
+    other.answers["/v1/models"] = answer('{"data": [{"id": "n"}]}')
+    async with watching(policy(pool(fake))) as fleet:
+        await until(lambda: fleet.board.known(pool(fake)) == {"m"})
+        fleet.watcher.configure(policy(pool(other)))
+        assert fleet.board.known(pool(other)) is None
+        await until(lambda: fleet.board.known(pool(other)) == {"n"})
+        assert fleet.report("main-0").url == other.url
+
+
+async def test_a_new_interval_holds_at_once(fake: FakeReplica) -> None:
+    slow = Health(interval_s=3600, scrape_interval_s=3600, timeout_s=10)
+    async with watching(policy(pool(fake, health=slow))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        fleet.watcher.configure(policy(pool(fake)))
+        await fleet.says("main-0", Sample(healthy=True))
+        await fleet.says("main-0", Sample(healthy=True))
+
+
+async def test_replicas_begin_staggered_and_every_pause_is_drawn_anew(fake: FakeReplica) -> None:
+    async with watching(policy(pool(fake, fake, fake, fake))) as fleet:
+        await until(lambda: len(fleet.pauses) >= 100)
+    assert fleet.pauses[:4] == [0.0, 0.01, 0.01, 0.01], "10 ms apart, at most one interval late"
+    drawn = [pause for pause in fleet.pauses[4:] if pause < 1]
+    assert all(0.009 <= pause <= 0.011 for pause in drawn)
+    assert len(set(drawn)) > len(drawn) // 2
+
+
+async def test_closing_ends_every_connection_and_every_request(fake: FakeReplica) -> None:
+    fake.answers = {"/health": None, "/metrics": None, "/v1/models": None}
+    async with watching(policy(pool(fake))):
+        await until(lambda: fake.open_connections == 2)
+    await until(lambda: fake.open_connections == 0)
+
+
+async def test_an_error_in_the_receiver_is_not_swallowed(fake: FakeReplica) -> None:
+    def broken(name: str, sample: Sample) -> None:
+        if sample == LOAD:
+            raise ZeroDivisionError
+
+    watcher = FleetWatcher(broken, ModelBoard(0), clock=lambda: 0.0, random=random.Random(1))
+    watcher.configure(policy(pool(fake)))
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        await watcher.run()
