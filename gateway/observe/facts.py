@@ -47,12 +47,16 @@ class Edges:
         )
 
 
-@dataclass(slots=True)
 class Attainment:
-    """Requests that an objective applied to, and those that met it."""
+    """Requests that met an objective, and all that it applied to; since the start and over the window."""
 
-    good: int = 0
-    total: int = 0
+    GOOD, TOTAL = range(2)
+
+    __slots__ = ("counts", "recent")
+
+    def __init__(self) -> None:
+        self.counts: list[float] = [0, 0]
+        self.recent = Sliding(self.counts)
 
 
 class TierFacts:
@@ -97,15 +101,17 @@ class TierFacts:
             else:
                 value_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s
             if not finished:
-                attainment.total += 1
+                attainment.counts[Attainment.TOTAL] += 1
             elif value_s is not None:
-                attainment.total += 1
-                attainment.good += value_s <= threshold_s
+                attainment.counts[Attainment.TOTAL] += 1
+                attainment.counts[Attainment.GOOD] += value_s <= threshold_s
 
     def roll(self, now: float) -> None:
         """Let time pass for the window."""
         for sliding in (self.recent, self.ttft, self.tpot, self.e2e, self.queue):
             sliding.roll(now)
+        for attainment in self.slo.values():
+            attainment.recent.roll(now)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from gateway.core.estimators import LogHistogram
-from gateway.observe.facts import TierFacts, percentile
+from gateway.observe.facts import Attainment, TierFacts, percentile
 from gateway.observe.metrics import Metrics, early_outcome
 
 Row = tuple[tuple[str, ...], float]
@@ -117,13 +117,13 @@ def _objectives(metrics: Metrics) -> Iterator[Metric]:
         "tailgate_slo_good",
         "Requests that met the threshold of an objective.",
         labels,
-        ((key, attainment.good) for key, attainment in attained),
+        ((key, attainment.counts[Attainment.GOOD]) for key, attainment in attained),
     )
     yield _counter(
         "tailgate_slo",
         "Requests that an objective applied to, refusals, timeouts and errors included.",
         labels,
-        ((key, attainment.total) for key, attainment in attained),
+        ((key, attainment.counts[Attainment.TOTAL]) for key, attainment in attained),
     )
     objectives = [
         ((tier.name, metric.value, percentile(objective.quantile)), objective)

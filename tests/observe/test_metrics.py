@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.model import End, Outcome, Record, Why
 from gateway.core.rules import Metric, Model, Objective, Slo, Tier
-from gateway.observe.facts import percentile
+from gateway.observe.facts import Attainment, percentile
 from gateway.observe.families import RequestFamilies
 from gateway.observe.metrics import LEFT_THE_QUEUE, REPLICA_LABEL_LIMIT, Metrics, early_outcome
 
@@ -135,13 +135,13 @@ def test_a_refused_streamed_request_misses_every_objective() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(REFUSED)
     slo = metrics.tiers["premium"].slo
-    assert {(a.good, a.total) for a in slo.values()} == {(0, 1)}
+    assert [a.counts for a in slo.values()] == [[0, 1]] * 4
 
 
 def test_a_finished_request_that_was_not_streamed_speaks_only_for_e2e() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(replace(OK, ask=ask(stream=False), ttft_s=None, tpot_s=None))
-    totals = {metric: a.total for (metric, _), a in metrics.tiers["premium"].slo.items()}
+    totals = {metric: a.counts[Attainment.TOTAL] for (metric, _), a in metrics.tiers["premium"].slo.items()}
     assert totals == {Metric.TTFT: 0, Metric.TPOT: 0, Metric.E2E: 1}
 
 
@@ -211,8 +211,7 @@ def test_each_request_is_judged_by_the_tier_it_arrived_under() -> None:
     metrics.ended(OK)
     metrics.ended(replace(OK, ask=ask(stricter)))
     metrics.ended(OK)
-    attainment = metrics.tiers["premium"].slo[Metric.TTFT, "p50"]
-    assert (attainment.good, attainment.total) == (2, 3)
+    assert metrics.tiers["premium"].slo[Metric.TTFT, "p50"].counts == [2, 3]
 
 
 def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:
