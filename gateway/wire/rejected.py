@@ -1,0 +1,95 @@
+"""What an engine said when it refused a request, made fit for a client.
+
+vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code an integer), or {"error": "Unauthorized"};
+its older versions and SGLang {"object": "error", "message", ...}; FastAPI {"detail": text or [{"loc", "msg"}]}; TGI
+{"error": text, "error_type"}; Anthropic's kind {"type": "error", "error": {"type", "message"}}. Proxies answer HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+MAX_BODY_BYTES = 256 * 1024
+MAX_MESSAGE_CHARS = 1000
+CONTEXT_LENGTH = "context_length_exceeded"
+
+_WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
+_CONTEXT = re.compile(
+    r"context[ _]?(length|window|size)|max(imum)?[ _](model|seq\w*)[ _]len|longer than the maximum"
+    r"|`max_new_tokens` must be",
+    re.IGNORECASE,
+)
+# Where the replica lives and what it runs is nobody's business: URLs, addresses, paths of files.
+_INTERNAL = re.compile(
+    r"\b[a-z][a-z0-9+.-]{0,20}://\S+"
+    r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
+    r"|\b(?:[\w-]{1,63}\.){1,8}(?:local|internal|svc|lan)\b(?::\d+)?"
+    r"|\blocalhost(?::\d+)?\b"
+    r"|(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*",
+    re.IGNORECASE,
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The engine's words: empty and None where it had none that a client could use."""
+
+    message: str = ""
+    param: str | None = None
+    code: str | None = None
+
+
+def read(body: bytes) -> Said:
+    """The message, field and code in an engine's error, whatever its shape; never raises."""
+    if len(body) > MAX_BODY_BYTES:
+        return Said()
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return Said()
+    if type(document) is not dict:
+        return Said()
+    error = document.get("error")
+    source: dict[str, Any] = error if type(error) is dict else document
+    message = source.get("message")
+    param = _word(source.get("param"))
+    if type(message) is not str:
+        message = error if type(error) is str else ""
+    if not message:
+        message, param = _detail(document.get("detail"))
+    message = clean(message)
+    code = CONTEXT_LENGTH if _CONTEXT.search(message) else _word(source.get("code"))
+    return Said(message, param, code)
+
+
+def clean(message: str) -> str:
+    """Without what tells of the inside, on one line, of bounded length."""
+    message = message[: 4 * MAX_MESSAGE_CHARS]
+    if "Traceback (most recent call last)" in message:
+        return ""
+    message = _CONTROL.sub(" ", _INTERNAL.sub("[...]", message)).strip()
+    return message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…"
+
+
+def _word(value: object) -> str | None:
+    return value if type(value) is str and _WORD.fullmatch(value) else None
+
+
+def _detail(detail: object) -> tuple[str, str | None]:
+    """FastAPI's `detail`: a text, or pydantic's list of what is wrong where."""
+    if type(detail) is str:
+        return detail, None
+    if type(detail) is not list or not detail or type(detail[0]) is not dict:
+        return "", None
+    first = detail[0]
+    where, problem = first.get("loc"), first.get("msg")
+    path = [str(part) for part in where if part != "body"] if type(where) is list else []
+    param = _word(".".join(path))
+    if type(problem) is not str:
+        return "", param
+    return f"{param}: {problem}" if param else problem, param

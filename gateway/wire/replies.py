@@ -1,0 +1,175 @@
+"""Errors as clients expect them: whole responses, and events inside a stream.
+
+OpenAI:     {"error": {"message", "type", "param", "code"}}, the code a string or null
+Anthropic:  {"type": "error", "error": {"type", "message"}, "request_id"}
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+import orjson
+
+from gateway.core.model import Endpoint, Why
+from gateway.wire import rejected
+from gateway.wire.headers import status_line
+from gateway.wire.reasons import INVALID, ROWS, Row
+
+RETRY_AFTER_S = 1.0
+"""Said where nothing better is known."""
+MAX_RETRY_AFTER_S = 86400.0
+MAX_MESSAGE_CHARS = 2000
+
+_OUTSIDE = re.compile(r"[^\x21-\x7e]")
+_OPENAI_PATHS = frozenset(e.value.encode() for e in Endpoint if e is not Endpoint.MESSAGES)
+_ANTHROPIC_PREFIX = Endpoint.MESSAGES.value.encode()
+_FROM_REPLICAS = frozenset({Why.UPSTREAM_BUSY, Why.UPSTREAM_ERROR, Why.UPSTREAM_TRUNCATED, Why.UPSTREAM_REJECTED})
+# What an engine may hold against a request. Its other 4xx are about us, our key or our path: not the client's fault.
+_CLIENT_FAULTS = {400: 400, 404: 404, 413: 413, 422: 400}
+
+
+class Dialect(StrEnum):
+    """Whose error format a client reads."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request is not served. An empty message and a code of None stand for the reason's own.
+
+    `retry_after_s` is when trying again makes sense; `allow` are the methods that a 405 names.
+    """
+
+    why: Why
+    message: str = ""
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+    allow: str = "POST"
+
+
+def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
+    """The path decides where only one API has it; else the headers that only Anthropic's clients send."""
+    if path in _OPENAI_PATHS:
+        return Dialect.OPENAI
+    if path.startswith(_ANTHROPIC_PREFIX) or has_anthropic_headers:
+        return Dialect.ANTHROPIC
+    return Dialect.OPENAI
+
+
+def status_of(why: Why) -> int:
+    """The HTTP status of a reason."""
+    return ROWS[why].status
+
+
+def error_body(dialect: Dialect, problem: Problem, request_id: str) -> bytes:
+    """The JSON of a whole error response."""
+    return orjson.dumps(_error(dialect, ROWS[problem.why], problem, _token(request_id)))
+
+
+def error_response(
+    dialect: Dialect, problem: Problem, request_id: str, extra_headers: bytes = b"", close: bool = False
+) -> bytes:
+    """A whole HTTP/1.1 response. `extra_headers` are complete lines, each with its CRLF."""
+    return _response(dialect, ROWS[problem.why], problem, request_id, extra_headers, close)
+
+
+def error_event(dialect: Dialect, endpoint: Endpoint, problem: Problem) -> bytes:
+    """The event that ends a stream which has already begun; the SDKs raise on it."""
+    error = _error(dialect, ROWS[problem.why], problem, None)
+    match dialect:
+        case Dialect.ANTHROPIC:
+            return b"event: error\ndata: %b\n\n" % orjson.dumps(error)
+        case Dialect.OPENAI if endpoint is Endpoint.RESPONSES:
+            # The reference has these fields at the top; the SDK raises only if there is an `error` as well.
+            inner = error["error"]
+            flat = {name: inner[name] for name in ("code", "message", "param")}
+            return b"event: error\ndata: %b\n\n" % orjson.dumps(
+                {"type": "error", **flat, "sequence_number": 0, **error}
+            )
+        case Dialect.OPENAI:
+            return b"data: %b\n\n" % orjson.dumps(error)
+        case _:
+            assert_never(dialect)
+
+
+def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, extra_headers: bytes = b"") -> bytes:
+    """An engine's error answer in the client's dialect: a whole response."""
+    theirs = _CLIENT_FAULTS.get(status)
+    if theirs is None:
+        # Among these 401 and 403: the key that the engine did not like is the gateway's.
+        why = Why.UPSTREAM_BUSY if status in (429, 503) else Why.UPSTREAM_ERROR
+        return error_response(dialect, Problem(why), request_id, extra_headers)
+    said = rejected.read(body)
+    row = ROWS[Why.UPSTREAM_REJECTED]
+    anthropic_type = {404: "not_found_error", 413: "request_too_large"}.get(theirs, INVALID)
+    row = Row(theirs, row.openai_type, row.code, anthropic_type, row.retry, row.message)
+    problem = Problem(Why.UPSTREAM_REJECTED, said.message, said.param, said.code)
+    return _response(dialect, row, problem, request_id, extra_headers, close=False)
+
+
+def _error(dialect: Dialect, row: Row, problem: Problem, request_id: str | None) -> dict[str, Any]:
+    message = problem.message
+    if problem.why in _FROM_REPLICAS:
+        message = rejected.clean(message)
+    message = _encodable(message[:MAX_MESSAGE_CHARS]) or row.message
+    match dialect:
+        case Dialect.OPENAI:
+            param = None if problem.param is None else _encodable(problem.param[:256])
+            code = problem.code or row.code
+            return {"error": {"message": message, "type": row.openai_type, "param": param, "code": code}}
+        case Dialect.ANTHROPIC:
+            error = {"type": "error", "error": {"type": row.anthropic_type, "message": message}}
+            return error if request_id is None else {**error, "request_id": request_id}
+        case _:
+            assert_never(dialect)
+
+
+def _response(
+    dialect: Dialect, row: Row, problem: Problem, request_id: str, extra_headers: bytes, close: bool
+) -> bytes:
+    rid = _token(request_id)
+    body = orjson.dumps(_error(dialect, row, problem, rid))
+    lines = [
+        b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\nx-tailgate-reason: %b\r\n"
+        % (status_line(row.status), len(body), rid.encode(), problem.why.value.encode())
+    ]
+    if dialect is Dialect.ANTHROPIC:
+        lines.append(b"request-id: %b\r\n" % rid.encode())
+    if row.status in (429, 503, 504) or problem.retry_after_s is not None:
+        lines.append(_retry_lines(problem.retry_after_s))
+    if not row.retry:
+        lines.append(b"x-should-retry: false\r\n")
+    if row.status == 405:
+        lines.append(b"allow: %b\r\n" % _OUTSIDE.sub("", problem.allow).encode())
+    if close:
+        lines.append(b"connection: close\r\n")
+    lines += (extra_headers, b"\r\n", body)
+    return b"".join(lines)
+
+
+def _retry_lines(retry_after_s: float | None) -> bytes:
+    """Whole seconds for everyone, milliseconds for OpenAI's and Anthropic's SDKs; both rounded up, never zero."""
+    seconds = RETRY_AFTER_S if retry_after_s is None else retry_after_s
+    if not 0.0 <= seconds <= MAX_RETRY_AFTER_S:
+        seconds = 0.0 if seconds < 0.0 else MAX_RETRY_AFTER_S
+    return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (
+        max(1, math.ceil(seconds)),
+        max(1, math.ceil(seconds * 1000)),
+    )
+
+
+def _token(text: str) -> str:
+    """Fit for a header value: printable ASCII without blanks."""
+    return _OUTSIDE.sub("", text)[:128]
+
+
+def _encodable(text: str) -> str:
+    """Without lone surrogates, which JSON in UTF-8 cannot carry."""
+    return text.encode("utf-8", "replace").decode()
