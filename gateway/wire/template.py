@@ -1,0 +1,98 @@
+"""A model's chat template, rendered in a sandbox: what a chat becomes before it is tokenised."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+
+class Template(Protocol):
+    """Turns messages into the prompt's text."""
+
+    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> str | None:
+        """The text, or None where the template does not take these messages."""
+        ...
+
+
+def load(folder: Path) -> Template | None:
+    """The template beside a tokenizer, `chat_template.jinja` or in tokenizer_config.json.
+
+    None where there is none, or where jinja2 is not installed. Raises ValueError if the template is malformed.
+    """
+    config = _config(folder / "tokenizer_config.json")
+    source = _source(folder / "chat_template.jinja", config)
+    if source is None:
+        return None
+    try:
+        sandbox = importlib.import_module("jinja2.sandbox")
+        jinja2 = importlib.import_module("jinja2")
+    except ImportError:
+        return None
+    tokens = {name: _token(config.get(name)) for name in ("bos_token", "eos_token")}
+    try:
+        return _Jinja(jinja2, sandbox, source, tokens)
+    except jinja2.TemplateError as error:
+        raise ValueError(f"the chat template is malformed: {error}") from None
+
+
+class _Jinja:
+    """As transformers does it: trimmed blocks, loop controls, `raise_exception` and a `tojson` that keeps HTML."""
+
+    def __init__(self, jinja2: Any, sandbox: Any, source: str, tokens: dict[str, str]) -> None:
+        environment = sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raiser(jinja2.TemplateError)
+        # Some templates write today's date; its length is what matters.
+        environment.globals["strftime_now"] = lambda _format: "26 Jul 2026"
+        self._failure: type[Exception] = jinja2.TemplateError
+        self._template = environment.from_string(source)
+        self._tokens = tokens
+
+    def render(self, messages: list[dict[str, Any]], tools: list[Any] | None) -> str | None:
+        try:
+            text: str = self._template.render(
+                messages=messages, tools=tools, add_generation_prompt=True, **self._tokens
+            )
+        except (self._failure, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
+            return None  # what the template stumbles over, the engine will name
+        return text
+
+
+def _raiser(error: type[Exception]) -> Any:
+    def raise_exception(message: str) -> None:
+        raise error(message)
+
+    return raise_exception
+
+
+def _to_json(value: Any, indent: int | None = None, **_unused: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        document = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return document if type(document) is dict else {}
+
+
+def _source(path: Path, config: dict[str, Any]) -> str | None:
+    if path.is_file():
+        return path.read_text("utf-8")
+    source = config.get("chat_template")
+    if type(source) is list:  # several, by name
+        named = {item.get("name"): item.get("template") for item in source if type(item) is dict}
+        source = named.get("default")
+    return source if type(source) is str else None
+
+
+def _token(value: object) -> str:
+    if type(value) is dict:
+        value = value.get("content")
+    return value if type(value) is str else ""
