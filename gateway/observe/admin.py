@@ -1,0 +1,153 @@
+"""The admin port: metrics, state, probes, the console page, and the few things that change something.
+
+Reading needs no token, so the port belongs on loopback or on a network of its own. What changes anything is a POST
+below /admin/ with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). The page and
+the state answer only to a Host that is an address, localhost or a configured name: a web page that points its own name
+at this port (DNS rebinding) gets nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+
+from gateway.observe.exposition import chosen, registry, render
+from gateway.observe.metrics import Metrics
+from gateway.observe.page import Page
+from gateway.observe.sources import Sources
+from gateway.observe.state import state
+
+NO_TOKEN = (
+    "this changes something and no admin token is set: start tailgate with TAILGATE_ADMIN_TOKEN in its environment, "
+    "or use its admin unix socket"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of an action: `message` is for the person who asked for it."""
+
+    ok: bool
+    message: str
+
+
+Action = Callable[[], Awaitable[Done]]
+
+
+def admin_app(
+    metrics: Metrics,
+    sources: Sources,
+    actions: Mapping[str, Action],
+    *,
+    token: str | None,
+    trusted: bool = False,
+    names: Collection[str] = (),
+) -> FastAPI:
+    """The app. Each of `actions` ("reload") is a POST to /admin/<its name>; `names` are hosts it is known by.
+
+    FastAPI's own documentation pages are off: they load scripts from elsewhere, and say less than docs/metrics.md.
+    """
+    app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(_probes(sources))
+    app.include_router(_metrics(metrics, sources))
+    app.include_router(_console(metrics, sources, names))
+    app.include_router(_actions(actions, token, trusted))
+    return app
+
+
+def _probes(sources: Sources) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/livez", response_class=PlainTextResponse)
+    @router.get("/health", response_class=PlainTextResponse)
+    async def live() -> str:
+        return "ok\n"
+
+    @router.get("/readyz")
+    @router.get("/ready")
+    async def ready() -> PlainTextResponse:
+        reason = sources.not_ready()
+        return PlainTextResponse(f"{reason or 'ready'}\n", 503 if reason else 200)
+
+    return router
+
+
+def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
+    router = APIRouter()
+    collector = registry(metrics, sources)
+
+    @router.get("/metrics")
+    async def page(request: Request) -> StreamingResponse:
+        form = chosen(request.headers.get("accept", ""))
+        body: AsyncIterator[bytes] = render(collector, form)
+        return StreamingResponse(body, headers={"content-type": form.content_type})
+
+    return router
+
+
+def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIRouter:
+    known = {name.lower() for name in names} | {"localhost"}
+
+    async def known_host(request: Request) -> None:
+        if not _is_known(request.headers.get("host", ""), known):
+            raise HTTPException(403, "this Host is not one that the admin port is known by: use its address")
+
+    router = APIRouter(dependencies=[Depends(known_host)])
+    started = sources.now()
+    console = Page.load()
+
+    @router.get("/", response_class=HTMLResponse)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(console.html, headers=console.headers)
+
+    @router.get("/admin/state")
+    async def show() -> Response:
+        body = orjson.dumps(state(metrics, sources, started))
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    return router
+
+
+def _actions(actions: Mapping[str, Action], token: str | None, trusted: bool) -> APIRouter:
+    async def allowed(request: Request) -> None:
+        if trusted:
+            return
+        if not token:
+            raise HTTPException(403, NO_TOKEN)
+        if not _is_token(request.headers.get("authorization", ""), token):
+            raise HTTPException(401, "wrong or missing admin token", {"www-authenticate": "Bearer"})
+
+    router = APIRouter(dependencies=[Depends(allowed)])
+
+    @router.post("/admin/{action}")
+    async def act(action: str) -> Response:
+        found = actions.get(action)
+        if found is None:
+            raise HTTPException(404, f"no such action; there are: {', '.join(sorted(actions))}")
+        done = await found()
+        return Response(orjson.dumps(done), 200 if done.ok else 409, media_type="application/json")
+
+    return router
+
+
+def _is_token(authorization: str, token: str) -> bool:
+    scheme, _, given = authorization.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+def _is_known(host: str, known: Collection[str]) -> bool:
+    """Whether a Host header's name, less its port, is an IP address or a known name."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name.lower() in known:
+        return True
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

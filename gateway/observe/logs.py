@@ -1,0 +1,127 @@
+"""What the process writes to its log: one line per event, as JSON or as text for people.
+
+A line's own values travel in `extra={"fields": {...}}`; everything a client chose is escaped, so that no request can
+forge a line. Keys never get here: a `Record` knows the tenant and the tier, not the key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TextIO
+
+from gateway.core.model import Record
+
+ACCESS = logging.getLogger("gateway.access")
+
+
+def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
+    """Send the log of the whole process to `stream` (stderr by default); `level` is "debug", "info" and so on.
+
+    The access log is below "info": it is written at "debug", or where the logger `gateway.access` is set to it.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # Both tell of every request or connection at levels where nobody asked for that.
+    for noisy in ("httpx", "httpcore", "uvicorn.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class AccessLog:
+    """One line per request that is over, at debug level."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger = ACCESS) -> None:
+        self._logger = logger
+
+    def write(self, record: Record, request_id: str) -> None:
+        """Log `record`, if anybody listens."""
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._logger.debug(record.outcome.value, extra={"fields": _fields(record, request_id)})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, the line's fields, and the error if there was one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextLines(logging.Formatter):
+    """`2025-01-31T12:00:00.123Z INFO gateway.app: message name=value ...`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{_time(record)} {record.levelname} {record.name}: {_plain(record.getMessage())}"
+        line = " ".join([head, *(f"{name}={_shown(value)}" for name, value in _extra(record).items())])
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _fields(record: Record, request_id: str) -> dict[str, object]:
+    ask = record.ask
+    return {
+        "request_id": request_id,
+        "endpoint": ask.endpoint.value,
+        "model": ask.model.name,
+        "tenant": ask.tenant,
+        "tier": ask.tier.name,
+        "stream": ask.stream,
+        "outcome": record.outcome.value,
+        "reason": record.why.value if record.why else None,
+        "pool": record.pool,
+        "replica": record.replica,
+        "attempts": record.attempts,
+        "queue_s": _rounded(record.queue_s),
+        "ttft_s": _rounded(record.ttft_s),
+        "tpot_s": _rounded(record.tpot_s),
+        "e2e_s": _rounded(record.e2e_s),
+        "prompt_tokens": record.prompt_tokens,
+        "output_tokens": record.output_tokens,
+        "tokens_exact": record.tokens_exact,
+        "good": record.good,
+        "policy": ask.policy.generation,
+    }
+
+
+def _rounded(value_s: float | None) -> float | None:
+    return None if value_s is None else round(value_s, 6)
+
+
+def _extra(record: logging.LogRecord) -> Mapping[str, object]:
+    fields: Mapping[str, object] = getattr(record, "fields", {})
+    return fields
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _shown(value: object) -> str:
+    """A value in a text line: quoted where it would not read as one word."""
+    if value is None:
+        return "-"
+    text = str(value)
+    return text if text and text.isascii() and text.isprintable() and not set(text) & set(" \"'=") else json.dumps(text)
+
+
+def _plain(message: str) -> str:
+    """A message on one line; control characters are shown, not obeyed."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)

@@ -1,0 +1,42 @@
+"""The console page, and the headers that let it do nothing but show the state."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One self-contained HTML page."""
+
+    html: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def load(cls) -> Page:
+        """The page that lies beside this file. Its own script and style are allowed by their hash, no others."""
+        html = files("gateway.observe").joinpath("console.html").read_text("utf-8")
+        policy = (
+            f"default-src 'none'; connect-src 'self'; script-src {_hash(html, 'script')}; "
+            f"style-src {_hash(html, 'style')}; img-src data:; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        headers = {
+            "content-security-policy": policy,
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cache-control": "no-cache",
+        }
+        return cls(html, headers)
+
+
+def _hash(html: str, element: str) -> str:
+    found = re.search(f"<{element}>(.*?)</{element}>", html, re.DOTALL)
+    assert found, f"console.html has no {element}"
+    digest = hashlib.sha256(found[1].encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,108 @@
+"""The state of the process as one JSON document, for people and for the console page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core.estimators import quantile
+from gateway.core.rules import Tier
+from gateway.observe.facts import Attainment, TierFacts, percentile
+from gateway.observe.metrics import WHYS, Metrics
+from gateway.observe.sources import Sources
+from gateway.observe.window import SPAN_S, Quantiles
+
+TENANTS_SHOWN = 100
+
+
+def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, object]:
+    """Everything worth showing now; windows end at `sources.now()`. Holds dataclasses, as orjson writes them."""
+    now = sources.now()
+    policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
+    not_ready = sources.not_ready()
+    busiest = sorted(snapshot.tenants, key=lambda tenant: (-tenant.in_flight, tenant.tenant))
+    return {
+        "version": sources.version,
+        "uptime_s": now - started,
+        "ready": not not_ready,
+        "not_ready": not_ready,
+        "policy": {
+            "generation": policy.generation,
+            "digest": policy.digest,
+            "reloaded_at_unix_s": reload.at_unix_s,
+            "reload_error": reload.error,
+        },
+        "connections": sources.connections(),
+        "loop_lag_s": sources.loop_lag_s(),
+        "window_s": SPAN_S,
+        "tiers": [
+            _tier(metrics, tier, now)
+            for tier in sorted(policy.tiers.values(), key=lambda tier: (tier.priority, tier.name))
+        ],
+        "pools": snapshot.pools,
+        "tenants": busiest[:TENANTS_SHOWN],
+        "tenants_total": len(busiest),
+        "reasons": {
+            "window": _reasons(metrics.recent_whys.read(now)),
+            "total": _reasons(metrics.whys),
+        },
+    }
+
+
+def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
+    facts = metrics.tiers.get(tier.name) or TierFacts(tier)
+    return {
+        "name": tier.name,
+        "priority": tier.priority,
+        "weight": tier.weight,
+        "window": _counts(facts.recent.read(now)),
+        "total": _counts(facts.counts),
+        "latencies": {
+            "ttft": _quantiles([facts.ttft], now),
+            "tpot": _quantiles([facts.tpot], now),
+            "itl": _quantiles([found for (name, _), found in metrics.itl.items() if name == tier.name], now),
+            "e2e": _quantiles([facts.e2e], now),
+            "queue": _quantiles([facts.queue], now),
+        },
+        "objectives": _objectives(facts, tier, now),
+    }
+
+
+def _counts(counts: Sequence[float]) -> dict[str, object]:
+    good, finished, offered = counts[TierFacts.GOOD], counts[TierFacts.FINISHED], counts[TierFacts.OFFERED]
+    return {"offered": offered, "finished": finished, "good": good, "goodput": good / offered if offered else None}
+
+
+def _quantiles(parts: Sequence[Quantiles], now: float) -> dict[str, object]:
+    """Of several histograms with the same edges, taken together."""
+    counts = [sum(column) for column in zip(*(part.read(now) for part in parts), strict=True)]
+    edges = parts[0].histogram.edges if parts else ()
+    return {
+        "count": sum(counts),
+        "p50_s": quantile(edges, counts, 0.5),
+        "p95_s": quantile(edges, counts, 0.95),
+        "p99_s": quantile(edges, counts, 0.99),
+    }
+
+
+def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, object]]:
+    """Each objective and whether it holds: by counts of requests, refusals included, not by interpolation."""
+    rows: list[dict[str, object]] = []
+    for metric, objective in tier.slo.objectives():
+        attainment = facts.slo.get((metric, percentile(objective.quantile))) or Attainment()
+        good, total = attainment.recent.read(now)
+        rows.append(
+            {
+                "metric": metric,
+                "percentile": percentile(objective.quantile),
+                "target": objective.quantile,
+                "threshold_s": objective.threshold_s,
+                "window": {"good": good, "total": total, "attainment": good / total if total else None},
+                "total": {"good": attainment.counts[Attainment.GOOD], "total": attainment.counts[Attainment.TOTAL]},
+                "holds": good / total >= objective.quantile if total else None,
+            }
+        )
+    return rows
+
+
+def _reasons(counts: Sequence[float]) -> dict[str, float]:
+    return {why.value: count for why, count in zip(WHYS, counts, strict=True) if count}

@@ -1,0 +1,303 @@
+"""The admin port: probes, state, page, and who may change something."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
+from gateway.core.model import Outcome, Why
+from gateway.observe.admin import Done, admin_app
+from gateway.observe.metrics import Metrics
+from gateway.observe.sources import Reload, Sources
+
+from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, ask
+
+TOKEN = "canary-admin-token"
+
+
+class Process:
+    """Metrics, and a reload that remembers that it was asked for."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics(POLICY)
+        self.reloads = 0
+        self.answer = Done(True, "generation 2")
+
+    async def reload(self) -> Done:
+        self.reloads += 1
+        return self.answer
+
+    def client(
+        self,
+        *,
+        token: str | None = TOKEN,
+        trusted: bool = False,
+        sources: Sources = SOURCES,
+        base: str = "http://127.0.0.1:9090",
+    ) -> httpx.AsyncClient:
+        app = admin_app(
+            self.metrics, sources, {"reload": self.reload}, token=token, trusted=trusted, names={"admin.example"}
+        )
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+async def state(process: Process, **sources: object) -> dict[str, Any]:
+    async with process.client(sources=replace(SOURCES, **sources)) as client:
+        answer = await client.get("/admin/state")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.mark.parametrize("path", ["/livez", "/health"])
+async def test_it_lives_even_when_it_is_not_ready(process: Process, path: str) -> None:
+    async with process.client(sources=replace(SOURCES, not_ready=lambda: "draining")) as client:
+        assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/ready"])
+@pytest.mark.parametrize(("reason", "status", "text"), [("", 200, "ready"), ("draining", 503, "draining")])
+async def test_readiness_says_why_not(process: Process, path: str, reason: str, status: int, text: str) -> None:
+    async with process.client(sources=replace(SOURCES, not_ready=lambda: reason)) as client:
+        answer = await client.get(path)
+    assert (answer.status_code, answer.text.strip()) == (status, text)
+
+
+async def test_metrics_come_in_the_format_that_was_asked_for(process: Process) -> None:
+    process.metrics.ended(OK)
+    async with process.client() as client:
+        classic = await client.get("/metrics")
+        modern = await client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
+    assert classic.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert modern.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert modern.text.endswith("# EOF\n")
+    assert "EOF" not in classic.text
+    names = {family.name for family in parse_openmetrics(modern.text)}
+    assert {"tailgate_ttft_seconds", "tailgate_queue_depth", "process_open_fds", "python_info"} <= names
+
+
+async def test_the_state_counts_goodput_over_everything_offered(process: Process) -> None:
+    process.metrics.ended(OK)
+    process.metrics.ended(replace(OK, good=False, ttft_s=3.0))
+    process.metrics.ended(REFUSED)
+    process.metrics.ended(replace(REFUSED, outcome=Outcome.INVALID, why=Why.CONTEXT_LENGTH))
+    premium, free = (await state(process))["tiers"]
+    counts = {"offered": 3, "finished": 2, "good": 1, "goodput": pytest.approx(1 / 3)}
+    assert (premium["name"], premium["window"], premium["total"]) == ("premium", counts, counts)
+    assert free["window"]["goodput"] is None
+
+
+async def test_the_window_of_the_state_ends_now(process: Process) -> None:
+    process.metrics.ended(OK)
+    premium, _ = (await state(process, now=lambda: 200.0))["tiers"]
+    assert premium["window"]["offered"] == 0
+    assert premium["total"]["offered"] == 1
+    assert premium["latencies"]["ttft"]["p99_s"] is None
+
+
+async def test_the_state_has_quantiles_of_every_latency(process: Process) -> None:
+    for _ in range(99):
+        process.metrics.ended(OK)
+    process.metrics.ended(replace(OK, ttft_s=2.0))
+    for pool, gap_s in (("short", 0.02), ("short", 0.02), ("long", 0.5)):
+        process.metrics.gaps("premium", pool).add(gap_s)
+    premium, free = (await state(process))["tiers"]
+    close = {"p50_s": 0.2, "p95_s": 0.2, "p99_s": 0.2, "count": 100}
+    assert premium["latencies"]["ttft"] == pytest.approx(close, rel=0.02)
+    assert premium["latencies"]["itl"] == pytest.approx(
+        {"p50_s": 0.02, "p95_s": 0.5, "p99_s": 0.5, "count": 3}, rel=0.02
+    )
+    assert premium["latencies"]["e2e"]["p50_s"] == pytest.approx(3.0, rel=0.02)
+    assert premium["latencies"]["tpot"]["p50_s"] == pytest.approx(0.05, rel=0.02)
+    assert premium["latencies"]["queue"]["p50_s"] == pytest.approx(0.002, rel=0.02)
+    assert free["latencies"]["itl"] == {"count": 0, "p50_s": None, "p95_s": None, "p99_s": None}
+
+
+@pytest.mark.parametrize(("misses", "holds"), [(1, True), (2, False)])
+async def test_an_objective_holds_by_counts_with_refusals_among_them(
+    process: Process, misses: int, holds: bool
+) -> None:
+    for number in range(100):
+        process.metrics.ended(REFUSED if number < misses else OK)
+    premium, free = (await state(process))["tiers"]
+    p99 = next(o for o in premium["objectives"] if (o["metric"], o["percentile"]) == ("ttft", "p99"))
+    assert p99["window"] == {"good": 100 - misses, "total": 100, "attainment": pytest.approx(1 - misses / 100)}
+    assert (p99["threshold_s"], p99["target"], p99["holds"]) == (2.2, 0.99, holds)
+    assert [o["holds"] for o in free["objectives"]] == [None]
+
+
+async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:
+    process.metrics.ended(replace(REFUSED, ask=ask(FREE)))
+    process.metrics.refused_early(Why.UNAUTHORIZED)
+    shown = await state(process)
+    assert [pool["name"] for pool in shown["pools"]] == ["short", "long"]
+    r0 = shown["pools"][0]["replicas"][0]
+    assert (r0["name"], r0["state"], r0["in_flight"], r0["sample"]["kv_fraction"]) == ("r0", "up", 4, 0.25)
+    assert shown["tenants"][0]["requests_left"] == 41.5
+    assert shown["tenants_total"] == 1
+    assert shown["reasons"] == {kind: {"queue-full": 1, "unauthorized": 1} for kind in ("window", "total")}
+
+
+async def test_the_state_tells_of_a_failed_reload(process: Process) -> None:
+    shown = await state(process, reload=lambda: Reload(1_700_000_000.0, "policy.yaml:3: tiers: unknown"))
+    assert shown["policy"] == {
+        "generation": 1,
+        "digest": "digest-1",
+        "reloaded_at_unix_s": 1_700_000_000.0,
+        "reload_error": "policy.yaml:3: tiers: unknown",
+    }
+
+
+async def test_of_many_tenants_the_busiest_are_shown(process: Process) -> None:
+    one = SNAPSHOT.tenants[0]
+    many = tuple(replace(one, tenant=f"t{number:04}", in_flight=number % 7) for number in range(5000))
+    shown = await state(process, snapshot=lambda: replace(SNAPSHOT, tenants=many))
+    assert shown["tenants_total"] == 5000
+    assert len(shown["tenants"]) == 100
+    assert {tenant["in_flight"] for tenant in shown["tenants"]} == {6}
+
+
+@pytest.mark.parametrize("path", ["/", "/admin/state", "/metrics"])
+async def test_no_secret_is_shown(process: Process, path: str) -> None:
+    async with process.client() as client:
+        answer = await client.get(path)
+    assert answer.status_code == 200
+    assert "canary" not in answer.text + str(answer.headers)
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:9090", True),
+        ("10.1.2.3", True),
+        ("[::1]:9090", True),
+        ("[::1]", True),
+        ("localhost:9090", True),
+        ("LOCALHOST", True),
+        ("admin.example:9090", True),
+        ("evil.example", False),
+        ("evil.example:9090", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example:9090", False),
+        ("evil.example:127.0.0.1", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/admin/state"])
+async def test_a_host_that_is_not_ours_reads_nothing(process: Process, path: str, host: str, known: bool) -> None:
+    async with process.client() as client:
+        answer = await client.get(path, headers={"host": host})
+    assert answer.status_code == (200 if known else 403)
+    assert known or "tier" not in answer.text
+
+
+async def test_probes_and_metrics_answer_to_any_host(process: Process) -> None:
+    async with process.client(base="http://tailgate-admin.monitoring.svc:9090") as client:
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "authorization", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER  {TOKEN}"], ids=["as-is", "lower", "upper"]
+)
+async def test_the_token_lets_one_change_something(process: Process, authorization: str) -> None:
+    async with process.client() as client:
+        answer = await client.post("/admin/reload", headers={"authorization": authorization})
+    assert (answer.status_code, answer.json()) == (200, {"ok": True, "message": "generation 2"})
+    assert process.reloads == 1
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer x", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"])
+async def test_without_the_token_nothing_changes(process: Process, authorization: str) -> None:
+    async with process.client() as client:
+        answer = await client.post("/admin/reload", headers={"authorization": authorization})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "canary" not in answer.text
+    assert process.reloads == 0
+
+
+@pytest.mark.parametrize("token", [None, ""])
+async def test_where_no_token_is_set_nobody_may_and_is_told_how_to_set_one(process: Process, token: str | None) -> None:
+    async with process.client(token=token) as client:
+        answer = await client.post("/admin/reload", headers={"authorization": "Bearer "})
+    assert answer.status_code == 403
+    assert "TAILGATE_ADMIN_TOKEN" in answer.json()["detail"]
+    assert process.reloads == 0
+
+
+async def test_the_unix_socket_needs_no_token(process: Process) -> None:
+    async with process.client(token=None, trusted=True) as client:
+        assert (await client.post("/admin/reload")).status_code == 200
+    assert process.reloads == 1
+
+
+async def test_a_reload_that_fails_says_what_is_wrong(process: Process) -> None:
+    process.answer = Done(False, "policy.yaml:3: tiers: unknown field")
+    async with process.client(trusted=True) as client:
+        answer = await client.post("/admin/reload")
+    assert (answer.status_code, answer.json()["message"]) == (409, "policy.yaml:3: tiers: unknown field")
+
+
+async def test_an_unknown_action_names_those_there_are(process: Process) -> None:
+    async with process.client(trusted=True) as client:
+        answer = await client.post("/admin/explode")
+    assert answer.status_code == 404
+    assert "reload" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_only_a_post_changes_something(process: Process, method: str) -> None:
+    async with process.client(trusted=True) as client:
+        assert (await client.request(method, "/admin/reload")).status_code == 405
+    assert process.reloads == 0
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/admin", "/v1/models"])
+async def test_nothing_else_is_served(process: Process, path: str) -> None:
+    async with process.client() as client:
+        assert (await client.get(path)).status_code == 404
+
+
+async def test_the_page_needs_nothing_from_elsewhere_and_allows_only_its_own_code(process: Process) -> None:
+    async with process.client() as client:
+        answer = await client.get("/")
+    assert not re.search(r"""(https?:)?//[\w.]+\.\w""", answer.text)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", answer.text)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for element in ("script", "style"):
+        code = re.search(f"<{element}>(.*?)</{element}>", answer.text, re.DOTALL)
+        assert code is not None
+        digest = base64.b64encode(hashlib.sha256(code[1].encode()).digest()).decode()
+        assert f"{element}-src 'sha256-{digest}'" in policy
+
+
+async def test_the_page_reads_only_fields_that_the_state_has(process: Process) -> None:
+    """A field renamed in the state would show as "undefined": every `s.field` of the script must be there."""
+    process.metrics.ended(OK)
+    async with process.client() as client:
+        script = (await client.get("/")).text
+        shown = (await client.get("/admin/state")).json()
+    keys = set(re.findall(r'"(\w+)":', json.dumps(shown)))
+    javascript = {"map", "length", "slice", "toFixed"}
+    for name in ("show", "tier", "pool", "replica"):
+        body = re.search(rf"function {name}\((.*?)\n}}\n", script, re.DOTALL)
+        assert body is not None
+        read = set(re.findall(r"\b[strlpow]\.(\w+)", body[1]))
+        assert read - javascript <= keys, name
+        assert read & keys, name

@@ -1,0 +1,98 @@
+"""Log lines: one per event, parseable, forged by nobody, silent unless asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.observe.logs import AccessLog, configure_logging
+
+from .made import OK, REFUSED
+
+FORGED = 'x"\n2025-01-01T00:00:00Z INFO gateway: forged \x1b[31m\u2028 a=b'
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """The process's logging as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def logged(level: str, as_json: bool, request_id: str = "req-1") -> str:
+    out = io.StringIO()
+    configure_logging(level, as_json, out)
+    AccessLog().write(OK, request_id)
+    return out.getvalue()
+
+
+def test_a_json_line_holds_the_facts_of_the_request() -> None:
+    line = json.loads(logged("debug", as_json=True))
+    assert line["logger"] == "gateway.access"
+    assert line["request_id"] == "req-1"
+    assert (line["tenant"], line["tier"], line["model"]) == ("acme", "premium", "llama")
+    assert (line["pool"], line["replica"], line["outcome"], line["reason"]) == ("short", "r0", "ok", None)
+    assert (line["ttft_s"], line["e2e_s"], line["good"]) == (0.2, 3.0, True)
+
+
+def test_a_text_line_reads_as_words() -> None:
+    line = logged("debug", as_json=False)
+    assert " DEBUG gateway.access: ok request_id=req-1 endpoint=/v1/chat/completions " in line
+    assert " reason=- " in line
+
+
+def test_a_refusal_says_why() -> None:
+    out = io.StringIO()
+    configure_logging("debug", True, out)
+    AccessLog().write(REFUSED, "req-2")
+    assert json.loads(out.getvalue())["reason"] == "queue-full"
+
+
+def test_the_access_log_is_silent_at_info() -> None:
+    assert logged("info", as_json=True) == ""
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_client_cannot_forge_a_line(as_json: bool) -> None:
+    text = logged("debug", as_json, FORGED)
+    assert len(text.splitlines()) == 1
+    assert "\x1b" not in text
+    if as_json:
+        assert json.loads(text)["request_id"] == FORGED
+    else:
+        assert f"request_id={json.dumps(FORGED)} " in text
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_nor_through_a_message(as_json: bool) -> None:
+    out = io.StringIO()
+    configure_logging("info", as_json, out)
+    logging.getLogger("gateway.test").warning("bad model %s", FORGED)
+    assert len(out.getvalue().splitlines()) == 1
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_exception_is_told_with_its_traceback(as_json: bool) -> None:
+    out = io.StringIO()
+    configure_logging("info", as_json, out)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("gateway.test").exception("it failed")
+    text = json.loads(out.getvalue())["error"] if as_json else out.getvalue()
+    assert "Traceback" in text
+    assert "ValueError: broken" in text
+
+
+def test_configuring_twice_writes_each_line_once() -> None:
+    configure_logging("debug", True, io.StringIO())
+    assert logged("debug", as_json=True).count("\n") == 1
