@@ -18,7 +18,7 @@ from gateway.policy.shape import shaped
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
     """The policy in a file. Raises PolicyErrors with everything that is wrong, an unreadable file included."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_bytes().decode()
     except OSError as error:
         raise PolicyErrors([PolicyError(str(path), 0, "", f"cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError as error:

@@ -1,0 +1,14 @@
+"""Runs the `tailgate` command."""
+
+from __future__ import annotations
+
+from gateway.cli import app
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="tailgate")
+
+
+if __name__ == "__main__":
+    main()

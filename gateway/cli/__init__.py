@@ -1,0 +1,42 @@
+"""The `tailgate` command."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from gateway.cli import key
+from gateway.cli.check import check
+from gateway.cli.explain import explain_command
+from gateway.cli.serve import serve
+
+# Locals of a crash may hold keys, so tracebacks stay plain.
+app = typer.Typer(
+    name="tailgate",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(serve)
+app.command()(check)
+app.command("explain")(explain_command)
+app.add_typer(key.app, name="key")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"tailgate {version('tailgate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def tailgate(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """An SLO-aware front door for LLM replicas: admission control, routing and limits behind the OpenAI API."""

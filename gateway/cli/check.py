@@ -1,0 +1,81 @@
+"""`tailgate check`: is this policy file right?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.output import console, counted, print_errors, print_json
+from gateway.core.rules import Policy
+from gateway.policy import PolicyErrors, load
+from gateway.policy.notes import notes
+
+
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Policy files.", metavar="FILE", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
+) -> None:
+    """Check policy files and list every error at once.
+
+    Each error is one line, `file:line: field: what is wrong, what would be right`. The exit status is 1 if
+    any file has an error. Variables such as ${VLLM_API_KEY} must be set, as they must be for serving.
+    """
+    results = [(file, _checked(file)) for file in files]
+    if as_json:
+        print_json({"files": [_as_data(file, result) for file, result in results]})
+    else:
+        for file, result in results:
+            _print(file, result)
+    if any(isinstance(result, PolicyErrors) for _, result in results):
+        raise typer.Exit(1)
+
+
+def _checked(file: Path) -> Policy | PolicyErrors:
+    try:
+        return load(file)
+    except PolicyErrors as errors:
+        return errors
+
+
+def _print(file: Path, result: Policy | PolicyErrors) -> None:
+    out = console()
+    if isinstance(result, PolicyErrors):
+        print_errors(result.errors, out)
+        out.print(f"{file}: {counted(len(result.errors), 'error')}", style="red")
+        return
+    out.print(f"{file}: ok: {_summary(result)}", style="green")
+    for note in notes(result):
+        out.print(f"{file}: note: {note}", style="yellow")
+
+
+def _summary(policy: Policy) -> str:
+    replicas = sum(len(pool.replicas) for pool in policy.pools.values())
+    tiers = ", ".join(f"{name} (default)" if name == policy.default_tier else name for name in policy.tiers)
+    return ", ".join(
+        (
+            counted(len({model.name for model in policy.models.values()}), "model"),
+            f"{counted(len(policy.pools), 'pool')} with {counted(replicas, 'replica')}",
+            f"{counted(len(policy.tiers), 'tier')}: {tiers}",
+            counted(len(policy.keys), "key") if policy.keys else "no keys",
+        )
+    )
+
+
+def _as_data(file: Path, result: Policy | PolicyErrors) -> dict[str, object]:
+    if isinstance(result, PolicyErrors):
+        return {"file": str(file), "ok": False, "errors": [asdict(error) for error in result.errors], "notes": []}
+    return {
+        "file": str(file),
+        "ok": True,
+        "errors": [],
+        "notes": list(notes(result)),
+        "digest": result.digest,
+        "models": sorted({model.name for model in result.models.values()}),
+        "pools": {pool.name: [replica.url for replica in pool.replicas] for pool in result.pools.values()},
+        "tiers": list(result.tiers),
+        "default_tier": result.default_tier,
+        "keys": len(result.keys),
+    }

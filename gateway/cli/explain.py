@@ -1,0 +1,143 @@
+"""`tailgate explain`: what would this request get?"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gateway.cli.explanation import Asked, Explanation, Output, explain
+from gateway.cli.output import console, print_errors, print_json
+from gateway.core.model import Endpoint
+from gateway.core.rules import Limits, Slo, Timeouts
+from gateway.policy import PolicyErrors, load
+from gateway.policy.units import write_seconds
+from gateway.wire.replies import status_of
+
+
+def explain_command(
+    policy: Annotated[Path, typer.Option(help="The policy file.", show_default=False)],
+    key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TAILGATE_KEY",
+            show_default=False,
+            help="The client's key. Better given as TAILGATE_KEY, which no shell history keeps.",
+        ),
+    ] = None,
+    endpoint: Annotated[Endpoint, typer.Option(help="Path the request is sent to.", metavar="PATH")] = Endpoint.CHAT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
+) -> None:
+    """Explain what a request would get: tier, pool, caps, timeouts and limits, and why.
+
+    The request body is read from standard input:
+
+    `tailgate explain --policy policy.yaml < request.json`
+
+    Nothing is sent anywhere. The answer is that of an idle gateway whose replicas are all up; how long a prompt is in
+    tokens is estimated as on the first day. The exit status is 1 if the request would be refused.
+    """
+    try:
+        loaded = load(policy)
+    except PolicyErrors as errors:
+        print_errors(errors.errors, console(stderr=True))
+        raise typer.Exit(2) from None
+    explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read())
+    if as_json:
+        print_json(_finite(asdict(explanation)))
+    else:
+        _print(explanation, console())
+    if explanation.refusal is not None:
+        raise typer.Exit(1)
+
+
+def _finite(value: object) -> object:
+    """The same with null for infinity, which JSON does not have."""
+    match value:
+        case dict():
+            return {name: _finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if math.isinf(value):
+            return None
+        case _:
+            return value
+
+
+def _print(found: Explanation, out: Console) -> None:
+    if found.caller is not None:
+        _line(out, "tenant", found.caller.tenant, found.caller.why)
+        _line(out, "tier", found.caller.tier)
+    if found.asked is not None:
+        _asked(found.asked, out)
+    for pool in found.pools:
+        mark = "goes here" if pool.chosen else "fits" if pool.fits else "does not fit"
+        _line(out, "pool", f"{pool.name}: {mark}", pool.why)
+    if found.output is not None:
+        _output(found.output, out)
+    if found.timeouts is not None:
+        _line(out, "timeouts", _timeouts(found.timeouts))
+    if found.limits is not None:
+        _line(out, "limits", _limits(found.limits), f"this request reserves {found.reserved_tokens} tokens")
+    if found.slo is not None:
+        _line(out, "slo", _slo(found.slo))
+    if found.refusal is not None:
+        _line(out, "refused", f"{status_of(found.refusal.why)} {found.refusal.why}", found.refusal.detail, "red")
+
+
+def _asked(asked: Asked, out: Console) -> None:
+    _line(out, "model", asked.model, asked.model_why)
+    if asked.upstream_model != asked.model:
+        _line(out, "", f"the replicas know it as {asked.upstream_model}")
+    low, high = asked.prompt_tokens_low, asked.prompt_tokens_high
+    tokens = f"{low} tokens" if low == high else f"{low} to {high} tokens"
+    _line(out, "prompt", f"{asked.prompt_bytes} bytes, {tokens}", asked.prompt_why)
+    _line(out, "answer", "streamed" if asked.stream else "in one piece")
+
+
+def _output(output: Output, out: Console) -> None:
+    asked = "nothing" if output.asked is None else output.asked
+    times = f" for each of {output.choices} choices" if output.choices > 1 else ""
+    _line(out, "max tokens", f"asked {asked}, granted {output.granted}{times}", output.why)
+    if output.changed:
+        _line(out, "changed", ", ".join(output.changed), "clamped, or not sent to the replica")
+
+
+def _timeouts(timeouts: Timeouts) -> str:
+    phases = asdict(timeouts).items()
+    return ", ".join(f"{name.removesuffix('_s')} {write_seconds(limit_s)}" for name, limit_s in phases)
+
+
+def _limits(limits: Limits) -> str:
+    parts = []
+    if limits.requests_per_min is not None:
+        parts.append(f"{limits.requests_per_min:g} requests/min")
+    if limits.tokens_per_min is not None:
+        parts.append(f"{limits.tokens_per_min:g} tokens/min")
+    if limits.concurrency is not None:
+        parts.append(f"{limits.concurrency} at the same time")
+    return ", ".join(parts) or "none"
+
+
+def _slo(slo: Slo) -> str:
+    parts = [
+        f"{metric.value} p{objective.quantile * 100:g} {write_seconds(objective.threshold_s)}"
+        for metric, objective in slo.objectives()
+    ]
+    if slo.e2e_up_to_tokens is not None:
+        parts.append(f"e2e for answers up to {slo.e2e_up_to_tokens} tokens")
+    return ", ".join(parts) or "none"
+
+
+def _line(out: Console, label: str, text: str, why: str = "", style: str = "cyan") -> None:
+    reason = f"  [dim]({_escaped(why)})[/dim]" if why else ""
+    out.print(f"[{style}]{label:<11}[/{style}]{_escaped(text)}{reason}", markup=True)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

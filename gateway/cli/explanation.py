@@ -1,0 +1,216 @@
+"""What a policy would do with one request, and why. The decision itself is the controller's own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from gateway.core.controller import Controller
+from gateway.core.model import Ask, Dispatch, Endpoint, Refuse, Why
+from gateway.core.rules import ANONYMOUS, Limits, Model, Policy, Pool, Slo, Tier, Timeouts
+from gateway.policy.keys import hash_of
+from gateway.wire.request import BadRequest, Parsed, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The request would be refused."""
+
+    why: Why
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    tenant: str
+    tier: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked."""
+
+    endpoint: Endpoint
+    model: str
+    model_why: str
+    upstream_model: str
+    stream: bool
+    prompt_bytes: int
+    prompt_tokens_low: int
+    prompt_tokens_high: int
+    prompt_why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolVerdict:
+    """One pool of the route: whether it takes the request, and why."""
+
+    name: str
+    fits: bool
+    chosen: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How long each answer may be, and which fields were changed on the way."""
+
+    asked: int | None
+    granted: int
+    why: str
+    choices: int
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything about one request. What follows the point of a refusal is None or empty."""
+
+    refusal: Refusal | None
+    caller: Caller | None = None
+    asked: Asked | None = None
+    pools: tuple[PoolVerdict, ...] = ()
+    output: Output | None = None
+    timeouts: Timeouts | None = None
+    limits: Limits | None = None
+    reserved_tokens: int | None = None
+    slo: Slo | None = None
+
+
+def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
+    """What this request would get from an idle gateway whose replicas are all up and that has learned nothing yet."""
+    found = _caller(policy, key)
+    if isinstance(found, Refusal):
+        return Explanation(found)
+    caller, tier = found, policy.tiers[found.tier]
+    try:
+        parsed = parse(endpoint, body, tier.caps)
+    except BadRequest as error:
+        return Explanation(Refusal(error.why, error.message), caller)
+    model = policy.model(parsed.model)
+    if model is None:
+        return Explanation(Refusal(Why.MODEL_NOT_FOUND, f"the policy has no model {parsed.model}"), caller)
+    return _decided(policy, caller, tier, model, parsed, len(body))
+
+
+def _caller(policy: Policy, key: str | None) -> Caller | Refusal:
+    if not policy.keys:
+        return Caller(ANONYMOUS, policy.default_tier, "the policy has no keys, so everybody gets the default tier")
+    if not key:
+        return Refusal(Why.UNAUTHORIZED, "the policy has keys and none was given: use --key or TAILGATE_KEY")
+    known = policy.keys.get(hash_of(key))
+    if known is None:
+        return Refusal(Why.UNAUTHORIZED, "the policy does not know this key")
+    return Caller(known.tenant, known.tier, "by its key")
+
+
+def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int) -> Explanation:
+    controller = Controller(policy, random.Random(0), 0.0)
+    ask = _ask(policy, caller, tier, model, parsed, body_bytes)
+    low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes)
+    if parsed.prompt_exact is not None:
+        low = high = parsed.prompt_exact
+    asked = Asked(
+        endpoint=parsed.endpoint,
+        model=model.name,
+        model_why=_model_why(model, parsed.model),
+        upstream_model=model.upstream or parsed.model,
+        stream=parsed.stream,
+        prompt_bytes=parsed.prompt_bytes,
+        prompt_tokens_low=low,
+        prompt_tokens_high=high,
+        prompt_why=_prompt_why(model, parsed),
+    )
+    refusal: Refusal | None = None
+    chosen: Pool | None = None
+    granted = 0
+    for command in controller.arrive(ask, 0.0):
+        if isinstance(command, Refuse):
+            refusal = Refusal(command.why, command.detail)
+        elif isinstance(command, Dispatch):
+            granted = command.max_tokens
+            chosen = next(p for p in policy.pools.values() if command.replica in (r.name for r in p.replicas))
+    pools = tuple(_verdict(pool, chosen, tier, low, high) for pool in _considered(policy, model))
+    if chosen is None:
+        return Explanation(refusal, caller, asked, pools)
+    return Explanation(
+        refusal=None,
+        caller=caller,
+        asked=asked,
+        pools=pools,
+        output=Output(parsed.max_tokens, granted, _granted_why(parsed, tier), parsed.choices, parsed.changed),
+        timeouts=tier.timeouts.narrowed(chosen.timeouts),
+        limits=tier.limits,
+        reserved_tokens=high + granted * parsed.choices,
+        slo=tier.slo,
+    )
+
+
+def _ask(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int) -> Ask:
+    return Ask(
+        id=1,
+        policy=policy,
+        tier=tier,
+        model=model,
+        tenant=caller.tenant,
+        endpoint=parsed.endpoint,
+        stream=parsed.stream,
+        prompt_bytes=parsed.prompt_bytes,
+        prompt_exact=parsed.prompt_exact,
+        max_tokens=parsed.max_tokens,
+        choices=parsed.choices,
+        body_bytes=body_bytes,
+        head_at=0.0,
+        body_at=0.0,
+    )
+
+
+def _model_why(model: Model, name: str) -> str:
+    if model.any_name:
+        return f"{name} is not listed, * takes every name"
+    return "by its own name" if name == model.name else f"{name} is an alias of it"
+
+
+def _prompt_why(model: Model, parsed: Parsed) -> str:
+    if parsed.prompt_exact is not None:
+        return "counted: the prompt is given as token ids"
+    if model.tokenizer is not None:
+        return "estimated here; the gateway counts exactly, with the model's tokenizer"
+    return "estimated from its bytes, nothing learned yet; the gateway learns the ratio from the replicas' usage"
+
+
+def _considered(policy: Policy, model: Model) -> tuple[Pool, ...]:
+    return tuple(policy.pools[name] for name in model.pools)
+
+
+def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int) -> PoolVerdict:
+    limit = pool.max_prompt_tokens
+    if tier.pools is not None and pool.name not in tier.pools:
+        return PoolVerdict(pool.name, False, False, f"the tier {tier.name} is bound to other pools")
+    if limit is None:
+        fits, why = True, "takes prompts of any length"
+    elif high <= limit:
+        fits, why = True, f"up to {high} tokens, within its {limit}"
+    elif low > limit:
+        fits, why = False, f"at least {low} tokens, more than its {limit}"
+    else:
+        fits, why = pool is chosen, f"between {low} and {high} tokens, which may be more than its {limit}"
+        if fits:
+            why += "; nothing longer is left to try"
+    if fits and pool is not chosen:
+        why += "; an earlier pool is taken"
+    return PoolVerdict(pool.name, fits, pool is chosen, why)
+
+
+def _granted_why(parsed: Parsed, tier: Tier) -> str:
+    caps = tier.caps
+    if parsed.cap_field is None:
+        return "this endpoint generates nothing"
+    if parsed.max_tokens is None:
+        return f"nothing was asked, so the tier's default; {caps.max_tokens_limit} at most"
+    if parsed.max_tokens > caps.max_tokens_limit:
+        return "clamped to the tier's limit; the answer says so in x-tailgate-max-tokens"
+    return f"as asked; the tier's limit is {caps.max_tokens_limit}"

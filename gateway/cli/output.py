@@ -1,0 +1,41 @@
+"""How commands speak: lines for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from gateway.policy import PolicyError
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Nothing is wrapped or guessed at: a line of output is a line, whatever is in it."""
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(value, indent=2))
+
+
+def error_line(error: PolicyError) -> Text:
+    """A policy error as `file:line: field: message`, its parts told apart by colour where there is any."""
+    place = f"{error.file}:{error.line}" if error.line else error.file
+    line = Text(f"{place}: ", style="bold")
+    if error.path:
+        line.append(f"{error.path}: ", style="cyan")
+    return line.append(error.message, style="not bold")
+
+
+def print_errors(errors: Iterable[PolicyError], out: Console) -> None:
+    """One line for each error."""
+    for error in errors:
+        out.print(error_line(error))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 pool`, `2 pools`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,106 @@
+"""`tailgate serve`: run the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from gateway.settings import PREFIX, Settings
+
+_HINT = ["--policy", "--replica"]
+
+
+def _option(field: str, *names: str, **more: Any) -> Any:
+    about = Settings.model_fields[field]
+    default = "" if about.default is None else f" \\[default: {about.default}]"
+    text = f"{about.description}{default} \\[env: {PREFIX}{field.upper()}]"
+    return typer.Option(*names, help=text, show_default=False, **more)
+
+
+def serve(
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="The policy file; it is read again when it changes, and on SIGHUP.", show_default=False),
+    ] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="URL of a replica, http://host:port; may be repeated. Instead of a policy.", show_default=False
+        ),
+    ] = None,
+    host: Annotated[str | None, _option("host", rich_help_panel="Addresses")] = None,
+    port: Annotated[int | None, _option("port", rich_help_panel="Addresses")] = None,
+    admin_host: Annotated[str | None, _option("admin_host", rich_help_panel="Addresses")] = None,
+    admin_port: Annotated[int | None, _option("admin_port", rich_help_panel="Addresses")] = None,
+    admin_uds: Annotated[Path | None, _option("admin_uds", rich_help_panel="Addresses")] = None,
+    ssl_certfile: Annotated[Path | None, _option("ssl_certfile", rich_help_panel="Addresses")] = None,
+    ssl_keyfile: Annotated[Path | None, _option("ssl_keyfile", rich_help_panel="Addresses")] = None,
+    max_connections: Annotated[int | None, _option("max_connections", rich_help_panel="Bounds")] = None,
+    max_body_bytes: Annotated[int | None, _option("max_body_bytes", rich_help_panel="Bounds")] = None,
+    max_header_bytes: Annotated[int | None, _option("max_header_bytes", rich_help_panel="Bounds")] = None,
+    receive_timeout_s: Annotated[
+        float | None, _option("receive_timeout_s", "--receive-timeout", rich_help_panel="Times in seconds")
+    ] = None,
+    keep_alive_s: Annotated[
+        float | None, _option("keep_alive_s", "--keep-alive", rich_help_panel="Times in seconds")
+    ] = None,
+    write_stall_s: Annotated[
+        float | None, _option("write_stall_s", "--write-stall", rich_help_panel="Times in seconds")
+    ] = None,
+    drain_deadline_s: Annotated[
+        float | None, _option("drain_deadline_s", "--drain-deadline", rich_help_panel="Times in seconds")
+    ] = None,
+    log_level: Annotated[str | None, _option("log_level")] = None,
+) -> None:
+    """Run the gateway, from a policy file or in front of replicas named here.
+
+    `tailgate serve --policy policies/default.yaml`
+
+    `tailgate serve --replica http://10.0.0.1:8000 --replica http://10.0.0.2:8000`
+
+    With --replica alone a built-in policy holds: one pool, the models that the replicas name, no limit on slots, and
+    admission that counts what it would refuse without refusing it.
+
+    Options win over the environment. The token of the admin API comes from TAILGATE_ADMIN_TOKEN only. SIGTERM stops
+    accepting, lets running requests finish until the drain deadline, and exits with 0.
+    """
+    given = _settings_in(locals())
+    replicas = tuple(replica or ())
+    if policy is not None and replicas:
+        raise typer.BadParameter("give one of them: the pools of a policy say where replicas are", param_hint=_HINT)
+    if policy is None and not replicas:
+        raise typer.BadParameter(
+            "nothing to serve: give --policy FILE (policies/ has files to start from), "
+            "or --replica http://host:port for a first look",
+            param_hint=_HINT,
+        )
+    settings = _settings(given)
+    from gateway.app import serve as run  # the data plane is loaded by this command alone
+
+    raise typer.Exit(run(settings, policy, replicas))
+
+
+def _settings_in(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given and are settings."""
+    return {name: value for name, value in options.items() if name in Settings.model_fields and value is not None}
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        problems = [_problem(detail["loc"], detail["msg"], given) for detail in error.errors(include_input=False)]
+        raise typer.BadParameter("; ".join(problems)) from None
+
+
+def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:
+    """What is wrong with a setting, and where it was set."""
+    text = message.removeprefix("Value error, ")
+    if not place:
+        return text
+    name = str(place[0])
+    return f"{f'--{name}'.replace('_', '-') if name in given else PREFIX + name.upper()}: {text}"

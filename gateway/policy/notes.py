@@ -1,0 +1,51 @@
+"""What is valid in a policy and still worth a word to its author."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.core.rules import Admission, Policy, Pool, Tier
+
+NOT_YET = "is checked, but not acted on in this version"
+
+
+def notes(policy: Policy) -> tuple[str, ...]:
+    """One sentence for each thing that has no effect, or hardly the one that was meant."""
+    found = [*_unused(policy)]
+    for pool in policy.pools.values():
+        found += _of_pool(pool)
+    for tier in policy.tiers.values():
+        found += _of_tier(tier)
+    return tuple(found)
+
+
+def _unused(policy: Policy) -> Iterator[str]:
+    served = {pool for model in policy.models.values() for pool in model.pools}
+    for name in policy.pools:
+        if name not in served:
+            yield f"pools.{name}: no model lists this pool, so nothing is sent to it"
+    used = {policy.default_tier, *(key.tier for key in policy.keys.values())}
+    for name in policy.tiers:
+        if name not in used:
+            yield f"tiers.{name}: no key has this tier, so nobody gets it"
+    if not policy.keys and not policy.open_on_any_address:
+        yield "keys: there are none, so this policy is served on loopback only"
+
+
+def _of_pool(pool: Pool) -> Iterator[str]:
+    if pool.reserve and pool.slots is None:
+        yield f"pools.{pool.name}.reserve: has no effect while slots are auto, that is unbounded"
+    if pool.spill_from:
+        yield f"pools.{pool.name}.spill_from: {NOT_YET}"
+
+
+def _of_tier(tier: Tier) -> Iterator[str]:
+    set_here = {
+        "floor": tier.floor > 0,
+        "max_tokens.degrade": tier.caps.degrade,
+        "admission": tier.admission != Admission(),
+        "hedge": tier.hedge is not None,
+    }
+    for field, is_set in set_here.items():
+        if is_set:
+            yield f"tiers.{tier.name}.{field}: {NOT_YET}"

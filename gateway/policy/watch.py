@@ -1,0 +1,105 @@
+"""Hot reload: the policy file is read again when it changes, and the last good policy is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from watchfiles import awatch
+
+from gateway.core.rules import Policy
+from gateway.policy.errors import PolicyErrors
+from gateway.policy.load import load
+
+# The file is looked at this often even without a notice: network file systems give none, and queues overflow.
+LOOK_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadStatus:
+    """How the last reload went, and which policy is in force. `last_reload_at` is in seconds since 1970."""
+
+    last_reload_successful: bool
+    last_reload_at: float
+    generation: int
+    digest: str
+
+
+class PolicyWatcher:
+    """Reads `path` again on change or on demand; hands on what is valid, reports what is not.
+
+    `on_policy` runs on the event loop, with the generation counted up. It may refuse the policy by raising
+    `PolicyErrors`. Reading and checking run in a thread, since a large policy takes longer than a request should wait.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        policy: Policy,
+        on_policy: Callable[[Policy], None],
+        on_errors: Callable[[PolicyErrors], None],
+        *,
+        clock: Callable[[], float] = time.time,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._path = path
+        self._on_policy = on_policy
+        self._on_errors = on_errors
+        self._clock = clock
+        self._look_every_s = look_every_s
+        self._turn = asyncio.Lock()
+        self._seen = policy.digest
+        self.status = ReloadStatus(True, clock(), policy.generation, policy.digest)
+
+    async def run(self) -> None:
+        """Watch until cancelled. What changed between loading and watching is noticed too."""
+        async for _ in self._notices():
+            if await asyncio.to_thread(_digest_of, self._path) != self._seen:
+                await self.reload()
+
+    async def reload(self) -> bool:
+        """Read the file now, whether it changed or not: True if it is in force, False if the last good one stays."""
+        async with self._turn:
+            self._seen = await asyncio.to_thread(_digest_of, self._path)
+            generation = self.status.generation + 1
+            try:
+                policy = replace(await asyncio.to_thread(load, self._path), generation=generation)
+                self._on_policy(policy)
+            except PolicyErrors as errors:
+                self.status = replace(self.status, last_reload_successful=False, last_reload_at=self._clock())
+                self._on_errors(errors)
+                return False
+            self._seen = policy.digest
+            self.status = ReloadStatus(True, self._clock(), generation, policy.digest)
+            return True
+
+    async def _notices(self) -> AsyncIterator[object]:
+        """One item for each moment at which the file may have changed.
+
+        The folder is watched, not the file: editors replace files, and Kubernetes swaps the link `..data` beside them.
+        """
+        folders = _folders(self._path)
+        timeout_ms = max(1, int(self._look_every_s * 1000))
+        async for changes in awatch(
+            *folders, watch_filter=None, recursive=False, yield_on_timeout=True, rust_timeout=timeout_ms
+        ):
+            yield changes
+
+
+def _folders(path: Path) -> Sequence[Path]:
+    """The folder of the path as it is written, and that of the file it leads to where that is elsewhere."""
+    here, there = path.absolute().parent, path.resolve().parent
+    # What lies below (`..data`) is swapped by changes in the folder itself, and may not outlive the next one.
+    return [here] if there.is_relative_to(here.resolve()) else [here, there]
+
+
+def _digest_of(path: Path) -> str:
+    """SHA-256 of the file as the policy's own digest is made; empty while there is no such file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,68 @@
+"""Settings of one process: from the environment (`TAILGATE_...`), overruled by what the command line says.
+
+What is the same for every process of a deployment belongs in the policy file; here is what may differ per process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, FilePath, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "TAILGATE_"
+
+
+def _not_a_service_link(value: object) -> object:
+    # Kubernetes sets TAILGATE_PORT=tcp://... in every pod beside a Service that is called "tailgate".
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("looks like a Kubernetes service link, not a port: set enableServiceLinks: false in the pod")
+    return value
+
+
+Port = Annotated[int, BeforeValidator(_not_a_service_link), Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """How this process listens, and what it grants a client before the policy is asked."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    host: str = Field(default="127.0.0.1", description="Address of the API.")
+    port: Port = Field(default=8080, description="Port of the API; 0 takes a free one.")
+    admin_host: str = Field(default="127.0.0.1", description="Address of metrics, state and control.")
+    admin_port: Port = Field(default=9090, description="Port of metrics, state and control; 0 takes a free one.")
+    admin_token: SecretStr | None = Field(
+        default=None, min_length=16, description="Bearer token for what changes anything: drain, reload, faults."
+    )
+    admin_uds: Path | None = Field(
+        default=None, description="A unix socket that serves the admin API too; who may open it needs no token."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
+    drain_deadline_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=30.0, description="Longest time that running requests are given to finish after SIGTERM."
+    )
+    max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="Largest request body; more is 413.")
+    max_header_bytes: int = Field(default=64 * 2**10, ge=1024, description="Largest request head; more is 431.")
+    receive_timeout_s: Seconds = Field(
+        default=10.0, description="A request, head and body, is received within this time of its first byte, or 408."
+    )
+    keep_alive_s: Seconds = Field(default=75.0, description="How long an idle connection is kept open.")
+    write_stall_s: Seconds = Field(
+        default=30.0, description="A client that reads nothing for this long while data waits for it is cut off."
+    )
+    max_connections: int | None = Field(
+        default=None, ge=1, description="Connections at the same time; as many as file descriptors allow if not set."
+    )
+    ssl_certfile: FilePath | None = Field(default=None, description="Certificate chain: serve the API over TLS.")
+    ssl_keyfile: FilePath | None = Field(default=None, description="Private key of the certificate.")
+
+    @model_validator(mode="after")
+    def _both_parts_of_tls(self) -> Settings:
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise ValueError("ssl_keyfile is given without ssl_certfile: give both")
+        return self
