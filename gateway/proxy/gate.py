@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
+from urllib.parse import unquote
 
 import orjson
 
 from gateway.core.model import Ask, Endpoint, Record, Why
-from gateway.core.rules import ANONYMOUS, Model, Policy, Tier
+from gateway.core.rules import ANONYMOUS, Policy, Tier
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Client, Relay
 from gateway.proxy.upstream import Upstreams
@@ -30,14 +31,11 @@ GETS = (MODELS, HEALTH, READY)
 class Catalog(Protocol):
     """What models there are."""
 
-    def listing(self, policy: Policy) -> list[dict[str, object]]:
-        """Every model as the API shows it."""
+    def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
+        """Every model that `tier` may use, as the API shows it."""
 
-    def one(self, policy: Policy, name: str) -> dict[str, object] | None:
-        """One of them."""
-
-    def serves(self, model: Model, name: str) -> bool:
-        """Whether a catch-all `model` has `name`; True as long as that cannot be known."""
+    def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
+        """One of them; under a catch-all any name passes as long as it cannot be known what there is."""
 
 
 TokenCounter = Callable[[Parsed], int | None]
@@ -143,7 +141,7 @@ class Gate:
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model = policy.model(parsed.model)
-        if model is None or (model.any_name and not self._catalog.serves(model, parsed.model)):
+        if model is None or (model.any_name and self._catalog.one(policy, parsed.model, tier) is None):
             return Problem(Why.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         exact = parsed.prompt_exact
         counter = self.counters.get(model.name)
@@ -167,16 +165,17 @@ class Gate:
         )
         return Relay(self, client, dialect, head, request_id, parsed, ask)
 
-    def read(self, path: bytes) -> tuple[int, bytes] | Problem:
+    def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
         """The answer to a GET: status and JSON."""
         if path == HEALTH:
             return 200, b'{"status":"ok"}'
         if path == READY:
             return (200, b'{"status":"ready"}') if self.ready else (503, b'{"status":"not ready"}')
+        tier = None if caller is None else caller.tier
         if path == MODELS:
-            return 200, orjson.dumps({"object": "list", "data": self._catalog.listing(self.policy)})
+            return 200, orjson.dumps({"object": "list", "data": self._catalog.listing(self.policy, tier)})
         name = path[len(MODELS) + 1 :].decode("utf-8", "replace")
-        model = self._catalog.one(self.policy, name)
+        model = self._catalog.one(self.policy, unquote(name), tier)
         if model is None:
             return Problem(Why.MODEL_NOT_FOUND, f"The model `{name[:100]}` does not exist.", param="model")
         return 200, orjson.dumps(model)

@@ -92,8 +92,7 @@ class Relay:
         if body is None:
             name = self._parsed.model if model.any_name else model.upstream or model.name
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens, self.ask.tier.caps)
-            if self._parsed.max_tokens is not None and self._parsed.max_tokens != max_tokens:
-                self._extra = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
+            self._extra = self._changes(self._parsed, max_tokens)
         head = upstream_head(upstream.prefixes[self.endpoint], self._head, self.request_id, len(body))
         leg = Leg(self, attempt, upstream, self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name))
         self._legs[attempt] = leg
@@ -193,6 +192,16 @@ class Relay:
             self._committed.line.resume()
 
     # ---- inside
+
+    @staticmethod
+    def _changes(parsed: Parsed, max_tokens: int) -> bytes:
+        """What of the request was not sent as it came."""
+        lines = b""
+        if parsed.max_tokens != max_tokens and parsed.cap_field is not None:
+            lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
+        if parsed.changed:
+            lines += b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode()
+        return lines
 
     def _open(self, first_lines: bytes, leg: Leg, held: list[bytes]) -> None:
         client = self._client

@@ -61,11 +61,32 @@ class Guard:
         self.max_body_bytes = max_body_bytes
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
-        self.connections = 0
+        self._doors: set[FrontDoor] = set()
         self.receiving: Deadline[FrontDoor] = Deadline(receive_timeout_s, lambda door: door.too_slow())
         self.idle: Deadline[FrontDoor] = Deadline(keep_alive_s, lambda door: door.close())
         self.stalled: Deadline[FrontDoor] = Deadline(write_stall_s, lambda door: door.stalled())
         self.lingering: Deadline[FrontDoor] = Deadline(LINGER_S, lambda door: door.abort())
+
+    @property
+    def connections(self) -> int:
+        """Client connections that are open."""
+        return len(self._doors)
+
+    def opened(self, door: FrontDoor) -> bool:
+        """A client has connected; False if there are too many."""
+        self._doors.add(door)
+        return self.max_connections is None or len(self._doors) <= self.max_connections
+
+    def closed(self, door: FrontDoor) -> None:
+        """A client is gone."""
+        self._doors.discard(door)
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            deadline.stop(door)
+
+    def abort_all(self) -> None:
+        """Close every connection at once."""
+        for door in list(self._doors):
+            door.abort()
 
     def sweep(self, now: float) -> None:
         """Act on every deadline that has passed; called every `SWEEP_S`."""
@@ -126,8 +147,7 @@ class FrontDoor(HttpToolsProtocol):
         self.transport = transport
         self.connections.add(self)
         guard = self._guard
-        guard.connections += 1
-        if guard.max_connections is not None and guard.connections > guard.max_connections:
+        if not guard.opened(self):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
@@ -135,10 +155,7 @@ class FrontDoor(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
-        guard = self._guard
-        guard.connections -= 1
-        for deadline in (guard.receiving, guard.idle, guard.stalled, guard.lingering):
-            deadline.stop(self)
+        self._guard.closed(self)
         self._leave(Why.CLIENT_GONE)
         self.parser = None  # type: ignore[assignment]
 
@@ -279,7 +296,7 @@ class FrontDoor(HttpToolsProtocol):
         rid = request_id(self._head.request_id)
         problem = self._problem
         if problem is None and self._endpoint is None:
-            found = gate.read(self._path)
+            found = gate.read(self._path, self._caller)
             if isinstance(found, Problem):
                 problem = found
             else:

@@ -1,0 +1,308 @@
+"""Builds every part of the gateway and joins them; nothing but the sockets and this reads the real clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+
+import uvicorn
+import uvloop
+
+from gateway.core.controller import Controller
+from gateway.core.model import Record
+from gateway.core.rules import Policy
+from gateway.fleet.board import ModelBoard
+from gateway.fleet.watch import FleetWatcher
+from gateway.observe.admin import Done, admin_app
+from gateway.observe.lag import LoopLag
+from gateway.observe.metrics import Metrics
+from gateway.observe.sources import Reload, Sources
+from gateway.policy.builtin import builtin
+from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.exposure import exposure_error
+from gateway.policy.load import load
+from gateway.policy.watch import PolicyWatcher
+from gateway.proxy.driver import Driver
+from gateway.proxy.gate import Gate, TokenCounter
+from gateway.proxy.server import SWEEP_S, Guard
+from gateway.proxy.upstream import Upstreams
+from gateway.settings import Settings
+from gateway.wire.tokens import Tokenizer
+
+log = logging.getLogger("tailgate")
+
+BACKLOG = 4096
+# After the drain deadline, error events have been written; clients that do not take them are cut off after this.
+CLOSE_GRACE_S = 2.0
+
+
+class Listener(uvicorn.Server):
+    """One uvicorn server among several in the process; signals are the process's own affair."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+    @property
+    def port(self) -> int:
+        """The port that it really listens on."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+
+class Gateway:
+    """One gateway process: the API port, the admin port, and everything between them and the replicas.
+
+    `async with Gateway(...)` serves until the block is left, and then drains.
+    """
+
+    def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics(policy)
+        self.upstreams = Upstreams()
+        self.board = ModelBoard(int(time.time()))
+        self.controller = Controller(policy, random.Random(), monotonic())
+        self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
+        self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, self._ended)
+        self.guard = Guard(
+            self.gate,
+            max_body_bytes=settings.max_body_bytes,
+            max_header_bytes=settings.max_header_bytes,
+            receive_timeout_s=settings.receive_timeout_s,
+            keep_alive_s=settings.keep_alive_s,
+            write_stall_s=settings.write_stall_s,
+            max_connections=settings.max_connections,
+        )
+        self.fleet = FleetWatcher(self.driver.observe, self.board, clock=monotonic, random=random.Random())
+        self._policy_path = policy_path
+        self.watcher = (
+            None if policy_path is None else PolicyWatcher(policy_path, policy, self.configure, self._reload_failed)
+        )
+        self._reload = Reload(time.time())
+        self._lag = LoopLag(monotonic, self.metrics.roll)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._apply(policy)
+        self._api = self._listener(
+            _no_app,
+            settings.host,
+            settings.port,
+            http=self.guard.protocol,
+            ssl_certfile=settings.ssl_certfile,
+            ssl_keyfile=settings.ssl_keyfile,
+            timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
+        )
+        token = settings.admin_token
+        self._admin = self._listener(
+            self._admin_app(token.get_secret_value() if token else None),
+            settings.admin_host,
+            settings.admin_port,
+            timeout_graceful_shutdown=1,
+        )
+        self._listeners = [self._api, self._admin]
+        if settings.admin_uds is not None:
+            uds = uvicorn.Config(
+                self._admin_app(None, trusted=True), uds=str(settings.admin_uds), log_config=None, lifespan="off"
+            )
+            self._listeners.append(Listener(uds))
+
+    # ---- policy
+
+    def configure(self, policy: Policy) -> None:
+        """Swap the policy between two requests; those under way keep theirs. Raises `PolicyErrors` to refuse it."""
+        problem = exposure_error(policy, self.settings.host)
+        if problem is not None:
+            raise PolicyErrors([PolicyError(str(self._policy_path), 0, "keys", problem)])
+        self._apply(policy)
+        self._reload = Reload(time.time())
+        log.info("policy generation %d is in force", policy.generation)
+
+    def _apply(self, policy: Policy) -> None:
+        counters: dict[str, TokenCounter] = {
+            model.name: Tokenizer.load(model.tokenizer).count
+            for model in policy.models.values()
+            if model.tokenizer is not None
+        }
+        self.metrics.configure(policy)
+        self.upstreams.configure(policy.pools.values())
+        self.driver.configure(policy)
+        self.fleet.configure(policy)
+        self.gate.counters = counters
+        self.gate.policy = policy
+
+    def _reload_failed(self, errors: PolicyErrors) -> None:
+        self._reload = Reload(time.time(), str(errors))
+        log.error("policy not reloaded, the last good one stays in force:\n%s", errors)
+
+    async def reload(self) -> Done:
+        """Read the policy file again."""
+        if self.watcher is None:
+            return Done(False, "there is no policy file: the built-in policy is in force")
+        if await self.watcher.reload():
+            return Done(True, f"policy generation {self.gate.policy.generation} is in force")
+        return Done(False, self._reload.error)
+
+    # ---- life
+
+    async def __aenter__(self) -> Gateway:
+        tasks = [self.fleet.run(), self._lag.run(), self._sweep()]
+        if self.watcher is not None:
+            tasks.append(self.watcher.run())
+        self._tasks = [asyncio.create_task(task) for task in tasks]
+        self._serving = [asyncio.create_task(listener.serve()) for listener in self._listeners]
+        while not all(listener.started for listener in self._listeners):
+            for serving in self._serving:
+                if serving.done():
+                    await self._close()
+                    serving.result()
+            await asyncio.sleep(0.01)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Stop accepting, let requests finish until the deadline, then end them with an error; then close."""
+        self.gate.draining = True
+        api = self._serving[0]
+        self._api.should_exit = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(self.settings.drain_deadline_s, self.driver.shut)
+        cut = loop.call_later(self.settings.drain_deadline_s + CLOSE_GRACE_S, self.guard.abort_all)
+        await asyncio.wait([api])
+        deadline.cancel()
+        cut.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        for listener in self._listeners:
+            listener.should_exit = True
+        await asyncio.wait(self._serving)
+        await self.fleet.aclose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.driver.close()
+        self.upstreams.close()
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        scheme = "https" if self.settings.ssl_certfile else "http"
+        return f"{scheme}://{_authority(self.settings.host)}:{self._api.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where metrics and state are."""
+        return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
+
+    # ---- parts
+
+    def _listener(self, app: object, host: str, port: int, **options: object) -> Listener:
+        config = uvicorn.Config(
+            app,  # type: ignore[arg-type]
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            interface="asgi3",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            **options,  # type: ignore[arg-type]
+        )
+        return Listener(config)
+
+    def _admin_app(self, token: str | None, trusted: bool = False) -> Callable[..., object]:
+        sources = Sources(
+            version=version("tailgate"),
+            policy=lambda: self.gate.policy,
+            snapshot=lambda: self.controller.snapshot(monotonic()),
+            reload=lambda: self._reload,
+            connections=lambda: self.guard.connections,
+            not_ready=self._not_ready,
+            loop_lag_s=self._lag.read,
+            now=monotonic,
+        )
+        return admin_app(self.metrics, sources, {"reload": self.reload}, token=token, trusted=trusted)
+
+    def _not_ready(self) -> str:
+        if self.gate.draining:
+            return "draining"
+        return "" if self.controller.alive() else "no replica can be reached"
+
+    def _ended(self, record: Record, request_id: str) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "%s %s tier=%s replica=%s e2e=%.3fs",
+                request_id,
+                record.outcome,
+                record.ask.tier.name,
+                record.replica,
+                record.e2e_s,
+            )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = monotonic()
+            self.guard.sweep(now)
+            self.upstreams.sweep(now)
+
+
+async def _no_app(scope: object, receive: object, send: object) -> None:
+    raise AssertionError("requests to the API port never reach an ASGI application")
+
+
+def _authority(host: str) -> str:
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
+    """Run the gateway until SIGTERM or SIGINT; the exit status."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # httpx logs every health check and scrape at this level.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    try:
+        policy = load(policy_path) if policy_path is not None else builtin(replicas)
+    except PolicyErrors as errors:
+        print(errors, file=sys.stderr)
+        return 1
+    problem = exposure_error(policy, settings.host)
+    if problem is not None:
+        print(problem, file=sys.stderr)
+        return 1
+    return uvloop.run(_run(settings, policy, policy_path))
+
+
+async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    async with Gateway(settings, policy, policy_path) as gateway:
+        reloads: set[asyncio.Task[Done]] = set()
+
+        def reload() -> None:
+            task = asyncio.create_task(gateway.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        log.info("API on %s, admin on %s", gateway.url, gateway.admin_url)
+        await stop.wait()
+        log.info("draining: at most %.0f s for requests under way", settings.drain_deadline_s)
+    return 0
