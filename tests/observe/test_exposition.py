@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
@@ -214,3 +215,19 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
 
 async def test_the_page_names_no_key() -> None:
     assert "canary" not in await page(CLASSIC)
+
+
+async def test_the_documentation_lists_each_metric_with_its_type_and_labels() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(tailgate_\w+)` \| (\w+) \| ([\w, ]*?) ?\|", text, re.MULTILINE)
+    documented = {name: (kind, {label for label in labels.split(", ") if label}) for name, kind, labels in rows}
+    suffix = {"counter": "_total", "info": "_info"}
+    shown = {
+        name + suffix.get(family.type, ""): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for name, family in (await families()).items()
+        if name.startswith("tailgate_")
+    }
+    assert documented == shown
