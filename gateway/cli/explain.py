@@ -18,6 +18,7 @@ from gateway.core.rules import Limits, Slo, Timeouts
 from gateway.policy import PolicyErrors, load
 from gateway.policy.units import write_seconds
 from gateway.wire.replies import status_of
+from gateway.wire.tokens import TokenizerError
 
 
 def explain_command(
@@ -47,7 +48,11 @@ def explain_command(
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
-    explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read())
+    try:
+        explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read())
+    except TokenizerError as error:
+        console(stderr=True).print(str(error))
+        raise typer.Exit(2) from None
     if as_json:
         print_json(_finite(asdict(explanation)))
     else:
@@ -83,7 +88,8 @@ def _print(found: Explanation, out: Console) -> None:
     if found.timeouts is not None:
         _line(out, "timeouts", _timeouts(found.timeouts))
     if found.limits is not None:
-        _line(out, "limits", _limits(found.limits), f"this request reserves {found.reserved_tokens} tokens")
+        reserved = found.reserved_tokens
+        _line(out, "limits", _limits(found.limits), f"this request reserves {reserved} tokens" if reserved else "")
     if found.slo is not None:
         _line(out, "slo", _slo(found.slo))
     if found.refusal is not None:

@@ -10,6 +10,7 @@ from gateway.core.model import Ask, Dispatch, Endpoint, Refuse, Why
 from gateway.core.rules import ANONYMOUS, Limits, Model, Policy, Pool, Slo, Tier, Timeouts
 from gateway.policy.keys import hash_of
 from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,15 @@ class Explanation:
     timeouts: Timeouts | None = None
     limits: Limits | None = None
     reserved_tokens: int | None = None
+    """What is taken out of the limit of tokens on arrival; what is not used is given back at the end."""
     slo: Slo | None = None
 
 
 def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
-    """What this request would get from an idle gateway whose replicas are all up and that has learned nothing yet."""
+    """What this request would get from an idle gateway whose replicas are all up and that has learned nothing yet.
+
+    Raises TokenizerError where the model's tokenizer cannot be used.
+    """
     found = _caller(policy, key)
     if isinstance(found, Refusal):
         return Explanation(found)
@@ -109,10 +114,13 @@ def _caller(policy: Policy, key: str | None) -> Caller | Refusal:
 
 def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int) -> Explanation:
     controller = Controller(policy, random.Random(0), 0.0)
-    ask = _ask(policy, caller, tier, model, parsed, body_bytes)
+    exact = parsed.prompt_exact
+    if exact is None and model.tokenizer is not None:
+        exact = Tokenizer.load(model.tokenizer).count(parsed)
+    ask = _ask(policy, caller, tier, model, parsed, exact, body_bytes)
     low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes)
-    if parsed.prompt_exact is not None:
-        low = high = parsed.prompt_exact
+    if exact is not None:
+        low = high = exact
     asked = Asked(
         endpoint=parsed.endpoint,
         model=model.name,
@@ -122,7 +130,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
         prompt_bytes=parsed.prompt_bytes,
         prompt_tokens_low=low,
         prompt_tokens_high=high,
-        prompt_why=_prompt_why(model, parsed),
+        prompt_why=_prompt_why(parsed, exact),
     )
     refusal: Refusal | None = None
     chosen: Pool | None = None
@@ -135,7 +143,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
             chosen = next(p for p in policy.pools.values() if command.replica in (r.name for r in p.replicas))
     pools = tuple(_verdict(pool, chosen, tier, low, high) for pool in _considered(policy, model))
     if chosen is None:
-        return Explanation(refusal, caller, asked, pools)
+        return Explanation(refusal, caller, asked, pools, limits=tier.limits)
     return Explanation(
         refusal=None,
         caller=caller,
@@ -149,7 +157,9 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
     )
 
 
-def _ask(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int) -> Ask:
+def _ask(
+    policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, exact: int | None, body_bytes: int
+) -> Ask:
     return Ask(
         id=1,
         policy=policy,
@@ -159,7 +169,7 @@ def _ask(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parse
         endpoint=parsed.endpoint,
         stream=parsed.stream,
         prompt_bytes=parsed.prompt_bytes,
-        prompt_exact=parsed.prompt_exact,
+        prompt_exact=exact,
         max_tokens=parsed.max_tokens,
         choices=parsed.choices,
         body_bytes=body_bytes,
@@ -174,11 +184,11 @@ def _model_why(model: Model, name: str) -> str:
     return "by its own name" if name == model.name else f"{name} is an alias of it"
 
 
-def _prompt_why(model: Model, parsed: Parsed) -> str:
+def _prompt_why(parsed: Parsed, exact: int | None) -> str:
     if parsed.prompt_exact is not None:
         return "counted: the prompt is given as token ids"
-    if model.tokenizer is not None:
-        return "estimated here; the gateway counts exactly, with the model's tokenizer"
+    if exact is not None:
+        return "counted with the model's tokenizer"
     return "estimated from its bytes, nothing learned yet; the gateway learns the ratio from the replicas' usage"
 
 
@@ -200,7 +210,7 @@ def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int) -
         fits, why = pool is chosen, f"between {low} and {high} tokens, which may be more than its {limit}"
         if fits:
             why += "; nothing longer is left to try"
-    if fits and pool is not chosen:
+    if fits and chosen is not None and pool is not chosen:
         why += "; an earlier pool is taken"
     return PoolVerdict(pool.name, fits, pool is chosen, why)
 

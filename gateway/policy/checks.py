@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
+import orjson
+
 from gateway.core.rules import Metric
 from gateway.policy import units, values
 from gateway.policy.document import Document
@@ -145,8 +147,18 @@ def tokenizers(root: At) -> None:
             continue
         if "\0" in place.data or not (folder / place.data).is_file():
             place.wrong(f"there is no file {place.shown}: write the path of a tokenizer.json, relative to this file")
+        elif not _is_tokenizer(folder / place.data):
+            place.wrong(f"{place.shown} is not a tokenizer.json: it is the file of that name beside a model's weights")
         elif importlib.util.find_spec("tokenizers") is None:
             place.wrong("exact prompt lengths need the extra: pip install 'tailgate[tokenizers]', or remove this")
+
+
+def _is_tokenizer(path: FilePath) -> bool:
+    try:
+        content = orjson.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "model" in content
 
 
 def replicas(root: At) -> None:

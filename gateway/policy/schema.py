@@ -1,11 +1,7 @@
-"""The whole of a policy file.
-
-`python -m gateway.policy.schema` prints the JSON Schema that completes policy files in an editor.
-"""
+"""The whole of a policy file."""
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -14,8 +10,6 @@ from gateway.policy.pools import PoolSection
 from gateway.policy.section import Section, optional, plain
 from gateway.policy.tiers import TierSection
 from gateway.policy.values import ModelName, Name, Sha256, Text
-
-SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 class ModelSection(Section):
@@ -67,13 +61,3 @@ class PolicyFile(Section):
     keys: list[KeySection] = plain([], "Who may use the gateway. Without any key everybody may, on loopback only.")
     defaults: DefaultsSection = plain(DefaultsSection(), "What holds where nothing else is said.")
     listen: ListenSection = plain(ListenSection(), "Who may reach the gateway.")
-
-
-def json_schema() -> str:
-    """The JSON Schema of policy files, as text."""
-    schema = {"$schema": SCHEMA_ID, **PolicyFile.model_json_schema()}
-    return json.dumps(schema, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    print(json_schema(), end="")

@@ -1,0 +1,21 @@
+"""The JSON Schema that completes policy files in an editor.
+
+python -m gateway.policy.json_schema > policies/tailgate.schema.json
+"""
+
+from __future__ import annotations
+
+import json
+
+from gateway.policy.schema import PolicyFile
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> str:
+    """The schema as text, made from the same models that check policy files."""
+    return json.dumps({"$schema": DIALECT, **PolicyFile.model_json_schema()}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    print(json_schema(), end="")
