@@ -70,7 +70,7 @@ class Gateway:
         self.metrics = Metrics(policy)
         self.upstreams = Upstreams()
         self.board = ModelBoard(int(time.time()))
-        self.controller = Controller(policy, random.Random(), monotonic())
+        self.controller = Controller(policy, random.Random())
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
         self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, self._ended)
         self.guard = Guard(

@@ -29,8 +29,10 @@ import math
 
 from gateway.core.admit import Verdict, decide
 from gateway.core.alarms import Alarms
+from gateway.core.deadlines import next_deadline
+from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.ledger import Attempt, Live
-from gateway.core.limits import TenantUse
+from gateway.core.limits import Tenants
 from gateway.core.model import (
     Ask,
     Cancel,
@@ -46,16 +48,15 @@ from gateway.core.model import (
     Sample,
     Why,
 )
+from gateway.core.place import place
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.retry import RETRYABLE, RetryBudget
-from gateway.core.rules import Policy, Timeouts
-from gateway.core.snapshot import LimitView, ReplicaState, Snapshot
+from gateway.core.rules import Policy
+from gateway.core.snapshot import LimitView, Snapshot
 
-# The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
-PROGRESS_EVERY_S = 0.25
-DEFAULT_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0
+BREAKERS = -1  # the alarm of all open breakers; requests have keys above zero
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
 FAILURES: dict[End, Why] = {
@@ -71,19 +72,17 @@ FAILURES: dict[End, Why] = {
 class Controller:
     """All decisions about one gateway's requests. `share` (0-1] of every tenant limit is this process's own."""
 
-    def __init__(self, policy: Policy, random: Random, now: float, share: float = 1.0) -> None:
+    def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
         self._random = random
-        self._share = share
         self._alarms = Alarms()
         self._live: dict[int, Live] = {}
         self._attempts: dict[int, Attempt] = {}
-        self._pools: dict[str, PoolNow] = {}
-        self._uses: dict[tuple[str, str], TenantUse] = {}
+        self._fleet = Fleet(policy)
+        self._tenants = Tenants(share)
         self._retries = RetryBudget()
         self._next_attempt = 0
         self.prompts = PromptEstimator()
         self.policy = policy
-        self.configure(policy, now)
 
     # ---- what happens to requests
 
@@ -92,7 +91,7 @@ class Controller:
         live = Live(ask)
         self._live[ask.id] = live
         out: list[Command] = []
-        pool = self._choose_pool(live, out, now)
+        pool = self._place(live, out, now)
         if pool is None or not self._reserve(live, out, now):
             return out
         live.pool = pool
@@ -125,7 +124,7 @@ class Controller:
         return self._commit(attempt)
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        """`tokens` so far, the latest at `now`. Called at most every `PROGRESS_EVERY_S` per attempt."""
+        """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
         attempt = self._attempts[attempt_id]
         attempt.tokens = tokens
         attempt.last_at = now
@@ -141,10 +140,8 @@ class Controller:
             pool.prefilled(replica, attempt.prompt_tokens)
         pool.free(replica, live.ask.tier.name)
         pool.drain.departed(bool(pool.room), now)
-        state = replica.breaker.state
-        replica.breaker.ended(finish.end, pool.spec.health, now)
-        if replica.breaker.state is not state:
-            self._breaker_moved(replica, now)
+        if self._fleet.ended(replica, finish.end, now):
+            self._arm_breakers(pool, now)
         out: list[Command] = []
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)
@@ -174,40 +171,20 @@ class Controller:
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """A health check, a scrape or a model list of a replica was answered, or failed."""
-        replica = self._find(replica_name)
-        if replica is None:
-            return []
         out: list[Command] = []
-        pool = replica.pool
-        if sample.context_tokens is not None:
-            pool.context_tokens = sample.context_tokens
-        if sample.waiting is not None or sample.running is not None:
-            replica.sample, replica.sample_at = sample, now
-        if sample.healthy is not None:
-            state = replica.breaker.state
-            replica.breaker.checked(sample.healthy, pool.spec.health, now)
-            if replica.breaker.state is not state:
-                self._breaker_moved(replica, now)
-                self._pump(pool, out, now)
+        replica = self._fleet.replica(replica_name)
+        if replica is not None and self._fleet.observe(replica, sample, now):
+            self._arm_breakers(replica.pool, now)
+            self._pump(replica.pool, out, now)
         return out
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
         """Take on a policy. What is learned stays; requests under way keep the policy they arrived under."""
         self.policy = policy
-        old, self._pools = self._pools, {}
-        for name, spec in policy.pools.items():
-            pool = old.pop(name, None)
-            if pool is None:
-                pool = PoolNow(spec)
-            else:
-                pool.configure(spec)
-            self._pools[name] = pool
-        for (_, tier_name), use in self._uses.items():
-            tier = policy.tiers.get(tier_name)
-            if tier is not None:
-                use.configure(tier.limits, self._share, now)
+        self._fleet.configure(policy)
+        self._tenants.configure(policy.tiers, now)
         out: list[Command] = []
-        for pool in self._pools.values():
+        for pool in self._fleet:
             self._pump(pool, out, now)
         return out
 
@@ -221,81 +198,59 @@ class Controller:
         """Act on every deadline that has passed."""
         out: list[Command] = []
         for key in self._alarms.due(now):
-            if key < 0:
-                self._cool(now, out)
+            if key == BREAKERS:
+                self._cool(out, now)
+                continue
+            live = self._live[key]
+            at, why = next_deadline(live)
+            if at > now:
+                self._alarms.set(key, at)
             else:
-                live = self._live[key]
-                why = self._passed(live, now)
-                if why is None:
-                    self._arm(live)
-                else:
-                    self._abandon(live, Outcome.TIMEOUT, why, out, now)
+                self._abandon(live, Outcome.TIMEOUT, why, out, now)
         return out
 
     # ---- reading
 
     def limits_of(self, tenant: str, tier: str, now: float) -> LimitView | None:
         """What the tenant has left, for `x-ratelimit-*`; None before its first request."""
-        use = self._uses.get((tenant, tier))
-        return None if use is None else use.view(now)
+        return self._tenants.view(tenant, tier, now)
 
     def alive(self) -> bool:
         """Whether any pool has a replica that may be sent to."""
-        return any(pool.alive for pool in self._pools.values())
+        return self._fleet.alive
 
     def snapshot(self, now: float) -> Snapshot:
         """A copy of everything, for people and gauges."""
         return Snapshot(
             generation=self.policy.generation,
-            pools=tuple(pool.view(now) for pool in self._pools.values()),
-            tenants=tuple(use.view(now) for use in self._uses.values()),
+            pools=tuple(pool.view(now) for pool in self._fleet),
+            tenants=self._tenants.views(now),
         )
 
     # ---- arriving
 
-    def _choose_pool(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
-        """The first pool of the route that takes this length and has a replica; else None, refused."""
+    def _place(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
+        """The pool that will serve the request; None, refused, if there is none."""
         ask = live.ask
-        route = ask.policy.route(ask.model, ask.tier)
-        if not route:
-            detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
-            self._refuse(live, Outcome.INVALID, Why.FORBIDDEN_MODEL, out, now, detail=detail)
-            return None
         if ask.prompt_exact is not None:
             low = high = ask.prompt_exact
         else:
             low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes)
         live.prompt_tokens = high
-        fitting = [p for p in route if p.max_prompt_tokens is None or high <= p.max_prompt_tokens]
-        if not fitting:
-            # The high estimate overcounts most prompts: refuse only what cannot fit even by the low one.
-            longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
-            limit = longest.max_prompt_tokens
-            if limit is not None and low > limit:
-                about = "has" if ask.prompt_exact is not None else "has at least"
-                detail = f"the prompt {about} {low} tokens; the longest prompt this model serves is {limit} tokens"
-                self._refuse(live, Outcome.INVALID, Why.CONTEXT_LENGTH, out, now, detail=detail)
-                return None
-            fitting = [longest]
-        for spec in fitting:
-            pool = self._pools.get(spec.name)
-            if pool is not None and pool.alive:
-                return pool
-        self._refuse(live, Outcome.REFUSED, Why.NO_REPLICAS, out, now, self._cools_in_s(fitting[0].name, now))
+        found = place(ask, low, high, self._fleet, now)
+        if isinstance(found, PoolNow):
+            return found
+        wait_s = None if found.retry_after_s is None else self._jittered(found.retry_after_s)
+        self._refuse(live, found.outcome, found.why, out, now, wait_s, found.detail)
         return None
 
     def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
         """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
         ask = live.ask
         caps = ask.tier.caps
-        live.max_tokens = min(
-            caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens, caps.max_tokens_limit
-        )
-        key = (ask.tenant, ask.tier.name)
-        use = self._uses.get(key)
-        if use is None:
-            use = self._uses[key] = TenantUse(ask.tenant, ask.tier.name)
-            use.configure(ask.tier.limits, self._share, now)
+        wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
+        live.max_tokens = min(wanted, caps.max_tokens_limit)
+        use = self._tenants.of(ask.tenant, ask.tier, now)
         tokens = live.prompt_tokens + live.max_tokens * ask.choices
         exceeded = use.check(tokens, now)
         if exceeded is not None:
@@ -451,76 +406,28 @@ class Controller:
             live.waiting = False
             live.pool.room.remove(live)
 
-    # ---- deadlines
-
-    def _deadline(self, live: Live) -> tuple[float, Why]:
-        """The next deadline of a request, and what it means when it passes."""
-        ask = live.ask
-        timeouts = self._timeouts(live)
-        best, why = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT
-        if live.waiting:
-            at, phase = ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT
-        elif ask.stream and live.open and live.open[-1].sent_at is not None:
-            attempt = live.committed or live.open[-1]
-            if attempt.first_at is None:
-                at, phase = live.open[-1].sent_at + timeouts.ttft_s, Why.TTFT_TIMEOUT
-            else:
-                at, phase = attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Why.IDLE_TIMEOUT
-        else:
-            return best, why
-        return (at, phase) if at < best else (best, why)
-
-    def _timeouts(self, live: Live) -> Timeouts:
-        own = live.ask.tier.timeouts
-        return own if live.pool is None else own.narrowed(live.pool.spec.timeouts)
+    # ---- alarms
 
     def _arm(self, live: Live) -> None:
-        self._alarms.set(live.ask.id, self._deadline(live)[0])
+        self._alarms.set(live.ask.id, next_deadline(live)[0])
 
-    def _passed(self, live: Live, now: float) -> Why | None:
-        at, why = self._deadline(live)
-        return why if at <= now else None
+    def _arm_breakers(self, pool: PoolNow, now: float) -> None:
+        self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), now + pool.spec.health.open_s))
 
-    # ---- replicas
-
-    def _find(self, name: str) -> Replica | None:
-        for pool in self._pools.values():
-            replica = pool.replicas.get(name)
-            if replica is not None:
-                return replica
-        return None
-
-    def _breaker_moved(self, replica: Replica, now: float) -> None:
-        pool = replica.pool
-        pool.refresh()
-        if replica.breaker.state is ReplicaState.DOWN:
-            self._alarms.set(-1, min(self._alarms.at(-1), now + pool.spec.health.open_s))
-
-    def _cool(self, now: float, out: list[Command]) -> None:
-        """Let open breakers whose time is up try again, and set the alarm for the others."""
-        next_s = math.inf
-        for pool in self._pools.values():
-            health = pool.spec.health
-            for replica in pool.replicas.values():
-                replica.breaker.cooled(health, now)
-                if replica.breaker.state is ReplicaState.DOWN:
-                    next_s = min(next_s, replica.breaker.cools_in_s(health, now))
-            pool.refresh()
+    def _cool(self, out: list[Command], now: float) -> None:
+        """Let open breakers whose time is up try again, and come back for the others."""
+        self._alarms.set(BREAKERS, now + self._fleet.cool(now))
+        for pool in self._fleet:
             self._pump(pool, out, now)
-        if next_s < math.inf:
-            self._alarms.set(-1, now + next_s)
 
     # ---- when to come back
 
     def _drains_in_s(self, pool: PoolNow, live: Live) -> float:
-        """Predicted seconds until a request like this would get a slot, jittered lest a crowd return at once."""
+        """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
-        wait_s = DEFAULT_RETRY_AFTER_S if not rate else (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate
-        return min(MAX_RETRY_AFTER_S, max(0.05, wait_s) * (0.5 + self._random.random()))
+        wait_s = (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        return self._jittered(min(MAX_RETRY_AFTER_S, wait_s))
 
-    def _cools_in_s(self, pool_name: str, now: float) -> float:
-        pool = self._pools.get(pool_name)
-        if pool is None or not pool.replicas:
-            return DEFAULT_RETRY_AFTER_S
-        soonest = min(r.breaker.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
-        return max(DEFAULT_RETRY_AFTER_S, soonest) * (0.5 + self._random.random())
+    def _jittered(self, wait_s: float) -> float:
+        """Spread over half to one and a half times, lest a crowd that was sent away return at once."""
+        return wait_s * (0.5 + self._random.random())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.core.model import Why
-from gateway.core.rules import Limits
+from gateway.core.rules import Limits, Tier
 from gateway.core.snapshot import LimitView
 
 
@@ -114,6 +115,37 @@ class TenantUse:
             concurrency_limit=self.limits.concurrency,
             in_flight=self.in_flight,
         )
+
+
+class Tenants:
+    """The use of every tenant, by tenant and tier. `share` (0-1] of each limit is this process's own."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._uses: dict[tuple[str, str], TenantUse] = {}
+
+    def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
+        """The use of one tenant in one tier; it begins with nothing used."""
+        use = self._uses.get((tenant, tier.name))
+        if use is None:
+            use = self._uses[tenant, tier.name] = TenantUse(tenant, tier.name)
+            use.configure(tier.limits, self._share, now)
+        return use
+
+    def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
+        """Take on the limits of a policy; use so far is kept."""
+        for (_, name), use in self._uses.items():
+            if name in tiers:
+                use.configure(tiers[name].limits, self._share, now)
+
+    def view(self, tenant: str, tier: str, now: float) -> LimitView | None:
+        """What the tenant has left; None before its first request."""
+        use = self._uses.get((tenant, tier))
+        return None if use is None else use.view(now)
+
+    def views(self, now: float) -> tuple[LimitView, ...]:
+        """What every tenant has left."""
+        return tuple(use.view(now) for use in self._uses.values())
 
 
 def _read(bucket: TokenBucket | None, now: float) -> tuple[float | None, float | None, float | None]:

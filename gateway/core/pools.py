@@ -17,6 +17,7 @@ class Replica:
 
     __slots__ = (
         "breaker",
+        "context_tokens",
         "in_flight",
         "pool",
         "retired",
@@ -33,6 +34,7 @@ class Replica:
         self.in_flight = 0
         self.unprefilled_tokens = 0
         self.retired = False
+        self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
@@ -88,6 +90,8 @@ class PoolNow:
     def refresh(self) -> None:
         """Recount what depends on which replicas are up. Called when one changes, never per request."""
         self._open = [r for r in self.replicas.values() if r.breaker.state is not ReplicaState.DOWN]
+        known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
+        self.context_tokens = min(known, default=None)
         per_replica = self.spec.slots
         self._slots = math.inf if per_replica is None else per_replica * len(self._open)
         self._reserved = (

@@ -6,7 +6,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway.core.controller import PROGRESS_EVERY_S
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import End, Finish
 from gateway.proxy.driver import Gaps
 from gateway.proxy.upstream import Line, Upstream

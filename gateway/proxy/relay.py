@@ -41,6 +41,7 @@ class Relay:
         "_client",
         "_committed",
         "_dialect",
+        "_dispatched_at",
         "_extra",
         "_gate",
         "_head",
@@ -76,6 +77,7 @@ class Relay:
         self._legs: dict[int, Leg] = {}
         self._committed: Leg | None = None
         self._paused = False
+        self._dispatched_at = 0.0
         self._extra = b""
 
     # ---- commands
@@ -87,6 +89,7 @@ class Relay:
             self.driver.finish(attempt, Finish(End.UNREACHABLE), "", replica)
             return
         assert self._parsed is not None
+        self._dispatched_at = self._dispatched_at or monotonic()
         model: Model = self.ask.model
         body = self._bodies.get(max_tokens)
         if body is None:
@@ -230,7 +233,8 @@ class Relay:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
         ask = self.ask
         spec = leg.upstream.spec
-        waited_ms = (monotonic() - ask.body_at) * 1000.0
+        queue_ms = (self._dispatched_at - ask.body_at) * 1000.0
+        replica_ms = (monotonic() - self._dispatched_at) * 1000.0
         tier: Tier = ask.tier
         return b"".join(
             (
@@ -241,7 +245,7 @@ class Relay:
                     spec.name.encode(),
                     tier.name.encode(),
                 ),
-                b"server-timing: first;dur=%.1f\r\n" % waited_ms,
+                b"server-timing: queue;dur=%.2f, replica;dur=%.2f\r\n" % (queue_ms, replica_ms),
                 self._extra,
                 self._limit_lines(),
             )

@@ -1,0 +1,49 @@
+# tailgate: every target works on a fresh clone with nothing but python3 (>= 3.11, with venv) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup run test lint bench test-vllm lock schema clean
+
+help:  ## What there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Just .venv, with .venv/bin/tailgate
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tailgate needs Python >= 3.11; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "installing into $(VENV) (hash-locked; about a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+run: $(STAMP)  ## Four emulated replicas and the gateway in front of them, until Ctrl-C
+	@$(BIN)/python -m loadtests.demo
+
+test: $(STAMP)  ## Every test
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(STAMP)  ## Style, types, and who may import whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(STAMP)  ## CPU per request and per chunk against other proxies, as ratios in one run
+	@$(BIN)/python -m loadtests.bench --json bench.json
+
+test-vllm: $(STAMP)  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
+	@test -n "$(URL)" || { echo "say where the engine is: make test-vllm URL=http://127.0.0.1:8000"; exit 2; }
+	@TAILGATE_TEST_ENGINE=$(URL) $(BIN)/python -m pytest tests/engine -v
+
+lock:  ## Pin every dependency again, with hashes
+	uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --upgrade --quiet --custom-compile-command "make lock" -o requirements.lock
+	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --python-version 3.11 --upgrade --quiet --custom-compile-command "make lock" -o requirements-dev.lock
+
+schema: $(STAMP)  ## Write the JSON Schema of policy files again
+	@$(BIN)/python -m gateway.policy.schema > policies/tailgate.schema.json
+
+clean:  ## Remove what was installed and built
+	rm -rf $(VENV) build dist .bench bench.json

@@ -1,0 +1,33 @@
+"""When a request has waited long enough, in each of its phases."""
+
+from __future__ import annotations
+
+from gateway.core.ledger import Live
+from gateway.core.model import Why
+
+# The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
+PROGRESS_EVERY_S = 0.25
+
+
+def next_deadline(live: Live) -> tuple[float, Why]:
+    """The earliest deadline of a request in the state it is in, and what it means when it passes.
+
+    `queue` counts from body complete while the request waits; `ttft` from sent until the first content token, of
+    streamed answers only, since of the others no token can be seen; `idle` from the last progress after that; `total`
+    from head received, always.
+    """
+    ask = live.ask
+    timeouts = ask.tier.timeouts
+    if live.pool is not None:
+        timeouts = timeouts.narrowed(live.pool.spec.timeouts)
+    total = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT
+    if live.waiting:
+        return min(total, (ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT))
+    if not ask.stream or not live.open:
+        return total
+    attempt = live.committed or live.open[-1]
+    if attempt.first_at is not None:
+        return min(total, (attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Why.IDLE_TIMEOUT))
+    if attempt.sent_at is not None:
+        return min(total, (attempt.sent_at + timeouts.ttft_s, Why.TTFT_TIMEOUT))
+    return total

@@ -1,0 +1,98 @@
+"""All pools of the policy in force, and the breakers of their replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gateway.core.model import End, Sample
+from gateway.core.pools import PoolNow, Replica
+from gateway.core.rules import Policy
+from gateway.core.snapshot import ReplicaState
+
+DEFAULT_RETRY_AFTER_S = 1.0
+
+
+class Fleet:
+    """Pools by name. What is known of a pool or replica outlives a reload that keeps its name."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._pools: dict[str, PoolNow] = {}
+        self.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Take on the pools of a policy. One that is gone lives on in the requests that it still serves."""
+        old, self._pools = self._pools, {}
+        for name, spec in policy.pools.items():
+            pool = old.get(name)
+            if pool is None:
+                pool = PoolNow(spec)
+            else:
+                pool.configure(spec)
+            self._pools[name] = pool
+
+    def __iter__(self) -> Iterator[PoolNow]:
+        return iter(self._pools.values())
+
+    def pool(self, name: str) -> PoolNow | None:
+        """The pool of this name; None if the policy has none any more."""
+        return self._pools.get(name)
+
+    def replica(self, name: str) -> Replica | None:
+        """The replica of this name; None if the policy has none any more."""
+        for pool in self._pools.values():
+            replica = pool.replicas.get(name)
+            if replica is not None:
+                return replica
+        return None
+
+    @property
+    def alive(self) -> bool:
+        """Whether any pool has a replica that may be sent to."""
+        return any(pool.alive for pool in self._pools.values())
+
+    def ended(self, replica: Replica, end: End, now: float) -> bool:
+        """An attempt at `replica` ended; True if its breaker moved."""
+        state = replica.breaker.state
+        replica.breaker.ended(end, replica.pool.spec.health, now)
+        return self._moved(replica, state)
+
+    def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
+        """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""
+        if sample.context_tokens is not None:
+            replica.context_tokens = sample.context_tokens
+            replica.pool.refresh()
+        if sample.waiting is not None or sample.running is not None:
+            replica.sample, replica.sample_at = sample, now
+        if sample.healthy is None:
+            return False
+        state = replica.breaker.state
+        replica.breaker.checked(sample.healthy, replica.pool.spec.health, now)
+        return self._moved(replica, state)
+
+    def cool(self, now: float) -> float:
+        """Let open breakers whose time is up try again; seconds until the next one may, inf if none is open."""
+        soonest_s = math.inf
+        for pool in self._pools.values():
+            health = pool.spec.health
+            for replica in pool.replicas.values():
+                replica.breaker.cooled(health, now)
+                if replica.breaker.state is ReplicaState.DOWN:
+                    soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
+            pool.refresh()
+        return soonest_s
+
+    def cools_in_s(self, pool_name: str, now: float) -> float:
+        """Seconds until a pool without replicas may have one again; at least `DEFAULT_RETRY_AFTER_S`."""
+        pool = self._pools.get(pool_name)
+        if pool is None or not pool.replicas:
+            return DEFAULT_RETRY_AFTER_S
+        soonest_s = min(r.breaker.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
+        return max(DEFAULT_RETRY_AFTER_S, soonest_s)
+
+    @staticmethod
+    def _moved(replica: Replica, before: ReplicaState) -> bool:
+        if replica.breaker.state is before:
+            return False
+        replica.pool.refresh()
+        return True

@@ -1,0 +1,47 @@
+"""Which pool serves a request, and what no pool ever could."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gateway.core.fleet import Fleet
+from gateway.core.model import Ask, Outcome, Why
+from gateway.core.pools import PoolNow
+from gateway.core.rules import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """No pool takes the request, whatever the load; or all that would are down, for about `retry_after_s`."""
+
+    outcome: Outcome
+    why: Why
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
+def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | Impossible:
+    """The first pool of the route that takes a prompt of `high` tokens and has a replica that may be sent to.
+
+    `high` overcounts most prompts, so one that fits nowhere by it still goes to the longest pool, whose engine
+    counts exactly; refused is only what cannot fit even by `low`.
+    """
+    route = ask.policy.route(ask.model, ask.tier)
+    if not route:
+        detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
+        return Impossible(Outcome.INVALID, Why.FORBIDDEN_MODEL, detail)
+    fitting: tuple[Pool, ...] = tuple(p for p in route if p.max_prompt_tokens is None or high <= p.max_prompt_tokens)
+    if not fitting:
+        longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
+        limit = longest.max_prompt_tokens
+        if limit is not None and low > limit:
+            has = "has" if low == high else "has at least"
+            detail = f"the prompt {has} {low} tokens; the longest prompt this model serves is {limit} tokens"
+            return Impossible(Outcome.INVALID, Why.CONTEXT_LENGTH, detail)
+        fitting = (longest,)
+    for spec in fitting:
+        pool = fleet.pool(spec.name)
+        if pool is not None and pool.alive:
+            return pool
+    return Impossible(Outcome.REFUSED, Why.NO_REPLICAS, retry_after_s=fleet.cools_in_s(fitting[0].name, now))
