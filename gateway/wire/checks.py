@@ -15,9 +15,11 @@ from gateway.core.rules import Caps
 MAX_INT = 2**53
 """Above this a JSON reader that uses doubles, such as JavaScript's, no longer sees the same number."""
 MAX_MODEL_CHARS = 256
+MAX_WORD_CHARS = 64
 MAX_STOPS = 4
 """OpenAI's limit, and vLLM's own unless VLLM_MAX_STOP_STRINGS is raised there."""
 MAX_STOP_CHARS = 256
+MAX_FLAGS = 16
 MAX_ENTRIES = 1024
 """Of lists and maps that the engine works through for every token: logit_bias, bad_words and the like."""
 
@@ -90,6 +92,13 @@ def string(value: Any, field: str, caps: Caps) -> Any:
     raise wrong_type(field, "a string", value)
 
 
+def word(value: Any, field: str, caps: Caps) -> Any:
+    """A string that stands for a choice: templates write it out, so it is no place for text."""
+    if len(string(value, field, caps)) > MAX_WORD_CHARS:
+        raise BadRequest(field, f"must be at most {MAX_WORD_CHARS} characters long")
+    return value
+
+
 def mapping(value: Any, field: str, caps: Caps) -> Any:
     """Any object."""
     if type(value) is dict:
@@ -122,7 +131,7 @@ def short(value: Any, field: str, caps: Caps) -> Any:
 
 
 def model_name(value: Any, field: str, caps: Caps) -> Any:
-    """A name that is fit for a header and a log line."""
+    """A name that is fit for a log line."""
     if type(value) is not str:
         raise wrong_type(field, "a string", value)
     if not value:
@@ -130,16 +139,6 @@ def model_name(value: Any, field: str, caps: Caps) -> Any:
     if len(value) > MAX_MODEL_CHARS or not value.isprintable():
         raise BadRequest(field, f"must be at most {MAX_MODEL_CHARS} printable characters")
     return value
-
-
-def output_cap(value: Any, field: str, caps: Caps) -> Any:
-    """A number of output tokens; what exceeds the tier's limit is clamped, which does not change the answer's shape."""
-    return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
-
-
-def min_tokens(value: Any, field: str, caps: Caps) -> Any:
-    """Clamped to what the request may generate."""
-    return min(integer(value, field, 0, MAX_INT), caps.max_tokens_limit)
 
 
 def positive(value: Any, field: str, caps: Caps) -> Any:
@@ -150,73 +149,6 @@ def positive(value: Any, field: str, caps: Caps) -> Any:
 def truncation(value: Any, field: str, caps: Caps) -> Any:
     """A number of prompt tokens to keep; -1 is vLLM's word for as many as fit."""
     return integer(value, field, -1, MAX_INT)
-
-
-def choices(value: Any, field: str, caps: Caps) -> Any:
-    """`n`: refused over the bound, since fewer choices would be another answer."""
-    return integer(value, field, 1, caps.n, " for this tier")
-
-
-def best_of(value: Any, field: str, caps: Caps) -> Any:
-    """`best_of`: generates as many sequences as it says."""
-    return integer(value, field, 1, caps.best_of, " for this tier")
-
-
-def log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """`logprobs` is a flag in chat; log-probabilities may be forbidden as a whole."""
-    if value is True and caps.top_logprobs == 0:
-        raise BadRequest(field, "log-probabilities are not available for this tier")
-    return boolean(value, field, caps)
-
-
-def top_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """How many log-probabilities for each token; vLLM's -1, the whole vocabulary, is below the bound."""
-    if caps.top_logprobs == 0 and value != 0:
-        raise BadRequest(field, "log-probabilities are not available for this tier")
-    return integer(value, field, 0, caps.top_logprobs, " for this tier")
-
-
-def completion_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """`logprobs` of completions is a count; 0 still asks for the chosen token's."""
-    if caps.top_logprobs == 0:
-        raise BadRequest(field, "log-probabilities are not available for this tier")
-    return integer(value, field, 0, caps.top_logprobs, " for this tier")
-
-
-def prompt_log_probs(value: Any, field: str, caps: Caps) -> Any:
-    """Log-probabilities of the prompt: 0 still computes one for each token of it."""
-    if caps.prompt_logprobs == 0:
-        raise BadRequest(field, "log-probabilities of the prompt are not available for this tier")
-    return integer(value, field, 0, caps.prompt_logprobs, " for this tier")
-
-
-def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's fixed set of token ids to give log-probabilities for, bounded as their number is."""
-    if len(array(value, field, caps)) > caps.top_logprobs:
-        raise BadRequest(field, f"must have at most {caps.top_logprobs} entries for this tier")
-    return value
-
-
-def thinking_budget(value: Any, field: str, caps: Caps) -> Any:
-    """vLLM's thinking_token_budget. -1 is no bound of its own: the cap on output is the bound then."""
-    budget = integer(value, field, -1, MAX_INT)
-    return None if budget < 0 else min(budget, caps.max_tokens_limit)
-
-
-def thinking(value: Any, field: str, caps: Caps) -> Any:
-    """Anthropic's `thinking`; its budget is bounded when the output cap is known."""
-    if type(value) is not dict:
-        raise wrong_type(field, "an object", value)
-    if "budget_tokens" in value:
-        integer(value["budget_tokens"], f"{field}.budget_tokens", 1, MAX_INT)
-    return only(value, ("type", "budget_tokens", "display"))
-
-
-def reasoning(value: Any, field: str, caps: Caps) -> Any:
-    """`reasoning` of the Responses API, of which engines read the effort and the summary."""
-    if type(value) is not dict:
-        raise wrong_type(field, "an object", value)
-    return only(value, ("effort", "summary", "generate_summary"))
 
 
 def template_options(value: Any, field: str, caps: Caps) -> Any:
@@ -240,6 +172,8 @@ def stream_options(value: Any, field: str, caps: Caps) -> Any:
     """Which extras a stream carries: flags, every one."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
+    if len(value) > MAX_FLAGS:
+        raise BadRequest(field, f"must have at most {MAX_FLAGS} fields")
     for name, flag in value.items():
         if flag is not None:
             boolean(flag, f"{field}.{name[:64]}", caps)
@@ -295,11 +229,3 @@ def client_tools(value: Any, field: str, caps: Caps) -> Any:
         if tool.get("type") not in ("function", "custom"):
             raise BadRequest(f"{field}[{i}].type", "only 'function' and 'custom' tools are served")
     return value
-
-
-def includes(value: Any, field: str, caps: Caps) -> Any:
-    """Extras of a Responses answer."""
-    wanted = array(value, field, caps)
-    if caps.top_logprobs == 0 and "message.output_text.logprobs" in wanted:
-        raise BadRequest(field, "log-probabilities are not available for this tier")
-    return wanted

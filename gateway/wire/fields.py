@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire import checks, prompt
+from gateway.wire import bounds, checks, prompt
 from gateway.wire.checks import Check
 
 
@@ -65,24 +65,25 @@ _GENERATION = {
     **_all(checks.short, "logit_bias stop_token_ids bad_words allowed_token_ids"),
     "stream_options": checks.stream_options,
     "stop": checks.stops,
-    "n": checks.choices,
-    "min_tokens": checks.min_tokens,
-    "prompt_logprobs": checks.prompt_log_probs,
-    "logprob_token_ids": checks.log_prob_ids,
-    "thinking_token_budget": checks.thinking_budget,
+    "n": bounds.choices,
+    "min_tokens": bounds.min_tokens,
+    "prompt_logprobs": bounds.prompt_log_probs,
+    "logprob_token_ids": bounds.log_prob_ids,
+    "thinking_token_budget": bounds.thinking_budget,
     "truncate_prompt_tokens": checks.truncation,
-    "max_tokens": checks.output_cap,
+    "max_tokens": bounds.output_cap,
 }
 CHAT: dict[str, Check] = {
     **_GENERATION,
     # `echo` would make vLLM compute log-probabilities of the whole prompt.
     **_all(STRIP, "best_of echo store return_prompt_text"),
-    **_all(ALLOW, "messages tool_choice parallel_tool_calls function_call reasoning_effort include_reasoning"),
-    **_all(ALLOW, "verbosity separate_reasoning stream_reasoning"),
+    **_all(ALLOW, "messages tool_choice parallel_tool_calls function_call include_reasoning"),
+    **_all(ALLOW, "separate_reasoning stream_reasoning"),
+    **_all(checks.word, "reasoning_effort verbosity"),
     **_all(checks.objects, "tools functions documents"),
-    "max_completion_tokens": checks.output_cap,
-    "logprobs": checks.log_probs,
-    "top_logprobs": checks.top_log_probs,
+    "max_completion_tokens": bounds.output_cap,
+    "logprobs": bounds.log_probs,
+    "top_logprobs": bounds.top_log_probs,
     "chat_template_kwargs": checks.template_options,
 }
 COMPLETIONS: dict[str, Check] = {
@@ -90,8 +91,8 @@ COMPLETIONS: dict[str, Check] = {
     "prompt": ALLOW,
     "suffix": checks.string,
     "echo": checks.boolean,
-    "best_of": checks.best_of,
-    "logprobs": checks.completion_log_probs,
+    "best_of": bounds.best_of,
+    "logprobs": bounds.completion_log_probs,
 }
 EMBEDDINGS: dict[str, Check] = {
     **_STRIPPED,
@@ -115,12 +116,12 @@ RESPONSES: dict[str, Check] = {
     "store": checks.unstored,
     "tools": checks.client_tools,
     "text": checks.mapping,
-    "include": checks.includes,
-    "reasoning": checks.reasoning,
+    "include": bounds.includes,
+    "reasoning": bounds.reasoning,
     "stream_options": checks.stream_options,
     "stop": checks.stops,
-    "top_logprobs": checks.top_log_probs,
-    "max_output_tokens": checks.output_cap,
+    "top_logprobs": bounds.top_log_probs,
+    "max_output_tokens": bounds.output_cap,
     "chat_template_kwargs": checks.template_options,
 }
 MESSAGES: dict[str, Check] = {
@@ -130,9 +131,9 @@ MESSAGES: dict[str, Check] = {
     "stream": checks.boolean,
     **_all(ALLOW, "messages metadata output_config system temperature tool_choice top_k top_p"),
     "tools": checks.objects,
-    "thinking": checks.thinking,
+    "thinking": bounds.thinking,
     "stop_sequences": checks.stop_list,
-    "max_tokens": checks.output_cap,
+    "max_tokens": bounds.output_cap,
     "chat_template_kwargs": checks.template_options,
 }
 

@@ -20,6 +20,7 @@ from gateway.wire.fields import ALLOW, SHAPES, STRIP, Shape
 
 __all__ = ["BadRequest", "Parsed", "parse", "render"]
 
+MAX_FIELDS = 256
 MAX_REPORTED = 16
 MIN_THINKING_BUDGET = 1024
 """Anthropic's smallest budget_tokens; vLLM refuses less."""
@@ -90,9 +91,9 @@ def _finish(
     if options is not None and not stream:
         raise BadRequest("stream_options", "is only allowed when 'stream' is true")
     wants_usage = bool(options and options.get("include_usage"))
-    if options and shape.usage:
-        extras = options.keys() - {"include_usage", "continuous_usage_stats"}
-        changed.extend(f"stream_options.{name}" for name in extras)
+    if options:
+        known = _USAGE_ALWAYS if shape.usage else ()
+        changed.extend(f"stream_options.{name}" for name in options if name not in known)
         if wants_usage and options.get("continuous_usage_stats"):
             fields["stream_options"] = _USAGE_ALWAYS
     asked, cap_field = None, None
@@ -165,6 +166,8 @@ def _load(body: bytes) -> dict[str, Any]:
         raise BadRequest(None, "the body is nested too deeply", None) from None
     if type(document) is not dict:
         raise BadRequest(None, f"the body must be a JSON object, not {kind(document)}", None)
+    if len(document) > MAX_FIELDS:
+        raise BadRequest(None, f"the body has more than {MAX_FIELDS} fields", None)
     return document
 
 

@@ -1,0 +1,96 @@
+"""Fields that cost: checkers that hold them against the caps of the tier.
+
+What only shortens the answer is clamped; what would change its shape is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.rules import Caps
+from gateway.wire.checks import MAX_INT, BadRequest, array, boolean, integer, only, wrong_type
+
+
+def output_cap(value: Any, field: str, caps: Caps) -> Any:
+    """A number of output tokens; what exceeds the tier's limit is clamped, which does not change the answer's shape."""
+    return min(integer(value, field, 1, MAX_INT), caps.max_tokens_limit)
+
+
+def min_tokens(value: Any, field: str, caps: Caps) -> Any:
+    """Clamped to what the request may generate."""
+    return min(integer(value, field, 0, MAX_INT), caps.max_tokens_limit)
+
+
+def choices(value: Any, field: str, caps: Caps) -> Any:
+    """`n`: refused over the bound, since fewer choices would be another answer."""
+    return integer(value, field, 1, caps.n, " for this tier")
+
+
+def best_of(value: Any, field: str, caps: Caps) -> Any:
+    """`best_of`: generates as many sequences as it says."""
+    return integer(value, field, 1, caps.best_of, " for this tier")
+
+
+def log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """`logprobs` is a flag in chat; log-probabilities may be forbidden as a whole."""
+    if value is True and caps.top_logprobs == 0:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return boolean(value, field, caps)
+
+
+def top_log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """How many log-probabilities for each token; vLLM's -1, the whole vocabulary, is below the bound."""
+    if caps.top_logprobs == 0 and value != 0:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return integer(value, field, 0, caps.top_logprobs, " for this tier")
+
+
+def completion_log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """`logprobs` of completions is a count; 0 still asks for the chosen token's."""
+    if caps.top_logprobs == 0:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return integer(value, field, 0, caps.top_logprobs, " for this tier")
+
+
+def prompt_log_probs(value: Any, field: str, caps: Caps) -> Any:
+    """Log-probabilities of the prompt: 0 still computes one for each token of it."""
+    if caps.prompt_logprobs == 0:
+        raise BadRequest(field, "log-probabilities of the prompt are not available for this tier")
+    return integer(value, field, 0, caps.prompt_logprobs, " for this tier")
+
+
+def log_prob_ids(value: Any, field: str, caps: Caps) -> Any:
+    """vLLM's fixed set of token ids to give log-probabilities for, bounded as their number is."""
+    if len(array(value, field, caps)) > caps.top_logprobs:
+        raise BadRequest(field, f"must have at most {caps.top_logprobs} entries for this tier")
+    return value
+
+
+def thinking_budget(value: Any, field: str, caps: Caps) -> Any:
+    """vLLM's thinking_token_budget. -1 is no bound of its own: the cap on output is the bound then."""
+    budget = integer(value, field, -1, MAX_INT)
+    return None if budget < 0 else min(budget, caps.max_tokens_limit)
+
+
+def thinking(value: Any, field: str, caps: Caps) -> Any:
+    """Anthropic's `thinking`; its budget is bounded when the output cap is known."""
+    if type(value) is not dict:
+        raise wrong_type(field, "an object", value)
+    if "budget_tokens" in value:
+        integer(value["budget_tokens"], f"{field}.budget_tokens", 1, MAX_INT)
+    return only(value, ("type", "budget_tokens", "display"))
+
+
+def reasoning(value: Any, field: str, caps: Caps) -> Any:
+    """`reasoning` of the Responses API, of which engines read the effort and the summary."""
+    if type(value) is not dict:
+        raise wrong_type(field, "an object", value)
+    return only(value, ("effort", "summary", "generate_summary"))
+
+
+def includes(value: Any, field: str, caps: Caps) -> Any:
+    """Extras of a Responses answer."""
+    wanted = array(value, field, caps)
+    if caps.top_logprobs == 0 and "message.output_text.logprobs" in wanted:
+        raise BadRequest(field, "log-probabilities are not available for this tier")
+    return wanted

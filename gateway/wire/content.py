@@ -1,0 +1,156 @@
+"""What a message holds: text, whose bytes are counted, and media only where the tier allows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gateway.core.rules import Caps
+from gateway.wire.checks import MISSING, BadRequest, wrong_type
+
+MEDIA_BYTES = 8192
+"""What one image, audio clip or video counts as: about 2,000 tokens at 4 bytes each, on the long side for an image."""
+MAX_KEYS = 64
+MAX_ROLE_CHARS = 64
+MAX_BLOCK_DEPTH = 3
+"""How deep content may hold content, as a tool's result does."""
+
+TEXT_PARTS = frozenset(
+    {
+        "text",
+        "input_text",
+        "output_text",
+        "refusal",
+        "thinking",
+        "redacted_thinking",
+        "reasoning_text",
+        "summary_text",
+        "tool_use",
+        "tool_result",
+        "tool_reference",
+        "tool_addition",
+        "tool_removal",
+    }
+)
+# Parts that carry media, and the field that holds it.
+MEDIA_PARTS = {
+    "image_url": "image_url",
+    "input_image": "image_url",
+    "image": "source",
+    "input_audio": "input_audio",
+    "audio_url": "audio_url",
+    "video_url": "video_url",
+}
+_BESIDES_MEDIA = {"type", "detail", "cache_control"}
+# Fields from which vLLM takes the kind of a part where `type` does not tell; the embeddings are raw tensors.
+_HIDDEN_MEDIA = {*MEDIA_PARTS, *MEDIA_PARTS.values(), "audio", "video", "file", "file_id", "file_data", "uuid"} | {
+    "image_embeds",
+    "audio_embeds",
+    "video_embeds",
+    "prompt_embeds",
+    "image_pil",
+}
+
+
+def utf8(text: str) -> int:
+    """Bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def size(value: Any) -> int:
+    """Bytes of a value as it would stand in a prompt: text as it is, all else as JSON."""
+    if type(value) is str:
+        return utf8(value)
+    return 0 if value is None else len(orjson.dumps(value))
+
+
+def text_or_parts(value: Any, field: str, caps: Caps, depth: int = 0) -> int:
+    """Bytes of content, which is a text or a list of parts."""
+    if type(value) is str:
+        return utf8(value)
+    if type(value) is list:
+        return parts(value, field, caps, depth)
+    raise wrong_type(field, "a string or an array", value)
+
+
+def parts(given: list[Any], field: str, caps: Caps, depth: int = 0) -> int:
+    """Bytes of a list of parts, each of a kind that is served."""
+    if depth == MAX_BLOCK_DEPTH:
+        raise BadRequest(field, "is nested too deeply")
+    total = 0
+    for j, part in enumerate(given):
+        where = f"{field}[{j}]"
+        if type(part) is not dict:
+            raise wrong_type(where, "an object", part)
+        part_type = part.get("type")
+        if part_type == "text" and len(part) == 2 and type(part.get("text")) is str:
+            total += utf8(part["text"])
+        elif type(part_type) is str and part_type in TEXT_PARTS:
+            total += _text_part(part, where, caps, depth)
+        elif type(part_type) is str and part_type in MEDIA_PARTS:
+            _check_media(part, where, caps)
+            total += MEDIA_BYTES
+        elif type(part_type) is str:
+            raise BadRequest(where, "content of this type is not served")
+        else:
+            raise missing_or_wrong(f"{where}.type", "a string", part, "type")
+    return total
+
+
+def _text_part(part: dict[str, Any], where: str, caps: Caps, depth: int) -> int:
+    for name in ("text", "thinking", "refusal"):
+        if type(part.get(name, "")) is not str:
+            raise wrong_type(f"{where}.{name}", "a string", part[name])
+    nested = part.get("content")
+    total = 0 if nested is None else text_or_parts(nested, f"{where}.content", caps, depth + 1)
+    return total + others(part, where, ("content", "type"))
+
+
+def others(holder: dict[str, Any], field: str, known: tuple[str, ...]) -> int:
+    """Bytes of what `holder` has besides: templates may render it, so it counts; media must not hide in it."""
+    if len(holder) > MAX_KEYS:
+        raise BadRequest(field, f"must have at most {MAX_KEYS} fields")
+    total = 0
+    for name, value in holder.items():
+        if name not in known and value is not None:
+            if name.lower() in _HIDDEN_MEDIA:
+                raise BadRequest(f"{field}.{name.lower()}", "media does not belong here")
+            total += size(value)
+    return total
+
+
+def _check_media(part: dict[str, Any], where: str, caps: Caps) -> None:
+    """Media comes inside the request: an engine would fetch a URL from inside the cluster."""
+    if not caps.media:
+        raise BadRequest(where, "images, audio and video are not served for this tier")
+    holder = MEDIA_PARTS[part["type"]]
+    if not part.keys() <= _BESIDES_MEDIA | {holder}:
+        raise BadRequest(where, f"may only have the fields {', '.join(sorted(_BESIDES_MEDIA | {holder}))}")
+    media = part.get(holder)
+    if holder.endswith("_url"):
+        url = media.get("url") if type(media) is dict else media
+        if type(url) is not str or not url.startswith("data:"):
+            raise BadRequest(f"{where}.{holder}", "must be a data: URL")
+    elif type(media) is not dict or media.get("type", "base64") != "base64" or type(media.get("data")) is not str:
+        raise BadRequest(f"{where}.{holder}", "must hold base64 data")
+
+
+def role_fits(holder: dict[str, Any]) -> bool:
+    """Whether a message has a role. Templates write it out, so it is no place for text."""
+    given = holder.get("role")
+    return type(given) is str and len(given) <= MAX_ROLE_CHARS
+
+
+def bad_role(holder: dict[str, Any], field: str) -> BadRequest:
+    """The refusal of a message whose role does not fit."""
+    if type(holder.get("role")) is str:
+        return BadRequest(f"{field}.role", f"must be at most {MAX_ROLE_CHARS} characters long")
+    return missing_or_wrong(f"{field}.role", "a string", holder, "role")
+
+
+def missing_or_wrong(field: str, wanted: str, holder: dict[str, Any], name: str) -> BadRequest:
+    """The refusal of `holder` for its field `name`."""
+    if holder.get(name) is None:
+        return BadRequest(field, "field required", MISSING)
+    return wrong_type(field, wanted, holder[name])
