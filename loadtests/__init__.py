@@ -1,0 +1,1 @@
+"""Everything that exercises a live gateway: emulated replicas, load, benchmarks."""

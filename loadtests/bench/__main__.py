@@ -1,0 +1,84 @@
+"""`python -m loadtests.bench`: measure, print the tables, exit 1 if a target is missed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loadtests.bench.claims import CLAIMED, all_hold, judge_all
+from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
+from loadtests.bench.process import Cores, split_cores
+from loadtests.bench.report import as_json, show
+from loadtests.bench.section import Section
+from loadtests.bench.targets import TARGETS
+
+
+def measure(plan: dict[str, list[str]], effort: Effort, cores: Cores, console: Console) -> dict[str, Section]:
+    """Run the measures of a plan (measure to targets) under a progress bar."""
+    columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = sum(MEASURES[name].steps(effort, targets) for name, targets in plan.items())
+        task = progress.add_task("starting", total=total)
+        bench = Bench(
+            effort,
+            cores,
+            tell=lambda what: progress.update(task, description=what),
+            step=lambda count: progress.advance(task, count),
+        )
+        return {name: MEASURES[name].run(bench, targets) for name, targets in plan.items()}
+
+
+def plan_of(only: Sequence[str], targets: Sequence[str], *, quick: bool) -> dict[str, list[str]]:
+    """Which measures are run with which targets; nothing named means all. Quick leaves out mere references."""
+    plan = {}
+    for name, one in MEASURES.items():
+        chosen = [target for target in one.targets if not targets or target in targets]
+        if quick and not targets:
+            chosen = [target for target in chosen if (name, target) in CLAIMED]
+        if chosen and (not only or name in only):
+            plan[name] = chosen
+    return plan
+
+
+def _known(names: list[str], known: Sequence[str]) -> list[str]:
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}")
+    return names
+
+
+def main(
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"A measure: {', '.join(MEASURES)}. May be given several times.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help=f"A target: {', '.join(TARGETS)}. May be given several times.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute: fewer, shorter rounds, noisier.")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each measure.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every raw round to this file.")] = None,
+    fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
+) -> None:
+    """What tailgate costs, as ratios to other proxies on the same upstream in the same run."""
+    plan = plan_of(_known(only or [], list(MEASURES)), _known(target or [], list(TARGETS)), quick=quick)
+    effort = QUICK if quick else Effort()
+    if rounds is not None:
+        effort = Effort(rounds, effort.seconds, effort.chunks, effort.held_streams, effort.held_interval_s)
+    console, cores = Console(), split_cores()
+    sections = measure(plan, effort, cores, console)
+    verdicts = judge_all(sections)
+    show(console, sections, verdicts, cores)
+    if json_file is not None:
+        json_file.write_text(json.dumps(as_json(sections, verdicts, effort, cores), indent=2) + "\n")
+    if fail and not all_hold(verdicts):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

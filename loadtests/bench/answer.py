@@ -1,0 +1,86 @@
+"""One answer after another on one connection, parsed as it comes and checked: nothing is taken on trust."""
+
+from __future__ import annotations
+
+import json
+
+import httptools
+
+from loadtests.bench import canned
+
+
+class BadAnswer(Exception):
+    """An answer that is not the one that was asked for; the run it belongs to is void."""
+
+
+class Answer:
+    """Feeds bytes to httptools and keeps what is needed to judge the answer.
+
+    `done` turns true when an answer is complete; `reset()` makes ready for the next one. `events` counts the SSE
+    events of the answer, whatever pieces they came in.
+    """
+
+    __slots__ = ("_carry", "_parser", "done", "events", "length", "pieces", "tail")
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.pieces: list[bytes] | None = [] if keep else None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the answer, keep the connection's parser."""
+        self.done = False
+        self.length = 0
+        self.events = 0
+        self.tail = b""
+        self._carry = b""
+        if self.pieces is not None:
+            self.pieces = []
+
+    def feed(self, data: bytes) -> None:
+        """More bytes from the socket. Raises BadAnswer for anything that is no HTTP."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise BadAnswer(f"not HTTP: {error}") from error
+
+    @property
+    def status(self) -> int:
+        """The status of the answer that is being read, or was read last."""
+        status: int = self._parser.get_status_code()
+        return status
+
+    def on_body(self, data: bytes) -> None:
+        """Parser callback."""
+        self.length += len(data)
+        if self.pieces is not None:
+            self.pieces.append(data)
+        seen = self._carry + data if self._carry else data
+        self.events += seen.count(b"\n\n")
+        # A blank line may be split between two pieces: carry its first half, never one that was counted.
+        self._carry = b"\n" if seen.endswith(b"\n") and not seen.endswith(b"\n\n") else b""
+        size = len(canned.STREAM_DONE)
+        self.tail = data[-size:] if len(data) >= size else (self.tail + data)[-size:]
+
+    def on_message_complete(self) -> None:
+        """Parser callback."""
+        self.done = True
+
+    def check_plain(self, length: int) -> None:
+        """Raises BadAnswer unless it is a 200 of `length` bytes."""
+        if self.status != 200 or self.length != length:
+            raise BadAnswer(f"status {self.status} with {self.length} bytes instead of 200 with {length}")
+
+    def check_stream(self, chunks: int) -> None:
+        """Raises BadAnswer unless it is a 200 with every event of a stream of `chunks` and its proper end."""
+        if self.status != 200 or self.events != canned.stream_events(chunks) or self.tail != canned.STREAM_DONE:
+            wanted = canned.stream_events(chunks)
+            raise BadAnswer(f"status {self.status} with {self.events} of {wanted} events, ending {self.tail!r}")
+
+
+def same_content(body: bytes) -> bool:
+    """Whether a body says what the upstream said. A proxy may write the same JSON in other bytes, of any length."""
+    try:
+        return bool(json.loads(body) == json.loads(canned.ANSWER_BODY))
+    except ValueError:
+        return False

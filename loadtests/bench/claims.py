@@ -1,0 +1,86 @@
+"""What tailgate promises about its cost, and whether a run bears it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from loadtests.bench.arithmetic import median_ratio
+from loadtests.bench.section import Section
+
+
+class State(StrEnum):
+    """What became of a claim."""
+
+    MET = "met"
+    MISSED = "missed"
+    VOID = "void"
+    """There were errors, or tailgate did not run: counts as missed."""
+    SKIPPED = "skipped"
+    """What it is compared with is not here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A bound on a value of `ours`, as a multiple of that of `theirs`, or absolute in the section's unit."""
+
+    section: str
+    ours: str
+    theirs: str | None
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.section}: {self.ours}" + (f" / {self.theirs}" if self.theirs else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A claim after a run. `measured` is None unless it could be."""
+
+    claim: Claim
+    state: State
+    measured: float | None = None
+    why: str = ""
+
+
+CLAIMS = (
+    Claim("requests", "tailgate", "vllm-router", 0.8),
+    Claim("requests", "tailgate", "nginx", 6.0),
+    Claim("requests", "tailgate+journal", "vllm-router", 1.0),
+    Claim("latency", "tailgate", None, 1.0),
+    Claim("chunks", "tailgate", "vllm-router", 0.85),
+    Claim("memory", "tailgate", None, 40.0),
+)
+
+
+CLAIMED = {(claim.section, name) for claim in CLAIMS for name in (claim.ours, claim.theirs)}
+"""Which targets a claim needs in which section; the others are there for reference."""
+
+
+def judge(claim: Claim, section: Section) -> Verdict:
+    """Whether `section` bears the claim out."""
+    named = [claim.ours] if claim.theirs is None else [claim.ours, claim.theirs]
+    for name in named:
+        if name in section.errors:
+            return Verdict(claim, State.VOID, why=f"{name}: {section.errors[name][0]}")
+    for name in named:
+        if name not in section.values:
+            state = State.VOID if name == "tailgate" and name in section.skipped else State.SKIPPED
+            return Verdict(claim, state, why=f"{name}: {section.skipped.get(name, 'not asked for')}")
+    if claim.theirs is None:
+        measured = section.typical(claim.ours)
+        assert measured is not None
+    else:
+        measured = median_ratio(section.values[claim.ours], section.values[claim.theirs])
+    return Verdict(claim, State.MET if measured <= claim.limit else State.MISSED, measured)
+
+
+def judge_all(sections: Mapping[str, Section]) -> list[Verdict]:
+    """Every claim about what was measured."""
+    return [judge(claim, sections[claim.section]) for claim in CLAIMS if claim.section in sections]
+
+
+def all_hold(verdicts: list[Verdict]) -> bool:
+    """False if any claim is missed or void."""
+    return not any(verdict.state in (State.MISSED, State.VOID) for verdict in verdicts)

@@ -1,0 +1,127 @@
+"""A closed loop: each client sends its next request when the last one is answered. Finds the rate at saturation."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+from loadtests.bench import canned
+from loadtests.bench.answer import Answer, BadAnswer, same_content
+from loadtests.bench.process import tree_usage
+
+MOST_ERRORS = 10
+"""Errors are quoted up to here; the run is void with the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """`connections` clients against a port; the CPU of process `watch` (with children) is read."""
+
+    port: int
+    watch: int
+    connections: int = 32
+    warmup_s: float = 0.5
+    seconds: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedResult:
+    """What happened between the end of the warm-up and the end of the run."""
+
+    requests: int
+    seconds: float
+    cpu_s: float
+    errors: list[str]
+
+
+def first_answer(port: int) -> int:
+    """Ask once, check that the answer says what the upstream said, and return its length in bytes.
+
+    Raises BadAnswer or OSError.
+    """
+    answer = Answer(keep=True)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall(canned.request(f"127.0.0.1:{port}", stream=False))
+        while not answer.done:
+            data = sock.recv(65536)
+            if not data:
+                raise BadAnswer("connection closed before the answer was complete")
+            answer.feed(data)
+    body = b"".join(answer.pieces or [])
+    if answer.status != 200 or not same_content(body):
+        raise BadAnswer(f"status {answer.status}: {body[:300]!r}")
+    return len(body)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the clients of one closed loop share."""
+
+    request: bytes
+    length: int
+    answered: int = 0
+    over: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    def fail(self, what: str) -> None:
+        """Count an error, unless the run is over."""
+        if not self.over and len(self.errors) < MOST_ERRORS:
+            self.errors.append(what)
+
+
+class _Client(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._answer = Answer()
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first request."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._transport.write(self._run.request)
+
+    def data_received(self, data: bytes) -> None:
+        """Check a complete answer, and ask again."""
+        answer = self._answer
+        try:
+            answer.feed(data)
+            if not answer.done:
+                return
+            answer.check_plain(self._run.length)
+        except BadAnswer as error:
+            self._run.fail(str(error))
+            self._transport.abort()
+            return
+        answer.reset()
+        self._run.answered += 1
+        self._transport.write(self._run.request)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """A connection that ends before the run does is an error."""
+        self._run.fail(f"connection lost: {error or 'closed by the other side'}")
+
+
+async def run_closed(spec: Closed, length: int) -> ClosedResult:
+    """Warm up, then measure for `seconds`. `length` is what an answer's body must have."""
+    run = _Run(canned.request(f"127.0.0.1:{spec.port}", stream=False), length)
+    loop = asyncio.get_running_loop()
+    transports = []
+    for _ in range(spec.connections):
+        transport, _ = await loop.create_connection(partial(_Client, run), "127.0.0.1", spec.port)
+        transports.append(transport)
+    await asyncio.sleep(spec.warmup_s)
+    before, answered, started_at = tree_usage(spec.watch).cpu_s, run.answered, time.monotonic()
+    await asyncio.sleep(spec.seconds)
+    after, requests, ended_at = tree_usage(spec.watch).cpu_s, run.answered - answered, time.monotonic()
+    if requests == 0:
+        run.fail("no request was answered")
+    run.over = True
+    for transport in transports:
+        transport.abort()
+    return ClosedResult(requests, ended_at - started_at, after - before, run.errors)

@@ -1,0 +1,53 @@
+"""Fetches what the bench compares with, into a folder of the checkout that git ignores; nothing else is touched."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / ".bench"
+VLLM_ROUTER = "vllm-router==0.1.17"
+"""Pinned, so that figures of different days compare with the same thing."""
+
+
+class Skipped(Exception):
+    """Why a target cannot be measured on this machine."""
+
+
+def vllm_router() -> Path:
+    """The router's command in a virtual environment of its own. Raises Skipped."""
+    home = FOLDER / "vllm-router"
+    command = home / "bin" / "vllm-router"
+    stamp = home / VLLM_ROUTER
+    if not stamp.exists():
+        venv.create(home, with_pip=True, clear=True)
+        _run([str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", VLLM_ROUTER])
+        stamp.touch()
+    return command
+
+
+def nginx() -> Path:
+    """nginx from PATH, or unpacked from Debian's package without installing it. Raises Skipped."""
+    found = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin:/opt/homebrew/bin")
+    if found := found or shutil.which("nginx"):
+        return Path(found)
+    home = FOLDER / "nginx"
+    command = home / "usr" / "sbin" / "nginx"
+    if not command.exists():
+        if shutil.which("apt-get") is None:
+            raise Skipped("nginx is not on PATH and there is no apt-get to fetch it with")
+        home.mkdir(parents=True, exist_ok=True)
+        _run(["apt-get", "download", "nginx"], home)
+        _run(["dpkg-deb", "--extract", *map(str, home.glob("nginx_*.deb")), "."], home)
+        _run([str(command), "-v"])
+    return command
+
+
+def _run(command: list[str], folder: Path | None = None) -> None:
+    """Raises Skipped with the last line of what the command said."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no reason given"]
+        raise Skipped(f"{Path(command[0]).name} {command[1]} failed: {said[-1]}")

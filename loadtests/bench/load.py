@@ -1,0 +1,52 @@
+"""The load: one process that plays many clients, told what to do on stdin, telling what came of it on stdout.
+
+`echo '{"kind": "closed", "port": 8080, "watch": 4711}' | python -m loadtests.bench.load`. The kinds are the
+dataclasses `Closed`, `Open`, `Streams` and `Hold`, the fields theirs. What goes wrong is listed in `errors`, and a
+run with errors is void.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import uvloop
+
+from loadtests.bench.answer import BadAnswer
+from loadtests.bench.closedloop import Closed, ClosedResult, first_answer, run_closed
+from loadtests.bench.openloop import Open, OpenResult, run_open
+from loadtests.bench.streams import Hold, HoldResult, Streams, StreamsResult, run_hold, run_streams
+
+Spec = Closed | Open | Streams | Hold
+Result = ClosedResult | OpenResult | StreamsResult | HoldResult
+KINDS: dict[str, type[Spec]] = {"closed": Closed, "open": Open, "streams": Streams, "hold": Hold}
+
+
+def run(spec: Spec) -> Result:
+    """Run one load to its end. Raises BadAnswer or OSError if the first contact fails."""
+    # Whatever is measured: answers must be right, the proxy's pools warm, and its first contact over.
+    length = first_answer(spec.port)
+    match spec:
+        case Closed():
+            return uvloop.run(run_closed(spec, length))
+        case Open():
+            return run_open(spec, length)
+        case Streams():
+            return uvloop.run(run_streams(spec))
+        case Hold():
+            return uvloop.run(run_hold(spec))
+
+
+def main() -> None:
+    """Read one order from stdin and print the result."""
+    order = json.loads(sys.stdin.read())
+    try:
+        result: object = asdict(run(KINDS[order.pop("kind")](**order)))
+    except (BadAnswer, OSError) as error:
+        result = {"errors": [f"first contact: {error}"]}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What is measured: each is a few rounds in which every target gets the same load, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtests.bench.arithmetic import rotated
+from loadtests.bench.closedloop import Closed
+from loadtests.bench.openloop import Open
+from loadtests.bench.process import Cores, raise_file_limit
+from loadtests.bench.rig import Rig, load, rig
+from loadtests.bench.section import Raw, Section, errors_of, number
+from loadtests.bench.streams import Hold, Streams
+from loadtests.bench.targets import Running
+
+STREAM_INTERVAL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to look. More rounds make the medians steadier, not the load heavier."""
+
+    rounds: int = 7
+    seconds: float = 3.0
+    chunks: int = 200
+    held_streams: int = 5000
+    held_interval_s: float = 5.0
+
+
+QUICK = Effort(rounds=3, seconds=0.8, chunks=80, held_streams=500, held_interval_s=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every measure needs. `tell` says what happens now, `step` counts loads done."""
+
+    effort: Effort
+    cores: Cores
+    tell: Callable[[str], None]
+    step: Callable[[int], None]
+
+
+def requests(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU per non-streamed request, 32 connections that never pause."""
+
+    def once(target: Running, _: int) -> Raw:
+        return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores)
+
+    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
+        section = Section("requests", "CPU us per request", skipped=built.skipped)
+        return _rounds(bench, built, section, once, lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, "requests"))
+
+
+def chunks(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU per streamed chunk, 200 streams of one chunk per 20 ms, their beginnings and ends included."""
+
+    def once(target: Running, _: int) -> Raw:
+        spec = Streams(target.port, target.pid, STREAM_INTERVAL_S, chunks=bench.effort.chunks)
+        return load(spec, bench.cores)
+
+    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
+        section = Section("chunks", "CPU us per chunk", skipped=built.skipped)
+        return _rounds(bench, built, section, once, lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, "chunks"))
+
+
+def latency(bench: Bench, targets: Sequence[str]) -> Section:
+    """What a target adds to the p99 at half the rate at which it saturates; direct and proxied in turn."""
+    rates: dict[str, float] = {}
+
+    def once(target: Running, turn: int) -> Raw:
+        if target.name not in rates:
+            raw = load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores)
+            if errors_of(raw):
+                return raw
+            rates[target.name] = number(raw, "requests") / number(raw, "seconds") / 2
+        ports = {"direct": built.upstream.ports[0], "proxied": target.port}
+        ways = {
+            way: load(Open(ports[way], rates[target.name], bench.effort.seconds, seed=turn), bench.cores)
+            for way in rotated(list(ports), turn)
+        }
+        errors = [f"{way}: {error}" for way, raw in ways.items() for error in errors_of(raw)]
+        direct, proxied = (1e3 * number(ways[way], "p99_s") if not errors else 0.0 for way in ports)
+        return {"rate": rates[target.name], "direct_ms": direct, "proxied_ms": proxied, "errors": errors, **ways}
+
+    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
+        section = Section("latency", "ms added to the p99 at half load", skipped=built.skipped)
+        return _rounds(bench, built, section, once, lambda raw: number(raw, "proxied_ms") - number(raw, "direct_ms"))
+
+
+def memory(bench: Bench, targets: Sequence[str]) -> Section:
+    """Resident memory per open stream, and whether every stream lives and gets its chunks."""
+    effort = bench.effort
+    watched_s = 2.2 * effort.held_interval_s
+    section = Section("memory", f"KiB per stream, {effort.held_streams} open")
+    # Two descriptors per stream in the proxy, and some to spare.
+    allowed = raise_file_limit(2 * effort.held_streams + 1000)
+    section.begin_round()
+    for name in targets:
+        # A fresh process for each: memory that an earlier load left behind would hide the growth.
+        with rig([name], effort.held_interval_s, bench.cores, bench.tell) as built:
+            section.skipped |= built.skipped
+            for target in built.targets.values():
+                bench.tell(f"memory: {name}")
+                spec = Hold(target.port, target.pid, effort.held_interval_s, effort.held_streams, watched_s)
+                raw = load(spec, bench.cores) | {"files_allowed": allowed}
+                if not errors_of(raw):
+                    raw["errors"] = held_faults(raw, spec.streams, int(watched_s / spec.interval_s))
+                section.take(name, raw, lambda raw: held_kib(raw, effort.held_streams))
+        bench.step(1)
+    return section
+
+
+def held_faults(raw: Raw, streams: int, events: int) -> list[str]:
+    """What is wrong with streams that were held: all must live, and each must have got its chunks."""
+    faults = []
+    if raw["alive"] != streams:
+        faults.append(f"{raw['alive']} of {streams} streams were alive at the end")
+    if number(raw, "fewest_events") < events:
+        faults.append(f"a stream got {raw['fewest_events']} chunks where {events} were due")
+    return faults
+
+
+def held_kib(raw: Raw, streams: int) -> float:
+    """Growth of resident memory in KiB per stream."""
+    return (number(raw, "rss_after") - number(raw, "rss_before")) / 1024 / streams
+
+
+def _rounds(
+    bench: Bench,
+    built: Rig,
+    section: Section,
+    once: Callable[[Running, int], Raw],
+    value: Callable[[Raw], float],
+) -> Section:
+    """Every target once per round, each round in another order."""
+    bench.step(len(built.skipped) * bench.effort.rounds)
+    for turn in range(bench.effort.rounds if built.targets else 0):
+        section.begin_round()
+        for name in rotated(list(built.targets), turn):
+            bench.tell(f"{section.name}, round {turn + 1}: {name}")
+            if name not in section.errors:
+                section.take(name, once(built.targets[name], turn), value)
+            bench.step(1)
+    return section
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure, the targets it is made for, and whether it has rounds."""
+
+    run: Callable[[Bench, Sequence[str]], Section]
+    targets: tuple[str, ...]
+    in_rounds: bool = True
+
+    def steps(self, effort: Effort, targets: Sequence[str]) -> int:
+        """Steps of the progress bar."""
+        return len(targets) * (effort.rounds if self.in_rounds else 1)
+
+
+MEASURES: dict[str, Measure] = {
+    "requests": Measure(requests, ("tailgate", "tailgate+journal", "vllm-router", "nginx")),
+    "latency": Measure(latency, ("tailgate", "vllm-router")),
+    "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx")),
+    "memory": Measure(memory, ("tailgate", "vllm-router"), in_rounds=False),
+}

@@ -1,0 +1,65 @@
+"""The policy that tailgate is measured under: keys, two tiers with SLOs and limits, two pools, health and scraping.
+
+Everything is on and nothing gets in the way: limits are counted on each request and never reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from loadtests.bench import canned
+
+TENANTS = 100
+
+
+def _keys() -> list[dict[str, str]]:
+    """The bench's own key among those of other tenants."""
+    others = [f"tg-other-{number}" for number in range(TENANTS - 1)]
+    return [
+        {
+            "sha256": hashlib.sha256(key.encode()).hexdigest(),
+            "tenant": f"tenant-{number}",
+            "tier": "free" if number % 2 else "premium",
+        }
+        for number, key in enumerate([canned.KEY, *others])
+    ]
+
+
+def policy(ports: Sequence[int], interval_s: float) -> str:
+    """A policy file (JSON is YAML) for replicas on `ports` that stream one token per `interval_s`.
+
+    The objectives are such as this pace can meet: misses would be work that the bench does not mean to measure.
+    """
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    ttft_s, tpot_s = max(2.0, 4 * interval_s), max(0.2, 4 * interval_s)
+    tiers = {
+        name: {
+            "priority": priority,
+            "slo": {
+                "ttft": {"p50": f"{ttft_s / 2:g}s", "p99": f"{ttft_s:g}s"},
+                "tpot": {"p50": f"{tpot_s / 2:g}s", "p99": f"{tpot_s:g}s"},
+                "e2e": {"p99": "600s", "up_to_tokens": 1000},
+            },
+            "max_tokens": {"default": 1000, "limit": 1_000_000},
+            "limits": {"requests": "100000M/min", "tokens": "100000000M/min", "concurrency": 1_000_000},
+            "timeouts": {"queue": "1s", "ttft": "60s", "idle": "60s", "total": "600s"},
+            "admission": {"mode": "enforce"},
+        }
+        for name, priority in (("premium", 0), ("free", 2))
+    }
+    return json.dumps(
+        {
+            "apiVersion": "tailgate/v1",
+            "models": {canned.MODEL: {"pools": ["short", "long"], "aliases": ["default"]}},
+            "pools": {
+                "short": {"engine": "vllm", "replicas": urls[:-1], "max_prompt_tokens": 16384, "slots": 4096},
+                "long": {"engine": "vllm", "replicas": urls[-1:], "max_prompt_tokens": 131072, "slots": 4096},
+            },
+            "tiers": tiers,
+            "keys": _keys(),
+            "defaults": {"tier": "free"},
+        },
+        indent=2,
+    )

@@ -1,0 +1,127 @@
+"""Other processes: what CPU and memory a whole tree of them has used, and which core they run on.
+
+Linux is read from /proc (CPU in ticks of 10 ms), macOS from ps. Both count children and threads.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds since the start, and resident bytes now."""
+
+    cpu_s: float
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    usage: Usage
+
+
+def parse_stat(line: str, ticks_per_s: int, page_bytes: int) -> Entry:
+    """One /proc/<pid>/stat. The name may hold spaces and parentheses: fields count from the last one."""
+    pid, rest = line.split(" ", 1)
+    fields = rest.rpartition(")")[2].split()
+    # proc_pid_stat(5): ppid is field 4, utime to cstime 14-17, rss 24; fields[0] is field 3.
+    ticks = sum(int(field) for field in fields[11:15])
+    return Entry(int(pid), int(fields[1]), Usage(ticks / ticks_per_s, int(fields[21]) * page_bytes))
+
+
+def parse_ps(line: str) -> Entry:
+    """One line of `ps -axo pid=,ppid=,rss=,time=`: the time is [[days-]hours:]minutes:seconds."""
+    pid, parent, kib, time = line.split()
+    days, _, clock = time.rpartition("-")
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + float(part)
+    seconds += float(days or 0) * 86_400
+    return Entry(int(pid), int(parent), Usage(seconds, int(kib) * 1024))
+
+
+def process_table() -> list[Entry]:
+    """Every process that could be read."""
+    if sys.platform == "linux":
+        ticks, page = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
+        entries = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                entries.append(parse_stat(stat.read_text(), ticks, page))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+        return entries
+    listing = subprocess.run(["ps", "-axo", "pid=,ppid=,rss=,time="], capture_output=True, text=True, check=True)
+    return [parse_ps(line) for line in listing.stdout.splitlines()]
+
+
+def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
+    """What `root` and everything below it uses together."""
+    table = process_table() if table is None else table
+    tree = {root}
+    grew = True
+    while grew:
+        below = {entry.pid for entry in table if entry.parent in tree}
+        grew = not below <= tree
+        tree |= below
+    usages = [entry.usage for entry in table if entry.pid in tree]
+    if not any(entry.pid == root for entry in table):
+        raise ProcessLookupError(f"process {root} is gone")
+    return Usage(sum(usage.cpu_s for usage in usages), sum(usage.rss_bytes for usage in usages))
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Which cores the proxy under test and the load (generator and upstream) may use; None is any."""
+
+    proxy: frozenset[int] | None
+    load: frozenset[int] | None
+
+    def __str__(self) -> str:
+        if self.proxy is None or self.load is None:
+            return "nothing is pinned"
+        names = [" ".join(map(str, sorted(cores))) for cores in (self.proxy, self.load)]
+        return f"the proxy is pinned to core {names[0]}, generator and upstream to {names[1]}"
+
+
+def split_cores() -> Cores:
+    """The last core for the proxy and the others for the load, where there are two and Linux lets us choose."""
+    if sys.platform != "linux":
+        return Cores(None, None)
+    cores = sorted(os.sched_getaffinity(0))
+    return Cores(frozenset(cores[-1:]), frozenset(cores[:-1])) if len(cores) > 1 else Cores(None, None)
+
+
+@contextmanager
+def on_cores(cores: frozenset[int] | None) -> Iterator[None]:
+    """Processes started inside inherit these cores, from their first thread on."""
+    if cores is None or sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Open files that this process and its children may have from now on: `wanted`, or what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(soft, allowed)

@@ -1,0 +1,97 @@
+"""The bench's findings: tables for people, JSON for everything else."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtests.bench.arithmetic import median_ratio
+from loadtests.bench.claims import State, Verdict
+from loadtests.bench.install import VLLM_ROUTER
+from loadtests.bench.measures import Effort
+from loadtests.bench.process import Cores
+from loadtests.bench.section import Section
+
+COLOURS = {State.MET: "green", State.MISSED: "red", State.VOID: "red", State.SKIPPED: "yellow"}
+PEERS = ("vllm-router", "nginx")
+
+
+def section_table(section: Section) -> Table:
+    """One row per target: median, spread, and the ratio to each peer."""
+    table = Table(title=f"{section.name}: {section.unit}", title_justify="left")
+    table.add_column("target")
+    for column in ("median", "least", "most", *(f"/ {peer}" for peer in PEERS)):
+        table.add_column(column, justify="right")
+    for name, values in section.values.items():
+        typical = section.typical(name)
+        ratios = [_ratio(section, name, peer) for peer in PEERS]
+        table.add_row(name, f"{typical:.2f}", f"{min(values):.2f}", f"{max(values):.2f}", *ratios)
+    return table
+
+
+def _ratio(section: Section, name: str, peer: str) -> str:
+    # A ratio of differences says nothing: latencies stand for themselves.
+    if peer not in section.values or peer == name or section.name == "latency":
+        return ""
+    return f"{median_ratio(section.values[name], section.values[peer]):.2f}"
+
+
+def verdict_table(verdicts: list[Verdict]) -> Table:
+    """One row per claim."""
+    table = Table(title="targets", title_justify="left")
+    for column, side in (("claim", "left"), ("measured", "right"), ("at most", "right"), ("", "left")):
+        table.add_column(column, justify="right" if side == "right" else "left")
+    for verdict in verdicts:
+        measured = "" if verdict.measured is None else f"{verdict.measured:.2f}"
+        state = f"[{COLOURS[verdict.state]}]{verdict.state}[/]"
+        table.add_row(str(verdict.claim), measured, f"{verdict.claim.limit:.2f}", state)
+    return table
+
+
+def show(console: Console, sections: Mapping[str, Section], verdicts: list[Verdict], cores: Cores) -> None:
+    """Print everything."""
+    for section in sections.values():
+        console.print(section_table(section))
+        for name, reason in section.skipped.items():
+            console.print(f"{name} skipped: {reason}", style="yellow", highlight=False)
+        for name, errors in section.errors.items():
+            console.print(f"{name} void: {errors[0]}", style="red", highlight=False)
+        console.print()
+    console.print(verdict_table(verdicts))
+    console.print(f"{machine()['cpu']}, {cores}.", style="dim", highlight=False)
+
+
+def machine() -> dict[str, str]:
+    """Where this was measured, and what with."""
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "python": platform.python_version(),
+        "vllm_router": VLLM_ROUTER,
+        **{name: version(name) for name in ("uvicorn", "uvloop", "httptools", "orjson")},
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def as_json(
+    sections: Mapping[str, Section], verdicts: list[Verdict], effort: Effort, cores: Cores
+) -> dict[str, object]:
+    """All raw rounds, and what was concluded from them."""
+    return {
+        "machine": machine() | {"cores": str(cores)},
+        "effort": asdict(effort),
+        "sections": {name: asdict(section) for name, section in sections.items()},
+        "claims": [asdict(verdict) for verdict in verdicts],
+    }

@@ -1,0 +1,78 @@
+"""Starts what a measurement needs, each on its cores, and sends one load after another through it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import cast
+
+from loadtests.bench.install import FOLDER, Skipped
+from loadtests.bench.load import KINDS, Spec
+from loadtests.bench.process import Cores, on_cores
+from loadtests.bench.targets import Running, Upstream, running
+
+REPLICAS = 4
+
+
+@contextmanager
+def serving(interval_s: float, cores: Cores) -> Iterator[Upstream]:
+    """The cheap upstream in a process of its own; it ends when its stdin does."""
+    options = ["--ports", str(REPLICAS), "--interval", str(interval_s)]
+    with on_cores(cores.load):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loadtests.bench.upstream", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=FOLDER.parent,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Upstream(tuple(json.loads(process.stdout.readline())), interval_s)
+    finally:
+        process.stdin.close()
+        process.wait(10)
+        process.stdout.close()
+
+
+def load(spec: Spec, cores: Cores) -> dict[str, object]:
+    """Run one load in a process of its own. What it lists under `errors` makes it void."""
+    kind = next(name for name, of in KINDS.items() if isinstance(spec, of))
+    with on_cores(cores.load):
+        done = subprocess.run(
+            [sys.executable, "-m", "loadtests.bench.load"],
+            input=json.dumps({"kind": kind, **asdict(spec)}),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            cwd=FOLDER.parent,
+        )
+    return cast(dict[str, object], json.loads(done.stdout))
+
+
+@dataclass(slots=True)
+class Rig:
+    """One upstream and the targets in front of it, all running; those that could not start, with the reason."""
+
+    upstream: Upstream
+    targets: dict[str, Running] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def rig(names: Sequence[str], interval_s: float, cores: Cores, tell: Callable[[str], None]) -> Iterator[Rig]:
+    """Start the upstream and every target that can be started here."""
+    with ExitStack() as stack:
+        built = Rig(stack.enter_context(serving(interval_s, cores)))
+        for name in names:
+            tell(f"starting {name}")
+            try:
+                built.targets[name] = stack.enter_context(running(name, built.upstream, cores.proxy))
+            except Skipped as reason:
+                built.skipped[name] = str(reason)
+        yield built

@@ -1,0 +1,51 @@
+"""What one measure found: raw figures of every round, and one value per target and round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import cast
+
+Raw = dict[str, object]
+"""What one load told, as JSON gave it."""
+
+
+def number(raw: Raw, name: str) -> float:
+    """A figure of a load."""
+    return float(cast(float, raw[name]))
+
+
+def errors_of(raw: Raw) -> list[str]:
+    """What went wrong in a load; anything makes it void."""
+    return cast(list[str], raw["errors"])
+
+
+@dataclass(slots=True)
+class Section:
+    """One measure. `values`: target to one value per round, the rounds aligned between targets."""
+
+    name: str
+    unit: str
+    values: dict[str, list[float]] = field(default_factory=dict)
+    rounds: list[dict[str, Raw]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def begin_round(self) -> None:
+        """The next results belong to a new round."""
+        self.rounds.append({})
+
+    def take(self, target: str, raw: Raw, value: Callable[[Raw], float]) -> None:
+        """Keep a result of this round; one with errors makes the whole target void."""
+        self.rounds[-1][target] = raw
+        if errors := errors_of(raw):
+            self.errors.setdefault(target, []).extend(errors)
+            self.values.pop(target, None)
+        elif target not in self.errors:
+            self.values.setdefault(target, []).append(value(raw))
+
+    def typical(self, target: str) -> float | None:
+        """The median over rounds, None if the target was not measured."""
+        values = self.values.get(target)
+        return median(values) if values else None

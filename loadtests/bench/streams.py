@@ -1,0 +1,180 @@
+"""Many streams at once: each is read to its end and every event is counted, or is held open and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from loadtests.bench import canned
+from loadtests.bench.answer import Answer, BadAnswer
+from loadtests.bench.process import tree_usage
+
+MOST_ERRORS = 10
+WARM_CHUNKS = 10
+SLACK_S = 20.0
+"""How much later than its pace a stream may end before it counts as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """`streams` answers of `chunks` content chunks each, all at once; CPU of process `watch` from first to last."""
+
+    port: int
+    watch: int
+    interval_s: float
+    streams: int = 200
+    chunks: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsResult:
+    """`chunks` counts content chunks of all streams."""
+
+    chunks: int
+    seconds: float
+    cpu_s: float
+    errors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """`streams` answers that never end while they are watched for `seconds`."""
+
+    port: int
+    watch: int
+    interval_s: float
+    streams: int = 5000
+    seconds: float = 11.0
+    opened_per_s: float = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class HoldResult:
+    """Resident bytes with no stream open and with all; the fewest events that any stream got."""
+
+    alive: int
+    fewest_events: int
+    rss_before: int
+    rss_after: int
+    errors: list[str]
+
+
+class Reader(asyncio.Protocol):
+    """One connection that reads one stream at a time."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.error: str | None = None
+        self.begun: asyncio.Future[None]
+        self.ended: asyncio.Future[None]
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+
+    def ask(self, port: int, chunks: int) -> None:
+        """Start a stream of `chunks`."""
+        loop = asyncio.get_running_loop()
+        self.answer.reset()
+        self.begun, self.ended = loop.create_future(), loop.create_future()
+        self._transport.write(canned.request(f"127.0.0.1:{port}", stream=True, max_tokens=chunks))
+
+    def data_received(self, data: bytes) -> None:
+        """Count, and wake whoever waits."""
+        try:
+            self.answer.feed(data)
+        except BadAnswer as error:
+            self._fail(str(error))
+            self._transport.abort()
+            return
+        # The role chunk opens a stream; the second event is its first token.
+        if self.answer.events >= 2 and not self.begun.done():
+            self.begun.set_result(None)
+        if self.answer.done:
+            self._settle()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Only an error if a stream was under way."""
+        if not self.answer.done:
+            self._fail(f"connection lost: {error or 'closed by the other side'}")
+
+    def close(self) -> None:
+        """Leave, whatever is under way."""
+        self._transport.abort()
+
+    def _fail(self, what: str) -> None:
+        self.error = self.error or what
+        self._settle()
+
+    def _settle(self) -> None:
+        for future in (self.begun, self.ended):
+            if not future.done():
+                future.set_result(None)
+
+
+async def _connect(port: int) -> Reader:
+    loop = asyncio.get_running_loop()
+    _, reader = await loop.create_connection(Reader, "127.0.0.1", port)
+    return reader
+
+
+async def _read_all(readers: list[Reader], port: int, chunks: int, deadline_s: float) -> list[str]:
+    """Start one stream on each, read all to their ends; what went wrong."""
+    for reader in readers:
+        reader.ask(port, chunks)
+    _, late = await asyncio.wait([reader.ended for reader in readers], timeout=deadline_s)
+    errors = [f"{len(late)} streams had not ended after {deadline_s:.0f} s"] if late else []
+    for reader in readers:
+        if reader.error is not None:
+            errors.append(reader.error)
+            continue
+        try:
+            reader.answer.check_stream(chunks)
+        except BadAnswer as error:
+            errors.append(str(error))
+    return errors[:MOST_ERRORS]
+
+
+async def run_streams(spec: Streams) -> StreamsResult:
+    """Short streams first, so that every connection is warm, then the measured ones."""
+    readers = [await _connect(spec.port) for _ in range(spec.streams)]
+    read = partial(_read_all, readers, spec.port)
+    errors = await read(WARM_CHUNKS, WARM_CHUNKS * spec.interval_s + SLACK_S)
+    before, started_at = tree_usage(spec.watch).cpu_s, time.monotonic()
+    if not errors:
+        errors = await read(spec.chunks, spec.chunks * spec.interval_s + SLACK_S)
+    after, ended_at = tree_usage(spec.watch).cpu_s, time.monotonic()
+    for reader in readers:
+        reader.close()
+    return StreamsResult(spec.chunks * spec.streams, ended_at - started_at, after - before, errors)
+
+
+async def run_hold(spec: Hold) -> HoldResult:
+    """Open all at a steady pace, wait for the first token of each, then watch them."""
+    before = tree_usage(spec.watch).rss_bytes
+    readers: list[Reader] = []
+    started_at = time.monotonic()
+    # More chunks than can be emitted before we leave: none may end.
+    chunks = 100 + round((spec.seconds + SLACK_S) / spec.interval_s)
+    while len(readers) < spec.streams:
+        if len(readers) <= (time.monotonic() - started_at) * spec.opened_per_s:
+            readers.append(await _connect(spec.port))
+            readers[-1].ask(spec.port, chunks)
+        else:
+            await asyncio.sleep(0.001)
+    _, silent = await asyncio.wait([reader.begun for reader in readers], timeout=2 * spec.interval_s + SLACK_S)
+    at_start = [reader.answer.events for reader in readers]
+    await asyncio.sleep(spec.seconds)
+    after = tree_usage(spec.watch).rss_bytes
+    events = [reader.answer.events - start for reader, start in zip(readers, at_start, strict=True)]
+    errors = [reader.error for reader in readers if reader.error is not None]
+    errors += [f"status {reader.answer.status}" for reader in readers if reader.answer.status not in (0, 200)]
+    errors += [f"{len(silent)} streams had no first token"] if silent else []
+    alive = sum(reader.error is None and not reader.answer.done for reader in readers)
+    for reader in readers:
+        reader.close()
+    return HoldResult(alive, min(events), before, after, errors[:MOST_ERRORS])

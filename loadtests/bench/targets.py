@@ -1,0 +1,165 @@
+"""The proxies that are measured: how each is configured and started, and when it is ready."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtests.bench import install
+from loadtests.bench.answer import BadAnswer
+from loadtests.bench.closedloop import first_answer
+from loadtests.bench.install import FOLDER, Skipped
+from loadtests.bench.policy import policy
+from loadtests.bench.process import on_cores
+
+READY_S = 60.0
+STOP_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The replicas that every target of a run has in common."""
+
+    ports: tuple[int, ...]
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A target that answers: its port, and the process whose tree is read."""
+
+    name: str
+    port: int
+    pid: int
+
+
+Command = Callable[[int, Upstream, Path], list[str]]
+"""(port, upstream, folder for files) -> the command line that serves there. Raises Skipped."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _tailgate(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    written = folder / "policy.yaml"
+    written.write_text(policy(upstream.ports, upstream.interval_s))
+    serve = [sys.executable, "-m", "gateway", "serve", "--policy", str(written)]
+    return [*serve, "--port", str(port), "--admin-port", str(free_port())]
+
+
+def _tailgate_journal(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    said = subprocess.run([sys.executable, "-m", "gateway", "serve", "--help"], capture_output=True, text=True)
+    if "--journal" not in said.stdout:
+        raise Skipped("there is no journal yet")
+    return [*_tailgate(port, upstream, folder), "--journal", str(folder / "journal")]
+
+
+def _vllm_router(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    urls = [f"http://127.0.0.1:{replica}" for replica in upstream.ports]
+    # At its default level it logs a line per request; quieter is cheaper, and the harder comparison.
+    options = ["--policy", "round_robin", "--log-level", "warning", "--worker-startup-check-interval", "1"]
+    listen = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())]
+    return [str(install.vllm_router()), "--worker-urls", *urls, *options, *listen]
+
+
+NGINX = """
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr error;
+worker_processes 1;
+worker_rlimit_nofile 20000;
+{user}
+events {{ worker_connections 16384; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  scgi_temp_path {folder}/scgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  keepalive_requests 1000000000;
+  upstream replicas {{
+    {servers}
+    keepalive 256;
+    keepalive_requests 1000000000;
+  }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    client_body_buffer_size 64k;
+    location / {{
+      proxy_pass http://replicas;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 600s;
+    }}
+  }}
+}}
+"""
+
+
+def _nginx(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    command = install.nginx()
+    servers = "\n    ".join(f"server 127.0.0.1:{replica};" for replica in upstream.ports)
+    # A worker of root would otherwise run as nobody, who may not write here.
+    user = "user root;" if os.geteuid() == 0 else ""
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, servers=servers, user=user))
+    return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
+
+
+TARGETS: dict[str, Command] = {
+    "tailgate": _tailgate,
+    "tailgate+journal": _tailgate_journal,
+    "vllm-router": _vllm_router,
+    "nginx": _nginx,
+}
+
+
+@contextmanager
+def running(name: str, upstream: Upstream, cores: frozenset[int] | None) -> Iterator[Running]:
+    """Start a target on `cores`, wait until it answers a real request, and stop it in the end. Raises Skipped."""
+    folder = FOLDER / "run" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    command = TARGETS[name](port, upstream, folder)
+    log = folder / "log"
+    with log.open("wb") as out, on_cores(cores):
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=folder)
+    try:
+        _until_ready(process, port, log)
+        yield Running(name, port, process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Ready is who answers as the upstream would. Raises Skipped with the end of its log."""
+    deadline, last = time.monotonic() + READY_S, "it never listened"
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            first_answer(port)
+        except (BadAnswer, OSError) as error:
+            last = str(error)
+            time.sleep(0.1)
+        else:
+            return
+    said: Sequence[str] = log.read_text(errors="replace").strip().splitlines()[-3:]
+    fate = f"it exited with {process.returncode}" if process.poll() is not None else f"not ready: {last}"
+    raise Skipped(" | ".join([fate, *said]))
