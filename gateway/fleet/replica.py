@@ -165,6 +165,9 @@ class ReplicaWatch:
             else:
                 self._note(Reading.MODELS, None)
                 self._tools.board.put(self.target.name, cards)
+                lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
+                if lengths:
+                    self._tools.on_sample(self.target.name, Sample(context_tokens=min(lengths)))
 
     async def _call_for_models(self) -> None:
         while True:
