@@ -117,6 +117,9 @@ class Replica:
         """Share of the KV cache that is filled (0-1), as of the last call."""
         return self._context / self.profile.kv_capacity_tokens
 
+    def __contains__(self, id: int) -> bool:
+        return id in self._running or id in self._waiting
+
     def next_at(self) -> float:
         """When to call `advance` next, if nothing is added or aborted before; inf while idle."""
         return self._end(self._steps) if self._steps else math.inf
@@ -132,7 +135,7 @@ class Replica:
 
     def add(self, request: Request, now: float) -> None:
         """Queue a request. Raises ValueError if its id is taken or it can never fit."""
-        if request.id in self._running or request.id in self._waiting:
+        if request.id in self:
             raise ValueError(f"request {request.id} is already here")
         if request.prompt_tokens < 1 or request.output_tokens < 0:
             raise ValueError("a request has at least one prompt token and no fewer than 0 output tokens")
@@ -146,7 +149,7 @@ class Replica:
 
     def abort(self, id: int, now: float) -> bool:
         """Forget a request at once, slot and KV cache included. False if it is not here."""
-        if id not in self._running and id not in self._waiting:
+        if id not in self:
             return False
         self._interrupt(now)
         if id in self._waiting:

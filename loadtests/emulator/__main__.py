@@ -1,0 +1,110 @@
+"""`python -m loadtests.emulator`: emulated vLLM replicas on consecutive ports."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import signal
+
+import uvloop
+
+from gateway.sim.profiles import PROFILES
+from loadtests.emulator.emulator import MODEL, Emulator
+
+EPILOG = """\
+profiles: {profiles}
+
+faults, switched while it runs:
+  curl localhost:PORT/emulator/faults -d '{{"fault": "slow", "factor": 8}}'
+  curl localhost:PORT/emulator/faults -d '{{"fault": "dead", "replica": 2}}'   # the third one, asked through any
+  curl localhost:PORT/emulator/faults -d '{{"fault": "reset", "after_events": 5, "count": 1}}'
+  curl localhost:PORT/emulator/faults -d '{{"fault": null}}'
+what it saw: GET /emulator/requests (heads and bodies), GET /emulator/state (counters)
+"""
+
+
+def scale(text: str) -> float:
+    """A number above 0, or "max"."""
+    value = math.inf if text == "max" else float(text)
+    if not value > 0:
+        raise ValueError(text)
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.emulator",
+        description="Emulated vLLM replicas: a continuous-batching engine model behind vLLM's HTTP API.",
+        epilog=EPILOG.format(profiles=", ".join(PROFILES)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    add("--port", type=int, required=True, help="port of the first replica; the others follow")
+    add("--replicas", type=int, default=1, metavar="N", help="how many (%(default)s)")
+    add("--profile", choices=list(PROFILES), default="default", help="engine to emulate (%(default)s)")
+    add("--time-scale", type=scale, default=1.0, metavar="X", help="virtual seconds per real second, or max (1)")
+    add("--model", default=MODEL, help="name of the model (%(default)s)")
+    add("--seed", type=int, default=0, help="what answers and their lengths are drawn from (%(default)s)")
+    add("--output-median", type=float, default=128.0, metavar="TOKENS", help="median length of an answer (%(default)s)")
+    add(
+        "--output-sigma",
+        type=float,
+        default=0.7,
+        metavar="S",
+        help="sigma of its lognormal; 0: all alike (%(default)s)",
+    )
+    add(
+        "--max-num-queued-reqs", type=int, default=None, metavar="N", help="refuse with 503 beyond N waiting (no limit)"
+    )
+    add("--keep-alive", type=float, default=5.0, metavar="S", help="close connections idle for S seconds (%(default)s)")
+    add(
+        "--keep-requests", type=int, default=256, metavar="N", help="requests kept for /emulator/requests (%(default)s)"
+    )
+    return parser
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Until SIGINT or SIGTERM."""
+    emulator = Emulator(
+        profile=options.profile,
+        replicas=options.replicas,
+        host=options.host,
+        port=options.port,
+        time_scale=options.time_scale,
+        model=options.model,
+        seed=options.seed,
+        output_median_tokens=options.output_median,
+        output_sigma=options.output_sigma,
+        keep_alive_s=options.keep_alive,
+        keep_requests=options.keep_requests,
+        max_queued=options.max_num_queued_reqs,
+    )
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with emulator:
+        profile = emulator.profile
+        what = (
+            f"model {options.model}, profile {profile.name}: context {profile.max_model_len}, "
+            f"{profile.max_num_seqs} slots, KV cache {profile.kv_capacity_tokens} tokens, time x{options.time_scale:g}"
+        )
+        for replica in emulator.replicas:
+            print(f"{replica.url}  {what}", flush=True)
+        await stop.wait()
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    command = parser()
+    options = command.parse_args()
+    try:
+        uvloop.run(serve(options))
+    except OSError as error:
+        command.exit(1, f"cannot listen: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

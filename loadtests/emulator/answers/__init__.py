@@ -1,0 +1,20 @@
+"""How each dialect words an answer. One class per dialect, one row per path."""
+
+from __future__ import annotations
+
+from loadtests.emulator.answers.base import Answer
+from loadtests.emulator.answers.chat import ChatAnswer
+from loadtests.emulator.answers.completions import CompletionsAnswer
+from loadtests.emulator.answers.embeddings import EmbeddingsAnswer
+from loadtests.emulator.answers.messages import MessagesAnswer
+from loadtests.emulator.answers.responses import ResponsesAnswer
+
+ANSWERS: dict[str, type[Answer]] = {
+    "/v1/chat/completions": ChatAnswer,
+    "/v1/completions": CompletionsAnswer,
+    "/v1/embeddings": EmbeddingsAnswer,
+    "/v1/responses": ResponsesAnswer,
+    "/v1/messages": MessagesAnswer,
+}
+
+__all__ = ["ANSWERS", "Answer"]

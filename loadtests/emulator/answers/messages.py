@@ -1,0 +1,78 @@
+"""POST /v1/messages: Anthropic's dialect, as vLLM speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+
+from loadtests.emulator.answers.base import Answer, named
+
+CHUNK = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"%b"},"index":0}\n\n'
+)
+
+
+class MessagesAnswer(Answer):
+    """One choice; every event has a name."""
+
+    prefix = "chatcmpl"  # vLLM's own: its messages are chat completions underneath
+
+    def body(self) -> bytes:
+        choice = self.ask.choices[0]
+        content = [{"type": "text", "text": choice.text()}]
+        usage = {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
+        return orjson.dumps(
+            {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.ask.model}
+            | self._stop()
+            | {"usage": usage}
+        )
+
+    def voice(self, index: int) -> Callable[[], None]:
+        choice = self.ask.choices[index]
+        said = 0
+
+        def speak() -> None:
+            nonlocal said
+            if not said:
+                self._start()
+            piece = choice.pieces[said]
+            said += 1
+            if piece:
+                self.write(b"%x\r\n%b\r\n" % (len(CHUNK) - 2 + len(piece), CHUNK % piece))
+
+        return speak
+
+    def closing(self) -> None:
+        choice = self.ask.choices[0]
+        self.write(named({"type": "content_block_stop", "index": 0}))
+        usage = {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
+        self.write(named({"type": "message_delta", "delta": {"stop_sequence": None} | self._stop(), "usage": usage}))
+        self.write(named({"type": "message_stop"}))
+
+    @staticmethod
+    def failure(message: str) -> list[bytes]:
+        return [named({"type": "error", "error": {"type": "internal_error", "message": message}})]
+
+    def _start(self) -> None:
+        usage = {"input_tokens": self.ask.prompt_tokens, "output_tokens": 0}
+        message: dict[str, object] = {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": self.ask.model,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        self.write(named({"type": "message_start", "message": message}))
+        block = {"type": "text", "text": ""}
+        self.write(named({"type": "content_block_start", "content_block": block, "index": 0}))
+
+    def _stop(self) -> dict[str, object]:
+        choice = self.ask.choices[0]
+        if choice.stop_reason is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
+        return {"stop_reason": "max_tokens" if choice.finish_reason == "length" else "end_turn"}

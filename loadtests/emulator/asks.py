@@ -1,0 +1,279 @@
+"""A request's body -> what the engine has to do: the prompts to read, and how long and what each answer will be.
+
+Like vLLM: an integer may come as a string or a whole float (pydantic's lax mode), the last of two equal keys counts,
+max_completion_tokens wins over max_tokens, and max_tokens is cut silently to what the context leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from loadtests.emulator import errors, text
+
+MAX_SEQUENCES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one emulated model is: its name, its bounds, and how long its answers are if nobody says."""
+
+    model: str
+    max_model_len: int
+    seed: int = 0
+    output_median_tokens: float = 128.0
+    output_sigma: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One sequence: what is read, and the answer it is going to get, token by token."""
+
+    prompt_tokens: int
+    pieces: list[bytes]
+    finish_reason: str
+    stop_reason: str | None
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.pieces)
+
+    def text(self) -> str:
+        return b"".join(self.pieces).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. `prompt_tokens` counts each prompt once, however many answers it gets."""
+
+    path: str
+    model: str
+    stream: bool
+    choices: list[Choice]
+    prompt_tokens: int
+    max_tokens: int | None
+    fields: Mapping[str, object]
+    include_usage: bool = False
+    continuous_usage: bool = False
+    top_logprobs: int | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(choice.output_tokens for choice in self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Quirk:
+    """How a fault bends the answers: run to max_tokens, and with this phrase alone if there is one."""
+
+    phrase: tuple[bytes, ...] = ()
+
+
+CAPS = {
+    "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
+    "/v1/completions": ("max_tokens",),
+    "/v1/responses": ("max_output_tokens",),
+    "/v1/messages": ("max_tokens",),
+}
+PROMPTS = {
+    "/v1/chat/completions": "messages",
+    "/v1/completions": "prompt",
+    "/v1/responses": "input",
+    "/v1/messages": "messages",
+    "/v1/embeddings": "input",
+}
+
+
+def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None) -> Ask:
+    """Raises Rejected, with what vLLM would have said."""
+    fields = _decode(body)
+    if path == "/v1/messages" and "max_tokens" not in fields:
+        raise errors.missing("max_tokens", len(fields))
+    prompts = _prompts(path, fields)
+    model = fields.get("model") or settings.model
+    if model != settings.model:
+        raise errors.unknown_model(model, settings.model)
+    if path == "/v1/embeddings":
+        choices = [Choice(_checked(tokens, settings.max_model_len + 1), [], "stop", None) for tokens, _ in prompts]
+        total = sum(choice.prompt_tokens for choice in choices)
+        return Ask(path, settings.model, False, choices, total, None, fields)
+    return _generation(path, fields, prompts, settings, quirk)
+
+
+def _generation(
+    path: str, fields: Mapping[str, object], prompts: list[tuple[int, bytes]], settings: Settings, quirk: Quirk | None
+) -> Ask:
+    copies = _int(fields, "n") if path in ("/v1/chat/completions", "/v1/completions") else None
+    copies = 1 if copies is None else copies
+    if copies < 1:
+        raise errors.too_small("n", copies)
+    if copies * len(prompts) > MAX_SEQUENCES:
+        raise errors.Rejected(400, f"n must be at most {MAX_SEQUENCES}, got {copies}.")
+    cap = _cap(path, fields, settings.max_model_len)
+    drawn_by = b"%d %d" % (settings.seed, _int(fields, "seed") or 0)
+    choices = []
+    for tokens, source in prompts:
+        limit = settings.max_model_len - _checked(tokens, settings.max_model_len)
+        limit = limit if cap is None else min(cap, limit)
+        for copy in range(copies):
+            seed = text.seed_of(drawn_by, source, b"%d" % copy)
+            choices.append(_choice(tokens, limit, seed, fields, settings, quirk))
+    options = fields.get("stream_options")
+    options = options if isinstance(options, Mapping) else {}
+    return Ask(
+        path,
+        settings.model,
+        fields.get("stream") is True,
+        choices,
+        sum(tokens for tokens, _ in prompts),
+        cap,
+        fields,
+        include_usage=options.get("include_usage") is True,
+        continuous_usage=options.get("continuous_usage_stats") is True,
+        top_logprobs=_logprobs(path, fields),
+    )
+
+
+def _choice(
+    prompt_tokens: int, limit: int, seed: int, fields: Mapping[str, object], settings: Settings, quirk: Quirk | None
+) -> Choice:
+    if quirk is not None:
+        phrase = quirk.phrase
+        pieces = [phrase[i % len(phrase)] for i in range(limit)] if phrase else text.passage(seed, limit)
+        return Choice(prompt_tokens, pieces, "length", None)
+    ends = limit
+    if fields.get("ignore_eos") is not True:
+        drawn = text.output_length(seed, settings.output_median_tokens, settings.output_sigma)
+        ends = min(limit, max(drawn, _int(fields, "min_tokens") or 0))
+    pieces = text.passage(seed, ends)
+    stops = fields.get("stop", fields.get("stop_sequences"))
+    if stops:
+        found = _stopped(pieces, [stops] if isinstance(stops, str) else stops, _int(fields, "min_tokens") or 0)
+        if found is not None:
+            return Choice(prompt_tokens, found[0], "stop", found[1])
+    if ends == limit:
+        return Choice(prompt_tokens, pieces, "length", None)
+    pieces[-1] = b""  # the end-of-sequence token counts and says nothing
+    return Choice(prompt_tokens, pieces, "stop", None)
+
+
+def _stopped(pieces: list[bytes], stops: object, min_tokens: int) -> tuple[list[bytes], str] | None:
+    """The pieces before the first stop string that is complete after `min_tokens`, and that string."""
+    if not isinstance(stops, list):
+        return None
+    whole = b"".join(pieces)
+    earliest = len(b"".join(pieces[:min_tokens]))
+    found: tuple[int, int, str] | None = None
+    for stop in stops:
+        if isinstance(stop, str) and stop:
+            at = whole.find(stop.encode(), max(0, earliest - len(stop.encode()) + 1))
+            if at >= 0 and (found is None or at < found[0]):
+                found = (at, at + len(stop.encode()), stop)
+    if found is None:
+        return None
+    begins, ends, stop = found
+    kept: list[bytes] = []
+    seen = 0
+    for piece in pieces:
+        kept.append(piece[: max(0, begins - seen)])
+        seen += len(piece)
+        if seen >= ends:
+            break
+    return kept, stop
+
+
+def _decode(body: bytes) -> Mapping[str, object]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        message = (
+            f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error', "
+            f"'input': '<dict of 0 items>', 'ctx': {{'error': '{error.msg}'}}}}"
+        )
+        raise errors.Rejected(400, message, "Bad Request", f"body.{error.pos}") from error
+    if not isinstance(fields, dict):
+        raise errors.Rejected(
+            400, "1 validation error:\n  {'type': 'model_attributes_type', 'loc': 'body'}", "Bad Request"
+        )
+    return fields
+
+
+def _prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]:
+    """(tokens, something that identifies it) of every prompt."""
+    name = PROMPTS[path]
+    value = fields.get(name)
+    if path == "/v1/completions" and not value and value != 0:
+        message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
+        raise errors.Rejected(400, message, param="prompt")
+    if value is None:
+        raise errors.missing(name, len(fields))
+    if path in ("/v1/completions", "/v1/embeddings"):
+        return _texts_or_ids(name, value)
+    tools = fields.get("tools")
+    extra = text.count_text(orjson.dumps(tools).decode()) if tools else 0
+    for before in ("system", "instructions"):
+        if fields.get(before):
+            extra += text.TOKENS_PER_MESSAGE + text.count_content(fields[before])
+    if isinstance(value, str) and path == "/v1/responses":
+        return [(extra + text.count_chat([{"content": value}]), value.encode(errors="replace"))]
+    if not isinstance(value, list):
+        raise errors.invalid("list_type", name, "Input should be a valid list", repr(value)[:80])
+    return [(extra + text.count_chat(value), orjson.dumps(value))]
+
+
+def _texts_or_ids(name: str, value: object) -> list[tuple[int, bytes]]:
+    if isinstance(value, str):
+        return [(text.count_text(value), value.encode(errors="replace"))]
+    if isinstance(value, list) and value:
+        if all(type(item) is int for item in value):
+            return [(len(value), orjson.dumps(value))]
+        if all(isinstance(item, str) or (isinstance(item, list) and item) for item in value):
+            return [_texts_or_ids(name, item)[0] for item in value]
+    raise errors.invalid("string_type", name, "Input should be a valid string", repr(value)[:80])
+
+
+def _checked(prompt_tokens: int, max_model_len: int) -> int:
+    """`prompt_tokens`, if they leave room for one token of output."""
+    if prompt_tokens >= max_model_len:
+        raise errors.context_exceeded(max_model_len, prompt_tokens)
+    if prompt_tokens < 1:
+        raise errors.Rejected(400, "The decoder prompt cannot be empty")
+    return prompt_tokens
+
+
+def _cap(path: str, fields: Mapping[str, object], max_model_len: int) -> int | None:
+    for name in CAPS[path]:
+        value = _int(fields, name)
+        if value is not None:
+            if value < 1:
+                raise errors.too_small(name, value)
+            if value > max_model_len:
+                raise errors.output_exceeds(name, value, max_model_len)
+            return value
+    return None
+
+
+def _logprobs(path: str, fields: Mapping[str, object]) -> int | None:
+    """How many alternatives are reported with each token; None: no log-probabilities at all."""
+    if path == "/v1/completions":
+        return _int(fields, "logprobs")
+    if path == "/v1/chat/completions" and fields.get("logprobs") is True:
+        return _int(fields, "top_logprobs") or 0
+    return None
+
+
+def _int(fields: Mapping[str, object], name: str) -> int | None:
+    """An integer as pydantic's lax mode reads it."""
+    value = fields.get(name)
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    raise errors.invalid("int_parsing", name, "Input should be a valid integer", repr(value)[:80])

@@ -1,0 +1,171 @@
+"""The replica model in real time: one timer, and a callback per token and per end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.sim.profiles import Profile
+from gateway.sim.replica import Event, Kind, Replica, Request
+from loadtests.emulator.metrics import E2E_BUCKETS, TTFT_BUCKETS, Histogram
+
+STEPS_PER_TURN = 64
+TIMER_S = 0.001  # uvloop rounds delays to milliseconds: below one it would spin
+
+
+@dataclass(slots=True)
+class _Listener:
+    on_token: Callable[[], None] | None
+    on_end: Callable[[], None]
+    prompt_tokens: int
+    output_tokens: int
+    added_at: float
+
+
+class Engine:
+    """Virtual time runs `time_scale` times as fast as real time; inf: as fast as the event loop turns.
+
+    While anybody listens to tokens, time goes on step by step; otherwise the model leaps. A call that comes late is
+    taken as made just before the next thing that the model has to do, so nothing is ever skipped.
+    """
+
+    def __init__(self, profile: Profile, time_scale: float = 1.0) -> None:
+        if not time_scale > 0:
+            raise ValueError("time_scale must be above 0")
+        self.model = Replica(profile)
+        self.time_scale = time_scale
+        self.paused = False
+        self.prompt_tokens_total = 0
+        self.generation_tokens_total = 0
+        self.aborted_total = 0
+        self.ttft = Histogram(TTFT_BUCKETS)
+        self.e2e = Histogram(E2E_BUCKETS)
+        self._listeners: dict[int, _Listener] = {}
+        self._streams = 0
+        self._ids = 0
+        self._at = 0.0  # virtual time never runs backwards
+        self._origin = time.monotonic()
+        self._timer: asyncio.Handle | None = None
+
+    def submit(
+        self, prompt_tokens: int, output_tokens: int, on_token: Callable[[], None] | None, on_end: Callable[[], None]
+    ) -> int:
+        """Queue a sequence; the id that is returned cancels it. `on_end` comes after the last token."""
+        self._ids += 1
+        now = self._now()
+        self._listeners[self._ids] = _Listener(on_token, on_end, prompt_tokens, output_tokens, now)
+        self._streams += on_token is not None
+        self.model.add(Request(self._ids, prompt_tokens, output_tokens), now)
+        self._arm()
+        return self._ids
+
+    def cancel(self, id: int) -> bool:
+        """Forget a sequence; False if it is over."""
+        listener = self._listeners.get(id)
+        if listener is None:
+            return False
+        now = self._now()
+        ended = id not in self.model  # in this very step, and its end has not been told yet
+        self.generation_tokens_total += listener.output_tokens if ended else self.model.generated(id, now)
+        self.model.abort(id, now)
+        self._forget(id, listener)
+        self.aborted_total += 1
+        self._arm()
+        return True
+
+    def slow(self, factor: float) -> None:
+        """Let every later step take `factor` times as long."""
+        self.model.slow(factor, self._now())
+        self._arm()
+
+    def pause(self, paused: bool) -> None:
+        """Stop virtual time, or let it go on from where it was stopped."""
+        if paused == self.paused:
+            return
+        if paused:
+            self._at = self._now()
+        self.paused = paused
+        self._origin = time.monotonic() - self._at / self.time_scale
+        self._arm()
+
+    def close(self) -> None:
+        """Forget everything; no callback comes any more."""
+        for id in list(self._listeners):
+            self.cancel(id)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _now(self) -> float:
+        if not self.paused and self.time_scale != math.inf:
+            self._at = max(self._at, (time.monotonic() - self._origin) * self.time_scale)
+        due = self._due_at()
+        return self._at if self._at < due else math.nextafter(due, -math.inf)
+
+    def _due_at(self) -> float:
+        return self.model.step_at() if self._streams else self.model.next_at()
+
+    def _arm(self) -> None:
+        """One timer, for the next thing that the model has to do."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._due_at()
+        if self.paused or due == math.inf:
+            return
+        loop = asyncio.get_running_loop()
+        delay_s = 0.0
+        if self.time_scale != math.inf:
+            delay_s = self._origin + due / self.time_scale - time.monotonic()
+        if delay_s > 0:
+            self._timer = loop.call_later(max(delay_s, TIMER_S), self._turn)
+        else:
+            self._timer = loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Do what is due; after many steps let the loop read its sockets first."""
+        self._timer = None
+        free_running = self.time_scale == math.inf
+        until = math.inf if free_running else (time.monotonic() - self._origin) * self.time_scale
+        for _ in range(1 if free_running else STEPS_PER_TURN):
+            due = self._due_at()
+            if due > until or due == math.inf:
+                break
+            self._at = max(self._at, due)
+            if self._streams:
+                step = self.model.step()
+                for id in step.tokens:
+                    listener = self._listeners.get(id)
+                    if listener is not None and listener.on_token is not None:
+                        listener.on_token()
+                events = step.events
+            else:
+                events = self.model.advance(due)
+            for event in events:
+                self._happened(event)
+        self._arm()
+
+    def _happened(self, event: Event) -> None:
+        listener = self._listeners.get(event.id)
+        if listener is None:
+            return
+        match event.kind:
+            case Kind.FIRST_TOKEN:
+                self.prompt_tokens_total += listener.prompt_tokens
+                self.ttft.add(event.at - listener.added_at)
+            case Kind.FINISHED:
+                if not listener.output_tokens:
+                    self.prompt_tokens_total += listener.prompt_tokens
+                self.generation_tokens_total += listener.output_tokens
+                self.e2e.add(event.at - listener.added_at)
+                self._forget(event.id, listener)
+                listener.on_end()
+            case Kind.PREEMPTED:
+                pass
+
+    def _forget(self, id: int, listener: _Listener) -> None:
+        del self._listeners[id]
+        self._streams -= listener.on_token is not None

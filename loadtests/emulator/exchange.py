@@ -1,0 +1,230 @@
+"""One request and its answer on a connection; and the exchange that misbehaves on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Protocol
+
+from loadtests.emulator.faults import Fault, FaultKind
+
+LONG_LINE_BYTES = 10 * 1024 * 1024
+_PHRASES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a replica received: the head as it came, line for line, and the body."""
+
+    head: bytes
+    body: bytes
+    method: str
+    path: str
+    connection: int
+    """Number of the connection since the replica began."""
+    at: float
+    """time.monotonic() at the end of the body."""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Names in lower case, in the order in which they came."""
+        lines = self.head.decode("latin-1").split("\r\n")[1:-2]
+        return [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, or None."""
+        return next((value for key, value in self.headers if key == name.lower()), None)
+
+
+class Date:
+    """The value of the Date header, made once per second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._lines = b""
+
+    def lines(self) -> bytes:
+        """What uvicorn puts on top of every answer."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._lines = f"date: {formatdate(second, usegmt=True)}\r\nserver: uvicorn\r\n".encode()
+        return self._lines
+
+
+_DATE = Date()
+
+
+def head(status: int, headers: bytes) -> bytes:
+    """A response head; `headers` are whole lines."""
+    return b"%b%b%b\r\n" % (_PHRASES[status], _DATE.lines(), headers)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close with RST instead of FIN."""
+    raw = transport.get_extra_info("socket")
+    if raw is not None and not transport.is_closing():
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+class Owner(Protocol):
+    """The connection that an exchange belongs to."""
+
+    def exchange_over(self, keep_alive: bool) -> None:
+        """The answer is complete."""
+        ...
+
+
+class Exchange:
+    """Answers one request. `on_gone` is called once if the client leaves, or is cut off, before the end."""
+
+    def __init__(self, transport: asyncio.Transport, owner: Owner, received: Received, keep_alive: bool) -> None:
+        self.transport = transport
+        self.received = received
+        self.on_gone: Callable[[], None] | None = None
+        self.over = False
+        self._owner = owner
+        self._keep_alive = keep_alive
+
+    def reply(self, status: int, body: bytes, headers: bytes = b"", content_type: bytes = b"application/json") -> None:
+        """A whole answer."""
+        lines = b"content-length: %d\r\ncontent-type: %b\r\n%b" % (
+            len(body),
+            content_type,
+            headers + self._connection(),
+        )
+        self._write_body(head(status, lines), body)
+        self._end()
+
+    def open(self, headers: bytes = b"") -> None:
+        """The head of a stream."""
+        lines = b"content-type: text/event-stream; charset=utf-8\r\n%btransfer-encoding: chunked\r\n"
+        self._write(head(200, lines % (headers + self._connection())))
+
+    def event(self, framed: bytes) -> None:
+        """One event of a stream, framed as a chunk."""
+        if not self.over and not self.transport.is_closing():
+            self.transport.write(framed)
+
+    def close(self) -> None:
+        """The proper end of a stream."""
+        self._write(b"0\r\n\r\n")
+        self._end()
+
+    def gone(self) -> None:
+        """The client has left, or was cut off: the work is given up."""
+        self.over = True
+        if self.on_gone is not None:
+            on_gone, self.on_gone = self.on_gone, None
+            on_gone()
+
+    def _connection(self) -> bytes:
+        return b"" if self._keep_alive else b"connection: close\r\n"
+
+    def _write(self, data: bytes) -> None:
+        if not self.over and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def _write_body(self, head: bytes, body: bytes) -> None:
+        self._write(head + body)
+
+    def _end(self) -> None:
+        if not self.over:
+            self.over = True
+            self.on_gone = None
+            self._owner.exchange_over(self._keep_alive)
+
+
+class FaultyExchange(Exchange):
+    """An answer that is cut, stalled or spoilt at a given event or byte."""
+
+    fault: Fault
+    _events = 0
+    _bytes = 0
+    _stalled = False
+    failure: Callable[[str], list[bytes]]
+
+    def event(self, framed: bytes) -> None:
+        fault = self.fault
+        if self._events == fault.after_events and fault.after_bytes is None:
+            self._events += 1
+            framed = self._spoil(framed)
+        else:
+            self._events += 1
+        self._write(framed)
+
+    def _spoil(self, framed: bytes) -> bytes:
+        """The fault strikes at this event; what is returned is sent in its place."""
+        match self.fault.kind:
+            case FaultKind.GARBAGE:
+                broken = b'data: {"id": "broken", "choices": [{"ind\n\n'
+                return b"%x\r\n%b\r\n" % (len(broken), broken)
+            case FaultKind.LONG_LINE:
+                line = b"data: " + b"x" * LONG_LINE_BYTES
+                return b"%x\r\n%b\r\n" % (len(line), line)
+            case FaultKind.SHUTDOWN_LIKE:
+                for event in self.failure(
+                    "EngineCore encountered an issue. See stack trace (above) for the root cause."
+                ):
+                    self._write(event)
+                on_gone = self.on_gone
+                self.close()
+                if on_gone is not None:
+                    on_gone()
+                return b""
+            case _:
+                self._strike()
+                return b""
+
+    def _write(self, data: bytes) -> None:
+        if self.over or self._stalled or not data or self.transport.is_closing():
+            return
+        cut = self.fault.after_bytes
+        if cut is None or self._bytes + len(data) <= cut:
+            self._bytes += len(data)
+            self.transport.write(data)
+            return
+        self.transport.write(data[: cut - self._bytes])
+        self._bytes = cut
+        self._strike()
+
+    def _write_body(self, head: bytes, body: bytes) -> None:
+        if self.fault.after_bytes is None and self.fault.kind in CUTS:
+            self._write(head + body[: len(body) // 2])
+            self._strike()
+            return
+        if self.fault.kind is FaultKind.GARBAGE:
+            body = body[: len(body) // 2].ljust(len(body))
+        self._write(head + body)
+
+    def _strike(self) -> None:
+        if self.fault.kind is FaultKind.STALL:
+            self._stalled = True
+            return
+        self.gone()
+        if self.fault.kind is FaultKind.RESET:
+            self._reset_when_flushed()
+        else:
+            self.transport.close()
+
+    def _reset_when_flushed(self) -> None:
+        """abort() would throw away what is still to be sent."""
+        if self.transport.get_write_buffer_size() and not self.transport.is_closing():
+            asyncio.get_running_loop().call_later(0.001, self._reset_when_flushed)
+        else:
+            reset(self.transport)
+
+    def _end(self) -> None:
+        if not self._stalled:
+            super()._end()
+
+
+CUTS = (FaultKind.RESET, FaultKind.TRUNCATED, FaultKind.STALL)
+FAULTY = (*CUTS, FaultKind.GARBAGE, FaultKind.LONG_LINE, FaultKind.SHUTDOWN_LIKE)

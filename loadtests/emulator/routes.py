@@ -1,0 +1,206 @@
+"""Every path that is no generation: models, health, load, metrics, and the emulator's own."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import orjson
+
+from loadtests.emulator import metrics
+from loadtests.emulator.faults import FaultKind, parse_fault
+
+if TYPE_CHECKING:
+    from loadtests.emulator.exchange import Exchange, Received
+    from loadtests.emulator.replica import EmulatedReplica
+
+VERSION = "0.32.0"
+METRICS_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
+GETS = ("/v1/models", "/health", "/ping", "/version", "/load", "/metrics", "/emulator/requests", "/emulator/state")
+POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
+
+
+def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
+    """Answer a request that asks for no tokens."""
+    method, path = exchange.received.method, exchange.received.path
+    if path == "/emulator/faults":
+        _faults(replica, exchange)
+    elif path in GETS and method == "GET":
+        _get(replica, exchange, path)
+    elif path in GETS or path in POSTS:
+        allow = b"allow: GET\r\n" if path in GETS else b"allow: POST\r\n"
+        exchange.reply(405, b'{"detail":"Method Not Allowed"}', allow)
+    else:
+        exchange.reply(404, b'{"detail":"Not Found"}')
+
+
+def _get(replica: EmulatedReplica, exchange: Exchange, path: str) -> None:
+    match path:
+        case "/v1/models":
+            exchange.reply(200, orjson.dumps(_models(replica)))
+        case "/health" | "/ping":
+            sick = replica.active is not None and replica.active.kind is FaultKind.UNHEALTHY
+            exchange.reply(503 if sick else 200, b"")
+        case "/version":
+            exchange.reply(200, orjson.dumps({"version": VERSION}))
+        case "/load":
+            exchange.reply(200, orjson.dumps({"server_load": replica.in_flight}))
+        case "/metrics":
+            exchange.reply(200, _metrics(replica), content_type=METRICS_TYPE)
+        case "/emulator/requests":
+            exchange.reply(200, orjson.dumps([_received(received) for received in replica.requests]))
+        case _:
+            exchange.reply(200, orjson.dumps(state(replica)))
+
+
+def _models(replica: EmulatedReplica) -> dict[str, object]:
+    model = {
+        "id": replica.settings.model,
+        "object": "model",
+        "created": 1700000000,
+        "owned_by": "vllm",
+        "root": replica.settings.model,
+        "parent": None,
+        "max_model_len": replica.settings.max_model_len,
+        "permission": [],
+    }
+    return {"object": "list", "data": [model]}
+
+
+def _received(received: Received) -> dict[str, object]:
+    return {
+        "method": received.method,
+        "path": received.path,
+        "connection": received.connection,
+        "at": received.at,
+        "head": received.head.decode("latin-1"),
+        "body": received.body.decode(errors="replace"),
+        "body_base64": base64.b64encode(received.body).decode(),
+    }
+
+
+def state(replica: EmulatedReplica) -> dict[str, object]:
+    """The counters of a replica, for people and experiments."""
+    fault, model = replica.active, replica.engine.model
+    return {
+        "port": replica.port,
+        "profile": model.profile.name,
+        "time_scale": replica.engine.time_scale if replica.engine.time_scale < 1e300 else None,
+        "fault": None if fault is None else {name: getattr(fault, name) for name in fault.__slots__},
+        "running": replica.running,
+        "waiting": replica.waiting,
+        "kv_fraction": model.kv_fraction,
+        "in_flight": replica.in_flight,
+        "received_total": replica.received_total,
+        "aborted_total": replica.engine.aborted_total,
+        "preemptions_total": model.preemptions_total,
+        "prompt_tokens_total": replica.engine.prompt_tokens_total,
+        "generation_tokens_total": replica.engine.generation_tokens_total,
+        "connections_open": len(replica.connections),
+        "connections_total": replica.connections_total,
+        "answered": {f"{path} {status}": count for (path, status), count in sorted(replica.answered.items())},
+        "finished": dict(replica.finished),
+    }
+
+
+def _faults(replica: EmulatedReplica, exchange: Exchange) -> None:
+    """GET: what is on. POST: switch it, here or, with `"replica": N`, at the Nth replica of this process."""
+    if exchange.received.method == "POST":
+        try:
+            wanted = orjson.loads(exchange.received.body)
+            fault = parse_fault(wanted)
+            index = wanted.get("replica")
+            if index is not None and (type(index) is not int or not 0 <= index < len(replica.peers)):
+                raise ValueError(f"replica: {index!r} is not one of 0..{len(replica.peers) - 1}")
+        except ValueError as error:
+            exchange.reply(400, orjson.dumps({"detail": str(error)}))
+            return
+        target = replica if index is None else replica.peers[index]
+        exchange.reply(200, orjson.dumps({"replica": replica.peers.index(target), "fault": wanted["fault"]}))
+        target.fault(fault)
+    elif exchange.received.method == "GET":
+        exchange.reply(200, orjson.dumps([state(peer)["fault"] for peer in replica.peers]))
+    else:
+        exchange.reply(405, b'{"detail":"Method Not Allowed"}', b"allow: GET, POST\r\n")
+
+
+def _metrics(replica: EmulatedReplica) -> bytes:
+    engine, model = replica.engine, replica.engine.model
+    mine = {"engine": "0", "model_name": replica.settings.model}
+    name = {"model_name": replica.settings.model}
+    profile = model.profile
+    config = {
+        "block_size": profile.kv_block_tokens,
+        "engine": "0",
+        "kv_cache_size_tokens": profile.kv_capacity_tokens,
+        "num_gpu_blocks": profile.kv_blocks,
+    }
+    reasons = ("stop", "length", "abort", "error", "repetition")
+    family, histogram = metrics.family, metrics.histogram
+    lines = [
+        *family(
+            "vllm:num_requests_running",
+            "gauge",
+            "Number of requests in model execution batches.",
+            [(mine, replica.running)],
+        ),
+        *family(
+            "vllm:num_requests_waiting",
+            "gauge",
+            "Number of requests waiting to be processed.",
+            [(mine, replica.waiting)],
+        ),
+        *family(
+            "vllm:num_requests_waiting_by_reason",
+            "gauge",
+            "Number of waiting requests by reason.",
+            [({**mine, "reason": "capacity"}, replica.waiting), ({**mine, "reason": "deferred"}, 0)],
+        ),
+        *family(
+            "vllm:kv_cache_usage_perc",
+            "gauge",
+            "KV-cache usage. 1 means 100 percent usage.",
+            [(mine, model.kv_fraction)],
+        ),
+        *family(
+            "vllm:num_preemptions_total",
+            "counter",
+            "Cumulative number of preemption from the engine.",
+            [(mine, model.preemptions_total)],
+        ),
+        *family(
+            "vllm:prompt_tokens_total",
+            "counter",
+            "Number of prefill tokens processed.",
+            [(mine, engine.prompt_tokens_total)],
+        ),
+        *family(
+            "vllm:generation_tokens_total",
+            "counter",
+            "Number of generation tokens processed.",
+            [(mine, engine.generation_tokens_total)],
+        ),
+        *family(
+            "vllm:request_success_total",
+            "counter",
+            "Count of successfully processed requests.",
+            [({**mine, "finished_reason": reason}, replica.finished[reason]) for reason in reasons],
+        ),
+        *family(
+            "vllm:admission_rejections_total",
+            "counter",
+            "Number of admission attempts rejected by a queue limit, by reason.",
+            [
+                ({**name, "reason": "max_num_queued_reqs"}, replica.rejected_total),
+                ({**name, "reason": "max_num_queued_tokens"}, 0),
+            ],
+        ),
+        *histogram(
+            "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", mine, engine.ttft
+        ),
+        *histogram(
+            "vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", mine, engine.e2e
+        ),
+        *family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", [(config, 1)]),
+    ]
+    return ("\n".join(lines) + "\n").encode()
