@@ -119,7 +119,7 @@ def _shown(value: object) -> str:
     if value is None:
         return "-"
     text = str(value)
-    return text if text and text.isascii() and text.isprintable() and not set(text) & set(" \"'=") else json.dumps(text)
+    return text if text and text.isprintable() and not set(text) & set(" \"'=") else json.dumps(text)
 
 
 def _plain(message: str) -> str:

@@ -93,6 +93,8 @@ def test_an_exception_is_told_with_its_traceback(as_json: bool) -> None:
     assert "ValueError: broken" in text
 
 
-def test_configuring_twice_writes_each_line_once() -> None:
-    configure_logging("debug", True, io.StringIO())
+def test_configuring_anew_writes_each_line_once_and_only_there() -> None:
+    before = io.StringIO()
+    configure_logging("debug", True, before)
     assert logged("debug", as_json=True).count("\n") == 1
+    assert before.getvalue() == ""

@@ -244,6 +244,16 @@ def test_replicas_are_told_apart_only_while_they_are_few(replicas: int, label: s
     assert found["tailgate_upstream_errors_total", ("reset", "short", label)] == 1
 
 
+def test_a_reload_to_many_replicas_ends_telling_them_apart() -> None:
+    metrics = Metrics(POLICY)
+    metrics.ended(OK)
+    metrics.configure(policy(replicas=REPLICA_LABEL_LIMIT, generation=2))
+    metrics.ended(OK)
+    found = samples(metrics)
+    assert found["tailgate_ttft_seconds_count", ("short", "r0", "premium")] == 1
+    assert found["tailgate_ttft_seconds_count", ("short", "", "premium")] == 1
+
+
 def test_the_window_forgets_what_the_counters_keep() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(OK)  # ends at 103
