@@ -11,12 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from loadtests.bench import profiling
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
 from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
 from loadtests.bench.process import Cores, split_cores
 from loadtests.bench.report import as_json, show
 from loadtests.bench.section import Section
-from loadtests.bench.targets import TARGETS
+
+KNOWN = list(dict.fromkeys(target for one in MEASURES.values() for target in one.targets))
 
 
 def measure(plan: dict[str, list[str]], effort: Effort, cores: Cores, console: Console) -> dict[str, Section]:
@@ -58,19 +60,25 @@ def main(
         list[str] | None, typer.Option(help=f"A measure: {', '.join(MEASURES)}. May be given several times.")
     ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help=f"A target: {', '.join(TARGETS)}. May be given several times.")
+        list[str] | None, typer.Option(help=f"A target: {', '.join(KNOWN)}. May be given several times.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute: fewer, shorter rounds, noisier.")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each measure.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every raw round to this file.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="No measuring: tailgate under cProfile, with --only requests or chunks.")
+    ] = False,
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
 ) -> None:
     """What tailgate costs, as ratios to other proxies on the same upstream in the same run."""
-    plan = plan_of(_known(only or [], list(MEASURES)), _known(target or [], list(TARGETS)), quick=quick)
+    plan = plan_of(_known(only or [], list(MEASURES)), _known(target or [], KNOWN), quick=quick)
     effort = QUICK if quick else Effort()
     if rounds is not None:
         effort = Effort(rounds, effort.seconds, effort.chunks, effort.held_streams, effort.held_interval_s)
     console, cores = Console(), split_cores()
+    if profile:
+        chosen = [name for name in profiling.LOADS if name in plan]
+        raise typer.Exit(0 if all(profiling.profile(name, console, cores) for name in chosen) else 1)
     sections = measure(plan, effort, cores, console)
     verdicts = judge_all(sections)
     show(console, sections, verdicts, cores)

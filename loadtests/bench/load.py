@@ -1,8 +1,8 @@
 """The load: one process that plays many clients, told what to do on stdin, telling what came of it on stdout.
 
 `echo '{"kind": "closed", "port": 8080, "watch": 4711}' | python -m loadtests.bench.load`. The kinds are the
-dataclasses `Closed`, `Open`, `Streams` and `Hold`, the fields theirs. What goes wrong is listed in `errors`, and a
-run with errors is void.
+dataclasses `Closed`, `Open`, `Streams`, `Hold` and `Decisions`, the fields theirs. What goes wrong is listed in
+`errors`, and a run with errors is void.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ import uvloop
 
 from loadtests.bench.answer import BadAnswer
 from loadtests.bench.closedloop import Closed, ClosedResult, first_answer, run_closed
+from loadtests.bench.decisions import Decisions, DecisionsResult, run_decisions
 from loadtests.bench.openloop import Open, OpenResult, run_open
 from loadtests.bench.streams import Hold, HoldResult, Streams, StreamsResult, run_hold, run_streams
 
-Spec = Closed | Open | Streams | Hold
-Result = ClosedResult | OpenResult | StreamsResult | HoldResult
-KINDS: dict[str, type[Spec]] = {"closed": Closed, "open": Open, "streams": Streams, "hold": Hold}
+Spec = Closed | Open | Streams | Hold | Decisions
+Result = ClosedResult | OpenResult | StreamsResult | HoldResult | DecisionsResult
+KINDS: dict[str, type[Spec]] = {
+    "closed": Closed,
+    "open": Open,
+    "streams": Streams,
+    "hold": Hold,
+    "decisions": Decisions,
+}
 
 
 def run(spec: Spec) -> Result:
     """Run one load to its end. Raises BadAnswer or OSError if the first contact fails."""
+    if isinstance(spec, Decisions):
+        return run_decisions(spec)
     # Whatever is measured: answers must be right, the proxy's pools warm, and its first contact over.
     length = first_answer(spec.port)
     match spec:

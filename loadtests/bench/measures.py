@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from loadtests.bench.arithmetic import rotated
 from loadtests.bench.closedloop import Closed
+from loadtests.bench.decisions import Decisions
 from loadtests.bench.openloop import Open
 from loadtests.bench.process import Cores, raise_file_limit
-from loadtests.bench.rig import Rig, load, rig
+from loadtests.bench.rig import load, rig
 from loadtests.bench.section import Raw, Section, errors_of, number
 from loadtests.bench.streams import Hold, Streams
 from loadtests.bench.targets import Running
 
 STREAM_INTERVAL_S = 0.02
+FLEETS = {"decisions-16": 16, "decisions-1000": 1000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,11 @@ def requests(bench: Bench, targets: Sequence[str]) -> Section:
     """CPU per non-streamed request, 32 connections that never pause."""
 
     def once(target: Running, _: int) -> Raw:
-        return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores)
+        return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("requests", "CPU us per request", skipped=built.skipped)
-        return _rounds(bench, built, section, once, lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, "requests"))
+        return _rounds(bench, built.targets, section, once, cpu_us("requests"))
 
 
 def chunks(bench: Bench, targets: Sequence[str]) -> Section:
@@ -57,11 +60,11 @@ def chunks(bench: Bench, targets: Sequence[str]) -> Section:
 
     def once(target: Running, _: int) -> Raw:
         spec = Streams(target.port, target.pid, STREAM_INTERVAL_S, chunks=bench.effort.chunks)
-        return load(spec, bench.cores)
+        return load(spec, bench.cores.load)
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("chunks", "CPU us per chunk", skipped=built.skipped)
-        return _rounds(bench, built, section, once, lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, "chunks"))
+        return _rounds(bench, built.targets, section, once, cpu_us("chunks"))
 
 
 def latency(bench: Bench, targets: Sequence[str]) -> Section:
@@ -70,22 +73,37 @@ def latency(bench: Bench, targets: Sequence[str]) -> Section:
 
     def once(target: Running, turn: int) -> Raw:
         if target.name not in rates:
-            raw = load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores)
+            raw = load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
             if errors_of(raw):
                 return raw
             rates[target.name] = number(raw, "requests") / number(raw, "seconds") / 2
         ports = {"direct": built.upstream.ports[0], "proxied": target.port}
         ways = {
-            way: load(Open(ports[way], rates[target.name], bench.effort.seconds, seed=turn), bench.cores)
+            way: load(Open(ports[way], rates[target.name], bench.effort.seconds, seed=turn), bench.cores.load)
             for way in rotated(list(ports), turn)
         }
         errors = [f"{way}: {error}" for way, raw in ways.items() for error in errors_of(raw)]
-        direct, proxied = (1e3 * number(ways[way], "p99_s") if not errors else 0.0 for way in ports)
-        return {"rate": rates[target.name], "direct_ms": direct, "proxied_ms": proxied, "errors": errors, **ways}
+        added_s = 0.0 if errors else number(ways["proxied"], "p99_s") - number(ways["direct"], "p99_s")
+        return {"rate": rates[target.name], "added_ms": 1e3 * added_s, "errors": errors, **ways}
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("latency", "ms added to the p99 at half load", skipped=built.skipped)
-        return _rounds(bench, built, section, once, lambda raw: number(raw, "proxied_ms") - number(raw, "direct_ms"))
+        return _rounds(bench, built.targets, section, once, lambda raw: number(raw, "added_ms"))
+
+
+def decisions(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU of the decisions of one request, at few and at many replicas, beside a whole request of a peer."""
+    alone = [name for name in targets if name in FLEETS]
+
+    def once(target: Running | str, _: int) -> Raw:
+        if isinstance(target, str):
+            return load(Decisions(FLEETS[target]), bench.cores.proxy)
+        return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
+
+    with rig([name for name in targets if name not in alone], STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
+        section = Section("decisions", "CPU us per request", skipped=built.skipped)
+        chosen: dict[str, Running | str] = {**{name: name for name in alone}, **built.targets}
+        return _rounds(bench, chosen, section, once, cpu_us("requests"))
 
 
 def memory(bench: Bench, targets: Sequence[str]) -> Section:
@@ -103,7 +121,7 @@ def memory(bench: Bench, targets: Sequence[str]) -> Section:
             for target in built.targets.values():
                 bench.tell(f"memory: {name}")
                 spec = Hold(target.port, target.pid, effort.held_interval_s, effort.held_streams, watched_s)
-                raw = load(spec, bench.cores) | {"files_allowed": allowed}
+                raw = load(spec, bench.cores.load) | {"files_allowed": allowed}
                 if not errors_of(raw):
                     raw["errors"] = held_faults(raw, spec.streams, int(watched_s / spec.interval_s))
                 section.take(name, raw, lambda raw: held_kib(raw, effort.held_streams))
@@ -126,21 +144,29 @@ def held_kib(raw: Raw, streams: int) -> float:
     return (number(raw, "rss_after") - number(raw, "rss_before")) / 1024 / streams
 
 
+def cpu_us(count: str) -> Callable[[Raw], float]:
+    """CPU microseconds for each of what a load counts under `count`."""
+    return lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, count)
+
+
+Target = TypeVar("Target")
+
+
 def _rounds(
     bench: Bench,
-    built: Rig,
+    targets: Mapping[str, Target],
     section: Section,
-    once: Callable[[Running, int], Raw],
+    once: Callable[[Target, int], Raw],
     value: Callable[[Raw], float],
 ) -> Section:
     """Every target once per round, each round in another order."""
-    bench.step(len(built.skipped) * bench.effort.rounds)
-    for turn in range(bench.effort.rounds if built.targets else 0):
+    bench.step(len(section.skipped) * bench.effort.rounds)
+    for turn in range(bench.effort.rounds if targets else 0):
         section.begin_round()
-        for name in rotated(list(built.targets), turn):
+        for name in rotated(list(targets), turn):
             bench.tell(f"{section.name}, round {turn + 1}: {name}")
             if name not in section.errors:
-                section.take(name, once(built.targets[name], turn), value)
+                section.take(name, once(targets[name], turn), value)
             bench.step(1)
     return section
 
@@ -162,5 +188,6 @@ MEASURES: dict[str, Measure] = {
     "requests": Measure(requests, ("tailgate", "tailgate+journal", "vllm-router", "nginx")),
     "latency": Measure(latency, ("tailgate", "vllm-router")),
     "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx")),
+    "decisions": Measure(decisions, (*FLEETS, "vllm-router")),
     "memory": Measure(memory, ("tailgate", "vllm-router"), in_rounds=False),
 }

@@ -13,6 +13,7 @@ from typing import cast
 from loadtests.bench.install import FOLDER, Skipped
 from loadtests.bench.load import KINDS, Spec
 from loadtests.bench.process import Cores, on_cores
+from loadtests.bench.section import Raw
 from loadtests.bench.targets import Running, Upstream, running
 
 REPLICAS = 4
@@ -40,10 +41,10 @@ def serving(interval_s: float, cores: Cores) -> Iterator[Upstream]:
         process.stdout.close()
 
 
-def load(spec: Spec, cores: Cores) -> dict[str, object]:
-    """Run one load in a process of its own. What it lists under `errors` makes it void."""
+def load(spec: Spec, cores: frozenset[int] | None) -> Raw:
+    """Run one load on `cores` in a process of its own. What it lists under `errors` makes it void."""
     kind = next(name for name, of in KINDS.items() if isinstance(spec, of))
-    with on_cores(cores.load):
+    with on_cores(cores):
         done = subprocess.run(
             [sys.executable, "-m", "loadtests.bench.load"],
             input=json.dumps({"kind": kind, **asdict(spec)}),
@@ -52,7 +53,7 @@ def load(spec: Spec, cores: Cores) -> dict[str, object]:
             check=True,
             cwd=FOLDER.parent,
         )
-    return cast(dict[str, object], json.loads(done.stdout))
+    return cast(Raw, json.loads(done.stdout))
 
 
 @dataclass(slots=True)

@@ -53,10 +53,18 @@ def free_port() -> int:
 
 
 def _tailgate(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "gateway", *_serve(port, upstream, folder)]
+
+
+def _tailgate_profiled(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    launcher = [sys.executable, "-m", "loadtests.bench.profiled", str(folder / "profile")]
+    return [*launcher, *_serve(port, upstream, folder)]
+
+
+def _serve(port: int, upstream: Upstream, folder: Path) -> list[str]:
     written = folder / "policy.yaml"
     written.write_text(policy(upstream.ports, upstream.interval_s))
-    serve = [sys.executable, "-m", "gateway", "serve", "--policy", str(written)]
-    return [*serve, "--port", str(port), "--admin-port", str(free_port())]
+    return ["serve", "--policy", str(written), "--port", str(port), "--admin-port", str(free_port())]
 
 
 def _tailgate_journal(port: int, upstream: Upstream, folder: Path) -> list[str]:
@@ -119,11 +127,14 @@ def _nginx(port: int, upstream: Upstream, folder: Path) -> list[str]:
     return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
 
 
+PROFILED = "tailgate-profiled"
+
 TARGETS: dict[str, Command] = {
     "tailgate": _tailgate,
     "tailgate+journal": _tailgate_journal,
     "vllm-router": _vllm_router,
     "nginx": _nginx,
+    PROFILED: _tailgate_profiled,
 }
 
 
@@ -136,7 +147,7 @@ def running(name: str, upstream: Upstream, cores: frozenset[int] | None) -> Iter
     command = TARGETS[name](port, upstream, folder)
     log = folder / "log"
     with log.open("wb") as out, on_cores(cores):
-        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=folder)
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=FOLDER.parent)
     try:
         _until_ready(process, port, log)
         yield Running(name, port, process.pid)

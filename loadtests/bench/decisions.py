@@ -1,0 +1,162 @@
+"""What the decisions alone cost: the controller called in process, in virtual time, as its driver calls it.
+
+A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing
+is ever refused. Everything the controller does for a request is counted, alarms and scrapes included.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.core.controller import Controller
+from gateway.core.model import Ask, Command, Dispatch, End, Ended, Endpoint, Finish, Sample
+from gateway.core.rules import Policy
+from gateway.policy.load import load as load_policy
+from loadtests.bench import canned
+from loadtests.bench.policy import policy
+
+IN_FLIGHT = 8
+SERVICE_S = 0.5
+PREFILL_SHARE = 0.2
+"""Of its time, what a request spends before its first token."""
+T = TypeVar("T", Dispatch, Ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """`requests` decided upon over `replicas`, as many again to warm up."""
+
+    replicas: int
+    requests: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionsResult:
+    """CPU seconds of this process for `requests`."""
+
+    requests: int
+    cpu_s: float
+    errors: list[str]
+
+
+class Fleet:
+    """A controller, its clock, and the requests that are under way."""
+
+    def __init__(self, replicas: int) -> None:
+        self._policy = fleet_policy(replicas)
+        self._controller = Controller(self._policy, random.Random(1))
+        self._names = [replica.name for pool in self._policy.pools.values() for replica in pool.replicas]
+        self._model = self._policy.models[canned.MODEL]
+        self._key = next(iter(self._policy.keys.values()))
+        self._tier = self._policy.tiers[self._key.tier]
+        self._prefilling: deque[int] = deque()
+        self._decoding: deque[int] = deque()
+        self._most = IN_FLIGHT * replicas
+        self._step_s = SERVICE_S / self._most
+        self._scrapes_per_step = replicas * self._step_s
+        self._owed_scrapes, self._next_scrape = 0.0, 0
+        self._finish = Finish(End.COMPLETE, prompt_tokens=270, output_tokens=48, status=200)
+        self._sample = Sample(healthy=True, waiting=0, running=IN_FLIGHT, kv_fraction=0.3)
+        self._now = 1000.0
+        self._asks = 0
+        for name in self._names:
+            self._controller.observe(name, self._sample, self._now)
+
+    def serve(self, requests: int) -> None:
+        """One request arrives and the oldest ends, `requests` times. Raises ValueError for any other answer."""
+        for _ in range(requests):
+            self._now += self._step_s
+            self._scrape()
+            self._begin()
+            if len(self._prefilling) > self._most * PREFILL_SHARE:
+                self._decode(self._prefilling.popleft())
+            if len(self._prefilling) + len(self._decoding) > self._most:
+                self._end(self._decoding.popleft())
+
+    def _scrape(self) -> None:
+        self._owed_scrapes += self._scrapes_per_step
+        while self._owed_scrapes >= 1:
+            self._owed_scrapes -= 1
+            self._next_scrape = (self._next_scrape + 1) % len(self._names)
+            self._controller.observe(self._names[self._next_scrape], self._sample, self._now)
+            self._alarm()
+
+    def _begin(self) -> None:
+        self._asks += 1
+        controller, now = self._controller, self._now
+        commands = controller.arrive(self._ask(self._asks, now), now)
+        self._alarm()
+        attempt = _only(commands, Dispatch).attempt
+        controller.sent(attempt, now)
+        self._alarm()
+        self._prefilling.append(attempt)
+
+    def _decode(self, attempt: int) -> None:
+        self._controller.first_token(attempt, self._now)
+        self._alarm()
+        self._controller.progress(attempt, 24, self._now)
+        self._alarm()
+        self._decoding.append(attempt)
+
+    def _end(self, attempt: int) -> None:
+        commands = self._controller.finish(attempt, self._finish, self._now)
+        self._alarm()
+        if not _only(commands, Ended).record.good:
+            raise ValueError("a request missed its objective: the fleet is not the steady one that was meant")
+
+    def _alarm(self) -> None:
+        """As the driver does after every call: is there something to wake for?"""
+        if self._controller.wake_at() <= self._now:
+            self._controller.wake(self._now)
+
+    def _ask(self, number: int, now: float) -> Ask:
+        return Ask(
+            id=number,
+            policy=self._policy,
+            tier=self._tier,
+            model=self._model,
+            tenant=self._key.tenant,
+            endpoint=Endpoint.CHAT,
+            stream=True,
+            prompt_bytes=1000,
+            prompt_exact=None,
+            max_tokens=128,
+            choices=1,
+            body_bytes=canned.REQUEST_BODY_BYTES,
+            head_at=now,
+            body_at=now,
+        )
+
+
+def fleet_policy(replicas: int) -> Policy:
+    """The bench's policy for a fleet that exists only here."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.yaml"
+        path.write_text(policy(range(10_000, 10_000 + replicas), SERVICE_S))
+        return load_policy(path)
+
+
+def _only(commands: list[Command], kind: type[T]) -> T:
+    """The one command of this kind. Raises ValueError if there is none."""
+    found = [command for command in commands if isinstance(command, kind)]
+    if len(found) != 1:
+        raise ValueError(f"{commands} instead of one {kind.__name__}")
+    return found[0]
+
+
+def run_decisions(spec: Decisions) -> DecisionsResult:
+    """Fill the fleet, then measure."""
+    try:
+        fleet = Fleet(spec.replicas)
+        fleet.serve(IN_FLIGHT * spec.replicas + spec.requests)
+        before = time.process_time()
+        fleet.serve(spec.requests)
+        return DecisionsResult(spec.requests, time.process_time() - before, [])
+    except ValueError as error:
+        return DecisionsResult(0, 0.0, [str(error)])
