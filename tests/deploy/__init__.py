@@ -1,0 +1,1 @@
+"""Tests of what is deployed: manifests, container, unit, rules, dashboard."""

@@ -1,0 +1,99 @@
+"""The container file builds from locked hashes, and leaves an image that runs as nobody and can install nothing."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.settings import PREFIX, Settings
+
+from .files import DEPLOY, ROOT
+
+LINES = [
+    line
+    for line in re.sub(r"\\\n\s*", "", (DEPLOY / "Containerfile").read_text()).splitlines()
+    if line and not line.startswith("#")
+]
+FROM = [index for index, line in enumerate(LINES) if line.startswith("FROM ")]
+FINAL = LINES[FROM[-1] :]
+
+
+def the(instruction: str) -> str:
+    """The argument of the only such instruction of the final stage."""
+    (found,) = [line.split(" ", 1)[1] for line in FINAL if line.startswith(f"{instruction} ")]
+    return found
+
+
+def test_the_base_image_has_a_version() -> None:
+    (base,) = [line.removeprefix("ARG BASE=") for line in LINES if line.startswith("ARG BASE=")]
+    assert re.fullmatch(r"docker\.io/library/python:3\.1\d(\.\d+)?-slim-\w+", base)
+    assert {LINES[index].split(" ")[1] for index in FROM} == {"${BASE}"}
+
+
+def test_everything_from_outside_is_locked_by_hash() -> None:
+    installs = [
+        command for line in LINES for command in line.split(" && ") if "pip" in command and " install " in command
+    ]
+    outside = [command for command in installs if "--no-index" not in command]
+    assert len(outside) == 2
+    for command in outside:
+        assert "--require-hashes" in command
+        assert "--only-binary :all:" in command, "a source distribution would run code at build time"
+    (own,) = [command for command in installs if "--no-index" in command]
+    assert "--no-deps" in own
+    (wheel,) = [command for line in LINES for command in line.split(" && ") if " wheel " in command]
+    assert {"--no-deps", "--no-build-isolation"} <= set(wheel.split())
+
+
+def test_the_locks_have_a_hash_for_every_requirement() -> None:
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        requirements = re.findall(r"^\S+==.*\n(.*)", (ROOT / lock).read_text(), re.MULTILINE)
+        assert requirements
+        assert all("--hash=sha256:" in following for following in requirements)
+
+
+def test_the_builder_of_the_wheel_is_locked_too() -> None:
+    assert re.search(r"^hatchling==", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE)
+
+
+def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None:
+    copies = [line for line in FINAL if line.startswith("COPY ")]
+    assert copies == ["COPY --from=build /opt/tailgate /opt/tailgate"]
+    (run,) = [line for line in FINAL if line.startswith("RUN ")]
+    assert "pip uninstall" in run
+    assert "ensurepip" in run
+    assert "apt" not in "".join(LINES)
+
+
+def test_it_runs_as_a_number_that_is_not_root() -> None:
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", the("USER"))
+
+
+def test_it_stops_by_draining_and_is_asked_whether_it_lives() -> None:
+    assert the("STOPSIGNAL") == "SIGTERM"
+    health = the("HEALTHCHECK")
+    assert f"http://127.0.0.1:{Settings().admin_port}/livez" in health
+    assert '"python", "-c"' in health
+
+
+def test_its_ports_and_variables_are_those_of_the_settings() -> None:
+    assert the("EXPOSE").split() == [str(Settings().port), str(Settings().admin_port)]
+    known = {name.upper() for name in Settings.model_fields}
+    used = set(re.findall(rf"{PREFIX}(\w+)=", the("ENV")))
+    assert used == {"HOST", "ADMIN_HOST"}
+    assert used <= known
+
+
+def test_it_serves_the_mounted_policy() -> None:
+    assert the("ENTRYPOINT") == '["tailgate"]'
+    assert the("CMD") == '["serve", "--policy", "/etc/tailgate/policy.yaml"]'
+
+
+def test_only_what_is_copied_is_sent_to_the_builder() -> None:
+    ignore = (ROOT / ".dockerignore").read_text().split()
+    allowed = {line[1:].rstrip("/") for line in ignore if line.startswith("!")}
+    copied = {
+        source for line in LINES if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
+    }
+    assert "*" in ignore
+    assert allowed == copied
+    assert all((ROOT / name).exists() for name in copied)

@@ -1,0 +1,178 @@
+"""The manifests are valid, fit each other, and fit the process that they run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from observe.made import POLICY, SOURCES
+
+from gateway.app import CLOSE_GRACE_S
+from gateway.observe.admin import admin_app
+from gateway.observe.metrics import Metrics
+from gateway.policy.load import load
+from gateway.settings import PREFIX, Settings
+
+from .files import BASE, OVERLAY, Document, environment, manifest, read_yaml
+
+KUSTOMIZATION = read_yaml(BASE / "kustomization.yaml")
+DEPLOYMENT = manifest("deployment")
+POD = DEPLOYMENT["spec"]["template"]
+(CONTAINER,) = POD["spec"]["containers"]
+BUILTIN = [name for name in KUSTOMIZATION["resources"] if name != "servicemonitor.yaml"]
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("version", ["1.34", "1.37"])
+def test_a_manifest_is_what_kubernetes_accepts(name: str, version: str) -> None:
+    kubernetes_validate.validate(read_yaml(BASE / name), version, strict=True)
+
+
+def test_the_schemas_do_refuse_what_they_do_not_know() -> None:
+    wrong = manifest("deployment")
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["prot"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.34", strict=True)
+
+
+def test_the_servicemonitor_has_the_shape_of_its_crd() -> None:
+    monitor = manifest("servicemonitor")
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "ServiceMonitor")
+    assert set(monitor["spec"]) == {"selector", "endpoints"}
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert set(endpoint) == {"port", "path", "interval", "scrapeTimeout"}
+    assert endpoint["path"] == "/metrics"
+    assert int(endpoint["scrapeTimeout"][:-1]) < int(endpoint["interval"][:-1])
+
+
+@pytest.mark.parametrize("folder", [BASE, OVERLAY])
+def test_a_kustomization_lists_every_file_beside_it(folder: Path) -> None:
+    kustomization = read_yaml(folder / "kustomization.yaml")
+    listed = {name for name in kustomization["resources"] if name.endswith(".yaml")}
+    listed |= {file for generator in kustomization["configMapGenerator"] for file in generator["files"]}
+    listed |= {patch["path"] for patch in kustomization.get("patches", [])}
+    assert listed | {"kustomization.yaml"} == {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl builds kustomizations")
+def test_the_overlay_builds_to_valid_manifests_that_drain_as_long_as_its_policy(tmp_path: Path) -> None:
+    built = subprocess.run(["kubectl", "kustomize", str(OVERLAY)], capture_output=True, check=True, text=True).stdout
+    (tmp_path / "all.yaml").write_text(built)
+    documents = {document["kind"]: document for document in _documents(tmp_path / "all.yaml")}
+    for kind, document in documents.items():
+        if kind != "ServiceMonitor":
+            kubernetes_validate.validate(document, "1.34", strict=True)
+    assert documents["ConfigMap"]["data"]["policy.yaml"] == (OVERLAY / "policy.yaml").read_text()
+    assert documents["ConfigMap"]["metadata"]["name"] == "tailgate-policy"
+    assert (
+        documents["NetworkPolicy"]["spec"]["egress"][-1]["to"] == manifest("networkpolicy")["spec"]["egress"][-1]["to"]
+    )
+    assert _drains_long_enough(documents["Deployment"], OVERLAY / "policy.yaml")
+
+
+def test_the_base_drains_as_long_as_its_policys_longest_stream() -> None:
+    assert _drains_long_enough(DEPLOYMENT, BASE / "policy.yaml")
+
+
+def test_a_shorter_grace_period_would_be_noticed() -> None:
+    short = manifest("deployment")
+    short["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 130
+    assert not _drains_long_enough(short, BASE / "policy.yaml")
+
+
+def test_selectors_match_the_pods_and_only_them() -> None:
+    labels = POD["metadata"]["labels"]
+    services = [manifest("service"), manifest("service-admin")]
+    selectors = [
+        DEPLOYMENT["spec"]["selector"]["matchLabels"],
+        manifest("poddisruptionbudget")["spec"]["selector"]["matchLabels"],
+        manifest("networkpolicy")["spec"]["podSelector"]["matchLabels"],
+        POD["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+        *(service["spec"]["selector"] for service in services),
+    ]
+    assert selectors == [labels] * 6
+    monitored = manifest("servicemonitor")["spec"]["selector"]["matchLabels"]
+    chosen = [s["metadata"]["name"] for s in services if monitored.items() <= s["metadata"]["labels"].items()]
+    assert chosen == ["tailgate-admin"]
+
+
+def test_every_port_that_is_named_exists() -> None:
+    ports = {port["name"]: str(port["containerPort"]) for port in CONTAINER["ports"]}
+    variables = environment(CONTAINER)
+    assert ports == {"http": variables["TAILGATE_PORT"], "admin": variables["TAILGATE_ADMIN_PORT"]}
+    targets = [manifest(name)["spec"]["ports"][0]["targetPort"] for name in ("service", "service-admin")]
+    assert targets == ["http", "admin"]
+    probed = {CONTAINER[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert probed == {"admin"}
+    allowed = {port["port"] for rule in manifest("networkpolicy")["spec"]["ingress"] for port in rule["ports"]}
+    assert allowed == set(ports)
+    (admin,) = manifest("service-admin")["spec"]["ports"]
+    assert manifest("servicemonitor")["spec"]["endpoints"][0]["port"] == admin["name"]
+
+
+def test_what_is_probed_and_scraped_is_served() -> None:
+    client = TestClient(admin_app(Metrics(POLICY), SOURCES, {}, token=None))
+    paths = [CONTAINER[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert paths == ["/livez", "/livez", "/readyz"]
+    for path in (*paths, "/metrics"):
+        assert client.get(path).status_code == 200
+    assert client.get("/other").status_code == 404
+
+
+def test_every_variable_is_a_setting() -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {"VLLM_API_KEY"}
+    assert set(environment(CONTAINER)) <= known
+    plain = {
+        name.removeprefix(PREFIX).lower(): value for name, value in environment(CONTAINER).items() if value is not None
+    }
+    assert Settings(**plain).host == "0.0.0.0"  # and none of the values is refused
+
+
+def test_no_secret_is_written_down() -> None:
+    from_secret = {v["name"]: v["valueFrom"]["secretKeyRef"] for v in CONTAINER["env"] if "valueFrom" in v}
+    assert set(from_secret) == {"TAILGATE_ADMIN_TOKEN", "VLLM_API_KEY"}
+    assert "Secret" not in {read_yaml(BASE / name)["kind"] for name in KUSTOMIZATION["resources"]}
+
+
+def test_the_pod_is_restricted() -> None:
+    assert POD["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert POD["spec"]["securityContext"]["runAsUser"] > 0
+    assert POD["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert CONTAINER["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert POD["spec"]["automountServiceAccountToken"] is False
+    # Else a Service called tailgate sets TAILGATE_PORT, which is a setting.
+    assert POD["spec"]["enableServiceLinks"] is False
+
+
+def test_an_updated_policy_reaches_running_pods() -> None:
+    """Same name at every apply, and a mounted directory: the kubelet never updates a subPath."""
+    assert KUSTOMIZATION["generatorOptions"]["disableNameSuffixHash"] is True
+    assert read_yaml(OVERLAY / "kustomization.yaml")["generatorOptions"]["disableNameSuffixHash"] is True
+    (volume,) = POD["spec"]["volumes"]
+    assert volume["configMap"] == {"name": KUSTOMIZATION["configMapGenerator"][0]["name"]}
+    (mount,) = CONTAINER["volumeMounts"]
+    assert set(mount) == {"name", "mountPath", "readOnly"}
+    assert CONTAINER["args"] == ["serve", "--policy", f"{mount['mountPath']}/policy.yaml"]
+
+
+def _documents(path: Path) -> list[Document]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def _drains_long_enough(deployment: Document, policy: Path) -> bool:
+    """Whether a stream that began just before the end may take as long as its tier allows."""
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    drain_s = float(environment(container)["TAILGATE_DRAIN_DEADLINE_S"] or 0)
+    prestop_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    longest_s = max(tier.timeouts.total_s for tier in load(policy).tiers.values())
+    return drain_s >= longest_s and pod["terminationGracePeriodSeconds"] >= prestop_s + drain_s + CLOSE_GRACE_S

@@ -1,0 +1,166 @@
+"""Rules and dashboard ask for metrics and labels that the gateway exports, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from observe.made import POLICY, SOURCES
+
+from gateway.core.model import Outcome
+from gateway.core.snapshot import ReplicaState
+from gateway.observe.families import RequestFamilies
+from gateway.observe.gauges import ProcessFamilies
+from gateway.observe.metrics import Metrics
+
+from .files import DEPLOY, Document, read_yaml
+
+ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
+RULES: list[Document] = [rule for group in read_yaml(ALERTS)["groups"] for rule in group["rules"]]
+DASHBOARD: Document = json.loads((DEPLOY / "grafana" / "tailgate.json").read_text())
+TARGETS: list[Document] = [target for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+QUERIES = [rule["expr"] for rule in RULES] + [target["expr"] for target in TARGETS]
+
+# What Prometheus itself adds to every series.
+FROM_PROMETHEUS = {"instance", "pod", "job", "le"}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
+
+
+def exported() -> dict[str, set[str]]:
+    """Every series name on the metrics page, with its labels."""
+    families = [*RequestFamilies(Metrics(POLICY)).collect(), *ProcessFamilies(SOURCES).collect()]
+    return {
+        family.name + suffix: set(family._labelnames) | {key for s in family.samples for key in s.labels}
+        for family in families
+        for suffix in SUFFIXES[family.type]
+    }
+
+
+EXPORTED = exported()
+
+
+def names(query: str) -> set[str]:
+    """The tailgate metrics of a query."""
+    return set(re.findall(r"(?<![\w:])tailgate_\w+", query))
+
+
+def labels(query: str) -> set[str]:
+    """The labels that a query selects or groups by."""
+    grouped = re.findall(r"(?:by|without|on) \(([^)]*)\)", query)
+    selected = re.findall(r"\{([^}]*)\}", query)
+    return {name.strip() for group in grouped for name in group.split(",")} | {
+        name for selector in selected for name in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", selector)
+    }
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_asks_for_what_is_exported(query: str) -> None:
+    asked = names(query)
+    assert asked <= set(EXPORTED)
+    if asked:
+        known = FROM_PROMETHEUS.union(*(EXPORTED[name] for name in asked))
+        assert labels(query) <= known
+
+
+def test_queries_are_found_and_read() -> None:
+    assert len(QUERIES) > 40
+    assert names('sum by (tier) (rate(tailgate_x_total{reason=~"a|b"}[5m])) > tailgate:y:1h') == {"tailgate_x_total"}
+    assert labels('sum by (tier, le) (x{reason=~"a|b", pool="c"}) unless on (replica) y') == {
+        "tier",
+        "le",
+        "reason",
+        "pool",
+        "replica",
+    }
+
+
+def test_values_of_closed_labels_exist() -> None:
+    text = " ".join(QUERIES)
+    outcomes = {name for group in re.findall(r'outcome=~?"([^"]*)"', text) for name in group.split("|")}
+    assert outcomes
+    assert outcomes <= set(Outcome)
+    states = set(re.findall(r'state="(\w+)"', text))
+    assert states
+    assert states <= set(ReplicaState)
+
+
+def test_every_recorded_series_is_one_that_is_used() -> None:
+    recorded = {rule["record"] for rule in RULES if "record" in rule}
+    used = {name for rule in RULES if "alert" in rule for name in re.findall(r"tailgate:[\w:]+", rule["expr"])}
+    assert recorded == used
+
+
+def test_the_burn_rate_alerts_are_those_of_the_sre_workbook() -> None:
+    found = {
+        (float(factor), tuple(re.findall(r"slo_burn_rate:(\w+)", rule["expr"])), rule["labels"]["severity"])
+        for rule in RULES
+        if rule.get("alert") == "TailgateSloBurn"
+        for factor in set(re.findall(r"> ([\d.]+)", rule["expr"]))
+    }
+    assert found == {(14.4, ("1h", "5m"), "page"), (6.0, ("6h", "30m"), "page"), (1.0, ("3d", "6h"), "ticket")}
+
+
+def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
+    for rule in RULES:
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in {"page", "ticket"}
+            assert rule["annotations"]["summary"]
+
+
+def test_what_an_operator_must_know_is_alerted() -> None:
+    alerts = {rule.get("alert") for rule in RULES}
+    assert {"TailgateScrapeStale", "TailgateReplicaDown", "TailgatePoolDown", "TailgateReloadFailed"} <= alerts
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool evaluates rules")
+def test_the_alerts_fire_when_they_should() -> None:
+    subprocess.run(["promtool", "test", "rules", str(Path(__file__).parent / "alerts_test.yaml")], check=True)
+
+
+def test_the_dashboard_shows_what_it_must() -> None:
+    shown = {name for target in TARGETS for name in names(target["expr"])}
+    assert {
+        "tailgate_good_requests_total",
+        "tailgate_finished_requests_total",
+        "tailgate_offered_requests_total",
+    } <= shown
+    assert {f"tailgate_{m}_seconds_bucket" for m in ("ttft", "tpot", "itl", "e2e", "queue")} <= shown
+    assert {"tailgate_queue_depth", "tailgate_replica_state", "tailgate_requests_total"} <= shown
+
+
+def test_legends_name_labels_that_their_query_keeps() -> None:
+    for target in TARGETS:
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels(target["expr"])
+
+
+def test_variables_are_filled_from_exported_metrics() -> None:
+    filled = [re.fullmatch(r"label_values\((\w+), (\w+)\)", query) for query in _variable_queries()]
+    assert len(filled) == 2
+    for match in filled:
+        assert match
+        assert match[2] in EXPORTED[match[1]]
+
+
+def test_panels_have_their_own_id_and_place() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [cell for panel in panels for cell in _cells(panel["gridPos"])]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) <= 23
+
+
+def _variable_queries() -> Iterator[str]:
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]["query"]
+
+
+def _cells(place: dict[str, int]) -> Iterator[tuple[int, int]]:
+    for x in range(place["x"], place["x"] + place["w"]):
+        for y in range(place["y"], place["y"] + place["h"]):
+            yield x, y
