@@ -112,7 +112,7 @@ def _item(item: Any, field: str, caps: Caps) -> int:
     for name in ("content", "output", "summary"):
         if item.get(name) is not None:
             total += text_or_parts(item[name], f"{field}.{name}", caps)
-    return total + others(item, field, ("content", "output", "summary"))
+    return total + others(item, field, ("role", "type", "content", "output", "summary"))
 
 
 def _batch(value: Any, field: str, caps: Caps) -> Prompt:

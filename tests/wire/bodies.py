@@ -1,0 +1,34 @@
+"""Request bodies and caps that the tests of requests share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire.request import Parsed, parse, render
+
+CAPS = Caps(max_tokens_default=100, max_tokens_limit=1000, n=4, best_of=4, top_logprobs=5, prompt_logprobs=2)
+CHAT: dict[str, Any] = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION: dict[str, Any] = {"model": "llama", "prompt": "once"}
+MESSAGES: dict[str, Any] = {**CHAT, "max_tokens": 10}
+RESPONSES: dict[str, Any] = {"model": "llama", "input": "hi"}
+EMBEDDINGS: dict[str, Any] = {"model": "e5", "input": "hi"}
+MINIMAL = {
+    Endpoint.CHAT: CHAT,
+    Endpoint.COMPLETIONS: COMPLETION,
+    Endpoint.EMBEDDINGS: EMBEDDINGS,
+    Endpoint.RESPONSES: RESPONSES,
+    Endpoint.MESSAGES: MESSAGES,
+}
+
+
+def read(endpoint: Endpoint, document: dict[str, Any], caps: Caps = CAPS) -> Parsed:
+    return parse(endpoint, json.dumps(document).encode(), caps)
+
+
+def sent(endpoint: Endpoint, document: dict[str, Any], max_tokens: int = 100, caps: Caps = CAPS) -> dict[str, Any]:
+    """What the engine receives."""
+    result: dict[str, Any] = json.loads(render(read(endpoint, document, caps), "upstream", max_tokens, caps))
+    return result

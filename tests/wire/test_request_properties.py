@@ -1,0 +1,268 @@
+"""No body gets past the caps, and none makes the parser fail, whatever the bytes.
+
+TAILGATE_EXAMPLES sets the number of examples of the first property, 2,000 unless set; the others take half as many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire.fields import SHAPES, STRIP
+from gateway.wire.request import BadRequest, parse, render
+
+from .bodies import MINIMAL
+
+COUNT = int(os.environ.get("TAILGATE_EXAMPLES", "2000"))
+EXAMPLES = settings(
+    max_examples=COUNT,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="TAILGATE_EXAMPLES" not in os.environ,
+    database=None,
+)
+FEWER = settings(EXAMPLES, max_examples=COUNT // 2)
+OUTPUT_CAPS = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+
+caps_strategy = st.builds(
+    Caps,
+    max_tokens_limit=st.integers(1, 5000),
+    n=st.integers(1, 4),
+    best_of=st.integers(1, 4),
+    top_logprobs=st.integers(0, 20),
+    prompt_logprobs=st.integers(0, 3),
+    stop=st.sampled_from([(), ("END",), ("END", "a")]),
+    engine_priority=st.sampled_from([None, 0, 5]),
+    media=st.booleans(),
+)
+
+
+class Raw:
+    """A number spelled as a client may spell it, which no Python value would be written as."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"Raw({self.text!r})"
+
+
+def disguised(name: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(
+        [
+            *(name, name, name, name.upper(), name.title(), name.replace("_", "-"), name + " ", name + "\x00"),
+            *(name.replace("s", "\u017f"), name.replace("k", "\u212a"), name[0].upper() + name[1:]),
+            "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in name),
+        ]
+    )
+
+
+numbers = st.one_of(
+    st.integers(-3, 6000),
+    st.sampled_from([2**31, 2**53, 2**53 + 1, 2**63, 2**64, 10**40, -(2**63)]),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from(["1e5", "1E2", "1e400", "-0", "0.0", "5.0", "1e-1", "NaN", "Infinity", "+7", "007"]).map(Raw),
+    st.sampled_from(["5", "100000", " 7", "1_000", "0x10", "٣", "True", ""]),
+    st.booleans(),
+    st.none(),
+)
+values = st.recursive(
+    st.one_of(numbers, st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["include_usage", "budget_tokens", "type", "n", "max_tokens", "effort", "a"]), inner
+        ),
+    ),
+    max_leaves=5,
+)
+likely = {
+    "stream": st.booleans(),
+    "stream_options": st.dictionaries(st.sampled_from(["include_usage", "continuous_usage_stats", "x"]), st.booleans()),
+    "stop": st.one_of(st.text(min_size=1, max_size=3), st.lists(st.text(min_size=1, max_size=3), max_size=4)),
+    "stop_sequences": st.lists(st.text(min_size=1, max_size=3), max_size=4),
+    "thinking": st.fixed_dictionaries({"type": st.just("enabled"), "budget_tokens": st.integers(1, 9000)}),
+    "prompt": st.one_of(st.text(max_size=5), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+}
+integers = st.integers(-1, 6000)
+
+
+@st.composite
+def bodies(draw: st.DrawFn, endpoint: Endpoint) -> bytes:
+    """A body that would be served, with fields added: known, disguised, doubled, of every type and spelling."""
+    names = sorted(SHAPES[endpoint].rules)
+    pairs: list[tuple[str, Any]] = list(MINIMAL[endpoint].items())
+    for _ in range(draw(st.integers(1, 5))):
+        name = draw(st.sampled_from(names))
+        value = draw(st.one_of(likely.get(name, integers), likely.get(name, integers), values))
+        if draw(st.integers(0, 5)) == 0:
+            name = draw(disguised(name))
+        pairs.insert(draw(st.integers(0, len(pairs))), (name, value))
+    text = "{" + ",".join(f"{spelled(draw, name)}:{encoded(value)}" for name, value in pairs) + "}"
+    encoding = draw(st.sampled_from(["utf-8"] * 12 + ["utf-8-sig", "utf-16", "utf-32", "latin-1"]))
+    return text.encode(encoding, "replace")
+
+
+def spelled(draw: st.DrawFn, name: str) -> str:
+    """The name as JSON, perhaps with letters written as escapes: a parser sees the same."""
+    if draw(st.integers(0, 3)):
+        return json.dumps(name, ensure_ascii=draw(st.booleans()))
+    return '"' + "".join(f"\\u{ord(c):04x}" for c in name) + '"'
+
+
+def encoded(value: Any) -> str:
+    if isinstance(value, Raw):
+        return value.text
+    if isinstance(value, list):
+        return "[" + ",".join(map(encoded, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{encoded(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len({name for name, _ in pairs}) == len(pairs), "a key stands twice"
+    return dict(pairs)
+
+
+def is_integer(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps) -> None:
+    """Everything that a tier's caps promise, of the body as an engine reads it."""
+    shape = SHAPES[endpoint]
+    stripped = {name for name, rule in shape.rules.items() if rule is STRIP} - {"priority"}
+    allowed = set(shape.rules) - stripped
+    if caps.engine_priority is None:
+        allowed.discard("priority")
+    assert document.keys() <= allowed
+    assert document.get("priority") == caps.engine_priority
+    assert document["model"] == "upstream"
+
+    caps_written = [document[name] for name in OUTPUT_CAPS if name in document]
+    assert caps_written == ([] if endpoint is Endpoint.EMBEDDINGS else [granted])
+    assert is_integer(document.get("n", 1), 1, caps.n)
+    assert is_integer(document.get("best_of", 1), 1, caps.best_of)
+    assert is_integer(document.get("min_tokens", 0), 0, granted)
+    assert is_integer(document.get("thinking_token_budget", 0), 0, granted)
+    assert is_integer(document.get("top_logprobs", 0), 0, caps.top_logprobs)
+    assert is_integer(document.get("prompt_logprobs", 0), 0, caps.prompt_logprobs)
+    if caps.prompt_logprobs == 0:
+        assert "prompt_logprobs" not in document
+    logprobs = document.get("logprobs", False)
+    assert isinstance(logprobs, bool) if endpoint is Endpoint.CHAT else is_integer(logprobs or 0, 0, caps.top_logprobs)
+    if caps.top_logprobs == 0:
+        assert logprobs is False
+    if document.get("echo") and "logprobs" in document:
+        assert is_integer(logprobs, 0, caps.prompt_logprobs)
+        assert caps.prompt_logprobs > 0
+    budget = document.get("thinking", {}).get("budget_tokens", 0)
+    assert is_integer(budget, 0, granted - 1)
+
+    assert isinstance(document.get("stream", False), bool)
+    options = document.get("stream_options")
+    if document.get("stream") and shape.usage:
+        assert options.pop("include_usage") is True
+        assert options in ({}, {"continuous_usage_stats": True})
+    else:
+        assert options is None
+    assert document.get("store", False) is False
+    assert "background" not in document
+    if shape.stop is not None and caps.stop:
+        assert set(caps.stop) <= set(document[shape.stop])
+
+
+endpoints = st.sampled_from(list(Endpoint))
+
+
+def test_what_reaches_an_engine_obeys_the_caps() -> None:
+    passed = 0
+
+    @EXAMPLES
+    @given(data=st.data(), endpoint=endpoints, caps=caps_strategy, share=st.floats(0, 1))
+    def holds(data: st.DataObject, endpoint: Endpoint, caps: Caps, share: float) -> None:
+        nonlocal passed
+        try:
+            parsed = parse(endpoint, data.draw(bodies(endpoint)), caps)
+        except BadRequest:
+            return
+        passed += 1
+        granted = max(1, round(share * caps.max_tokens_limit))
+        sent = render(parsed, "upstream", granted, caps)
+        check(endpoint, json.loads(sent.decode("utf-8"), object_pairs_hook=without_duplicates), granted, caps)
+        assert parsed.choices <= max(caps.n, caps.best_of) * caps.batch
+
+    holds()
+    assert passed > 0.2 * COUNT  # else this would be a test of refusals alone
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**64), 2**65), st.floats(), st.text(max_size=12)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.one_of(
+                st.sampled_from(
+                    ["role", "content", "type", "text", "image_url", "url", "source", "tool_use", "output"]
+                ),
+                st.text(max_size=6),
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+parts = st.fixed_dictionaries(
+    {}, optional={"type": st.sampled_from(["text", "image_url", "tool_result", "image"]), "content": json_values}
+)
+messages = st.lists(
+    st.fixed_dictionaries({"role": st.just("user")}, optional={"content": st.one_of(json_values, st.lists(parts))}),
+    max_size=3,
+)
+all_fields = st.dictionaries(
+    st.sampled_from(sorted({name for shape in SHAPES.values() for name in shape.rules})),
+    st.one_of(json_values, messages),
+    max_size=6,
+)
+
+
+@FEWER
+@given(endpoint=endpoints, fields=all_fields, caps=caps_strategy)
+def test_no_document_makes_the_parser_fail(endpoint: Endpoint, fields: dict[str, Any], caps: Caps) -> None:
+    body = json.dumps({**MINIMAL[endpoint], **fields}).encode()
+    try:
+        parsed = parse(endpoint, body, caps)
+    except BadRequest:
+        return
+    json.loads(render(parsed, "upstream", 1, caps))
+    assert parsed.prompt_bytes >= 0
+    assert parsed.choices >= 1
+
+
+@FEWER
+@given(
+    endpoint=endpoints,
+    body=st.one_of(
+        st.binary(max_size=60),
+        st.text(alphabet='{}[]":,0123456789eE+-.\\u truefalsn', max_size=60).map(str.encode),
+        st.tuples(st.sampled_from(list(MINIMAL.values())), st.integers(0, 80), st.binary(min_size=1, max_size=3)).map(
+            lambda t: json.dumps(t[0]).encode()[: t[1]] + t[2] + json.dumps(t[0]).encode()[t[1] :]
+        ),
+    ),
+)
+def test_no_bytes_make_the_parser_fail(endpoint: Endpoint, body: bytes) -> None:
+    try:
+        parsed = parse(endpoint, body, Caps())
+    except BadRequest:
+        return
+    assert parsed.endpoint is endpoint
