@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import signal
@@ -41,6 +42,7 @@ from gateway.wire.tokens import Tokenizer
 log = logging.getLogger("tailgate")
 
 BACKLOG = 4096
+GC_ALLOCATIONS = 50_000
 # After the drain deadline, error events have been written; clients that do not take them are cut off after this.
 CLOSE_GRACE_S = 2.0
 
@@ -285,6 +287,10 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     if problem is not None:
         print(problem, file=sys.stderr)
         return 1
+    # Requests leave no reference cycles behind, so the collector would mostly re-read what lives for ever.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
     return uvloop.run(_run(settings, policy, policy_path))
 
 

@@ -55,6 +55,13 @@ class Driver:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._next_ask = 0
+        self._acts: dict[type, Callable[..., None]] = {
+            Dispatch: self._dispatch,
+            Commit: self._commit,
+            Cancel: self._cancel,
+            Refuse: self._refuse,
+            Ended: self._end,
+        }
 
     # ---- calls
 
@@ -120,31 +127,35 @@ class Driver:
             self._waiting.append((method, args))
             return
         self._busy = True
+        act = self._acts
         try:
             for command in method(*args, monotonic()):
-                self._act(command)
+                act[type(command)](command)
             while self._waiting:
                 method, args = self._waiting.popleft()
                 for command in method(*args, monotonic()):
-                    self._act(command)
+                    act[type(command)](command)
         finally:
             self._busy = False
         self._arm()
 
-    def _act(self, command: Command) -> None:
-        match command:
-            case Dispatch(ask, attempt, replica, max_tokens):
-                self._handlers[ask].dispatch(attempt, replica, max_tokens)
-            case Commit(ask, attempt):
-                self._handlers[ask].commit(attempt)
-            case Cancel(ask, attempt):
-                self._handlers[ask].cancel(attempt)
-                self._waiting.append((self.controller.finish, (attempt, Finish(End.CANCELLED))))
-            case Refuse(ask, why, retry_after_s, detail):
-                self._handlers[ask].refuse(why, retry_after_s, detail)
-            case Ended(record):
-                self._meter.ended(record)
-                self._handlers.pop(record.ask.id).ended(record)
+    def _dispatch(self, command: Dispatch) -> None:
+        self._handlers[command.ask].dispatch(command.attempt, command.replica, command.max_tokens)
+
+    def _commit(self, command: Commit) -> None:
+        self._handlers[command.ask].commit(command.attempt)
+
+    def _cancel(self, command: Cancel) -> None:
+        self._handlers[command.ask].cancel(command.attempt)
+        self._waiting.append((self.controller.finish, (command.attempt, Finish(End.CANCELLED))))
+
+    def _refuse(self, command: Refuse) -> None:
+        self._handlers[command.ask].refuse(command.why, command.retry_after_s, command.detail)
+
+    def _end(self, command: Ended) -> None:
+        record = command.record
+        self._meter.ended(record)
+        self._handlers.pop(record.ask.id).ended(record)
 
     def _arm(self) -> None:
         """Keep one timer, for the earliest alarm; one that comes too early finds nothing to do and is set anew."""

@@ -114,7 +114,7 @@ class Gate:
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
         """Whose error format the caller expects."""
-        return dialect_of(path, head.anthropic_version is not None or head.api_key is not None)
+        return dialect_of(path, head.anthropic)
 
     def turn_away(self, dialect: Dialect, problem: Problem, request_id: str, close: bool) -> bytes:
         """The whole answer to a request that never became an ask."""

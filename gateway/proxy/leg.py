@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import End, Finish
 from gateway.proxy.driver import Gaps
-from gateway.proxy.upstream import Line, Upstream
+from gateway.proxy.upstream import Connection, Line, Upstream
 from gateway.wire.events import (
     READERS,
     EngineError,
@@ -21,6 +22,7 @@ from gateway.wire.events import (
     read_whole,
     usage_at_end,
 )
+from gateway.wire.framing import is_one_chunk
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay
@@ -46,6 +48,7 @@ class Leg:
         "_last_at",
         "_progress_at",
         "_splitter",
+        "_write",
         "complete",
         "content_type",
         "held",
@@ -77,15 +80,47 @@ class Leg:
         self._splitter = EventSplitter()
         self._held_bytes = 0
         self._committed = False
+        self._write: Callable[[bytes], None] | None = None
         self._gaps = gaps
         self._last_at = 0.0
         self._progress_at = 0.0
 
-    def commit(self) -> list[bytes]:
-        """From now on everything is passed on; gives what was held."""
+    def commit(self, write: Callable[[bytes], None] | None) -> list[bytes]:
+        """From now on everything is passed on; gives what was held.
+
+        `write` takes chunks as the replica framed them; None if the client needs another framing.
+        """
         self._committed = True
+        self._write = write
+        if write is not None and self.reader is not None and isinstance(self.line, Connection):
+            self.line.fast = self._pass_on
         held, self.held = self.held, []
         return held
+
+    def _pass_on(self, data: bytes) -> bool:
+        """The way of nearly every token: one read, one chunk, one event, plain output. False if it is not that."""
+        line, reader, write = self.line, self.reader, self._write
+        head_end = data.find(b"\r\n")
+        if (
+            not 0 < head_end < 9
+            or data.find(b"\n\n") != len(data) - 4
+            or reader is None
+            or write is None
+            or not reader.plain(data, head_end + 2)
+            or not self._splitter.clean
+            or not line.at_boundary  # type: ignore[union-attr]
+            or not is_one_chunk(data, head_end)
+        ):
+            return False
+        write(data)
+        reader.tokens_seen += 1
+        now = monotonic()
+        self._gaps.add(now - self._last_at)
+        self._last_at = now
+        if now >= self._progress_at:
+            self._progress_at = now + PROGRESS_EVERY_S
+            self.relay.driver.progress(self.id, reader.tokens_seen)
+        return True
 
     def cancel(self) -> None:
         """Close the call; the driver knows."""

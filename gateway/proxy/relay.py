@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.core.model import Ask, End, Endpoint, Finish, Record, Why
-from gateway.core.rules import Model, Tier
+from gateway.core.rules import Model
 from gateway.proxy.leg import Leg
 from gateway.wire.framing import LAST_CHUNK, chunk
 from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
@@ -33,6 +33,12 @@ class Client(Protocol):
         """The answer ends here, incomplete. `politely`: what was written still goes out first."""
 
 
+_LINES = (
+    b"x-request-id: %b\r\nx-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
+    b"server-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
+)
+
+
 class Relay:
     """Joins a client to the attempts made for it. Acts on the controller's commands; decides nothing."""
 
@@ -48,6 +54,7 @@ class Relay:
         "_legs",
         "_parsed",
         "_paused",
+        "_rid",
         "ask",
         "driver",
         "endpoint",
@@ -66,6 +73,7 @@ class Relay:
         self.streams = parsed.stream
         self.wants_usage = parsed.wants_usage
         self.request_id = request_id
+        self._rid = request_id.encode()
         self.engine_said = ""
         """What the engine gave as its reason, when it failed inside an answer."""
         self._gate = gate
@@ -96,7 +104,7 @@ class Relay:
             name = self._parsed.model if model.any_name else model.upstream or model.name
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens, self.ask.tier.caps)
             self._extra = self._changes(self._parsed, max_tokens)
-        head = upstream_head(upstream.prefixes[self.endpoint], self._head, self.request_id, len(body))
+        head = upstream_head(upstream.prefixes[self.endpoint], self._head, self._rid, len(body))
         leg = Leg(self, attempt, upstream, self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name))
         self._legs[attempt] = leg
         upstream.send(head + body, leg)
@@ -106,19 +114,20 @@ class Relay:
         leg = self._committed = self._legs[attempt]
         self._parsed = None
         self._bodies.clear()
-        held = leg.commit()
-        if self._client is None:
+        client = self._client
+        held = leg.commit(None if client is None or not client.chunked else client.write)
+        if client is None:
             return
         if leg.status != 200:
             body = b"".join(held)
-            self._client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
+            client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
             self._finish()
         elif leg.reader is not None:
             self._open(STREAM_HEAD, leg, held)
         elif leg.complete:
             body = held[0]
             head = whole_head(leg.content_type, len(body))
-            self._client.write(b"".join((head, self._lines(leg), b"\r\n", body)))
+            client.write(b"".join((head, self._lines(leg), b"\r\n", body)))
             self._finish()
         else:
             self._open(whole_head(leg.content_type, None), leg, held)
@@ -150,6 +159,8 @@ class Relay:
 
     def ended(self, record: Record) -> None:
         """Everything is over and counted."""
+        # Breaks the cycle between a relay and its legs, which would otherwise wait for the garbage collector.
+        self._committed = None
         self._gate.log(record, self.request_id)
 
     # ---- from the legs
@@ -231,24 +242,16 @@ class Relay:
 
     def _lines(self, leg: Leg) -> bytes:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
-        ask = self.ask
-        spec = leg.upstream.spec
-        queue_ms = (self._dispatched_at - ask.body_at) * 1000.0
-        replica_ms = (monotonic() - self._dispatched_at) * 1000.0
-        tier: Tier = ask.tier
-        return b"".join(
-            (
-                b"x-request-id: %b\r\nx-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
-                % (
-                    self.request_id.encode(),
-                    leg.upstream.pool.name.encode(),
-                    spec.name.encode(),
-                    tier.name.encode(),
-                ),
-                b"server-timing: queue;dur=%.2f, replica;dur=%.2f\r\n" % (queue_ms, replica_ms),
-                self._extra,
-                self._limit_lines(),
-            )
+        upstream, now = leg.upstream, monotonic()
+        return _LINES % (
+            self._rid,
+            upstream.pool.name.encode(),
+            upstream.spec.name.encode(),
+            self.ask.tier.name.encode(),
+            (self._dispatched_at - self.ask.body_at) * 1000.0,
+            (now - self._dispatched_at) * 1000.0,
+            self._extra,
+            self._limit_lines(),
         )
 
     def _limit_lines(self) -> bytes:

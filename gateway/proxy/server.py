@@ -25,7 +25,7 @@ from gateway.core.model import Endpoint, Why
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Caller, Gate
 from gateway.proxy.relay import Relay
-from gateway.wire.headers import WANTED, RequestHead, request_id, status_line
+from gateway.wire.headers import UNUSUAL, WANTED, RequestHead, request_id, status_line
 from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
@@ -120,6 +120,7 @@ class FrontDoor(HttpToolsProtocol):
         self._phase = Phase.IDLE
         self._pipelined = False
         self._head_bytes = 0
+        self._head_tail = b""
         self.chunked = True
         self._relay: Relay | None = None
         self._begin()
@@ -135,7 +136,6 @@ class FrontDoor(HttpToolsProtocol):
         self._dialect = Dialect.OPENAI
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._header_bytes = 0
         self._urgent = False
         self._keep_alive = True
         self._whole = False
@@ -174,10 +174,12 @@ class FrontDoor(HttpToolsProtocol):
         if phase is Phase.IDLE:
             self._phase = Phase.RECEIVING
             self._head_bytes = 0
+            self._head_tail = b""
             self._guard.idle.stop(self)
             self._guard.receiving.start(self, monotonic())
-        if not self._head_done:
-            self._head_bytes += len(data)
+        if not self._head_done and self._is_head_too_large(data):
+            self._reject(Problem(Why.HEADERS_TOO_LARGE))
+            return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -195,8 +197,15 @@ class FrontDoor(HttpToolsProtocol):
                 self._reject(self._problem)
             elif self._whole:
                 self._answer()
-            elif not self._head_done and self._head_bytes > self._guard.max_header_bytes:
-                self._reject(Problem(Why.HEADERS_TOO_LARGE))
+
+    def _is_head_too_large(self, data: bytes) -> bool:
+        """Count the bytes of a head before they are parsed: httptools would collect them without limit."""
+        before, self._head_bytes = self._head_bytes, self._head_bytes + len(data)
+        if self._head_bytes <= self._guard.max_header_bytes:
+            self._head_tail = data[-3:]
+            return False
+        end = (self._head_tail + data).find(b"\r\n\r\n") + 4 - len(self._head_tail)
+        return end <= 0 or before + end > self._guard.max_header_bytes
 
     # ---- httptools
 
@@ -213,11 +222,12 @@ class FrontDoor(HttpToolsProtocol):
         if self._head_done:
             # A trailer: httptools reports them as headers.
             return
-        self._header_bytes += len(name) + len(value) + 4
         name = name.lower()
-        attribute = WANTED.get(name)
-        if attribute is not None:
-            self._head.take(attribute, name, value)
+        if name in WANTED:
+            head = self._head
+            if name in head:
+                head.repeated = name
+            head[name] = value
 
     def on_headers_complete(self) -> None:
         if self._pipelined:
@@ -236,10 +246,10 @@ class FrontDoor(HttpToolsProtocol):
             self._urgent = True
             return
         self._endpoint, self._caller, self._problem = gate.check(parser.get_method(), self._path, head)
-        if head.content_length is not None and int(head.content_length) > self._guard.max_body_bytes:
+        if int(head.get(b"content-length", b"0")) > self._guard.max_body_bytes:
             self._problem = self._problem or self._too_large()
             self._urgent = True
-        elif head.expect is not None:
+        elif b"expect" in head:
             # A client that asks first must not be made to send what is refused anyway.
             if self._problem is None:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -248,21 +258,23 @@ class FrontDoor(HttpToolsProtocol):
 
     def _malformed(self, version: str, head: RequestHead) -> Problem | None:
         """What httptools lets through and no honest client sends."""
-        if self._header_bytes + len(self.url) > self._guard.max_header_bytes:
-            return Problem(Why.HEADERS_TOO_LARGE)
         if version not in ("1.1", "1.0"):
             return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
         if head.repeated is not None:
-            return Problem(Why.BAD_REQUEST, f"The header {head.repeated!r} stands twice.")
-        if head.host is None and version == "1.1":
+            return Problem(Why.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
+        if b"host" not in head and version == "1.1":
             return Problem(Why.BAD_REQUEST, "The Host header is missing.")
-        if head.upgrade is not None:
+        return None if UNUSUAL.isdisjoint(head) else self._unusual(head)
+
+    @staticmethod
+    def _unusual(head: RequestHead) -> Problem | None:
+        if b"upgrade" in head:
             return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 only; send no Upgrade header.")
-        if head.transfer_encoding is not None and head.transfer_encoding.lower() != b"chunked":
+        if head.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
-        if head.content_encoding is not None and head.content_encoding.lower() != b"identity":
+        if head.get(b"content-encoding", b"identity").lower() != b"identity":
             return Problem(Why.BAD_REQUEST, "Send the body without a content encoding.")
-        if head.expect is not None and head.expect.lower() != b"100-continue":
+        if head.get(b"expect", b"100-continue").lower() != b"100-continue":
             return Problem(Why.EXPECTATION_FAILED)
         return None
 
@@ -293,7 +305,7 @@ class FrontDoor(HttpToolsProtocol):
         guard.receiving.stop(self)
         body = b"".join(self._body)
         self._body.clear()
-        rid = request_id(self._head.request_id)
+        rid = request_id(self._head.get(b"x-request-id"))
         problem = self._problem
         if problem is None and self._endpoint is None:
             found = gate.read(self._path, self._caller)
@@ -325,7 +337,7 @@ class FrontDoor(HttpToolsProtocol):
         """Answer before the request is whole, and close without resetting what is on its way to the client."""
         guard = self._guard
         guard.receiving.stop(self)
-        rid = request_id(self._head.request_id)
+        rid = request_id(self._head.get(b"x-request-id"))
         self.write(guard.gate.turn_away(self._dialect, problem, rid, close=True))
         self._phase = Phase.LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.

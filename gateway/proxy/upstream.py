@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -70,6 +70,7 @@ class Connection(asyncio.Protocol):
         "_left",
         "_parser",
         "_started",
+        "fast",
         "idle_since",
         "receiver",
         "request",
@@ -95,6 +96,8 @@ class Connection(asyncio.Protocol):
         self._left: int | None = None
         self._keep_alive = False
         self._started = False
+        self.fast: Callable[[bytes], bool] | None = None
+        """Tried first on bytes of the body: True if it has dealt with them. Only whole chunks may be."""
 
     # ---- sending
 
@@ -108,7 +111,7 @@ class Connection(asyncio.Protocol):
 
     def cancel(self) -> None:
         """Close at once, unanswered; the receiver hears nothing more."""
-        self.receiver = None
+        self.receiver = self.fast = None
         self.transport.abort()
 
     def pause(self) -> None:
@@ -127,7 +130,14 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.upstream.opened(self)
 
+    @property
+    def at_boundary(self) -> bool:
+        """Whether what has been read so far ends with a whole chunk."""
+        return self._chunks is not None and self._chunks.at_boundary
+
     def data_received(self, data: bytes) -> None:
+        if self.fast is not None and self.fast(data):
+            return
         if self.receiver is None:
             # Bytes nobody asked for: the connection is not in the state we think it is.
             self.transport.abort()
@@ -261,6 +271,7 @@ class Connection(asyncio.Protocol):
 
     def _lost(self, end: End) -> None:
         receiver, self.receiver = self.receiver, None
+        self.fast = None
         self.transport.abort()
         if receiver is not None:
             receiver.on_lost(end)

@@ -179,6 +179,14 @@ class StreamReader:
         """Take note of one whole event; raises `StreamError` for what is not JSON."""
         raise NotImplementedError
 
+    def plain(self, data: bytes, start: int) -> bool:
+        """Whether the event at `start`, which is the rest of `data`, is output and nothing else, told by its bytes.
+
+        False may also mean that it takes a proper look. JSON escapes quotes inside strings, so no model output can
+        contain the byte sequences that are looked for.
+        """
+        raise NotImplementedError
+
     def _usage(self, usage: Usage | None) -> None:
         if usage is None:
             return
@@ -197,12 +205,10 @@ class CompletionReader(StreamReader):
 
     __slots__ = ()
 
+    def plain(self, data: bytes, start: int) -> bool:
+        return b'"finish_reason":null' in data and not (b'"usage"' in data or b'"error"' in data)
+
     def read(self, event: bytes) -> Kind:
-        # The common event, once the first has been read with care. JSON escapes quotes inside strings, so no model
-        # output can contain these byte sequences.
-        if self.tokens_seen and b'"finish_reason":null' in event and not (b'"usage"' in event or b'"error"' in event):
-            self.tokens_seen += 1
-            return Kind.CONTENT
         payload = data_of(event)
         if not payload:
             return Kind.OTHER
@@ -234,10 +240,14 @@ class TypedReader(StreamReader):
     """What the Messages and Responses APIs share: every event carries its type."""
 
     __slots__ = ()
-    deltas: tuple[bytes, ...] = ()
+    delta = b""
+    """How the event that carries text begins."""
+
+    def plain(self, data: bytes, start: int) -> bool:
+        return data.startswith(self.delta, start)
 
     def read(self, event: bytes) -> Kind:
-        if event.startswith(self.deltas):
+        if event.startswith(self.delta):
             self.tokens_seen += 1
             return Kind.CONTENT
         payload = data_of(event)
@@ -260,7 +270,7 @@ class MessagesReader(TypedReader):
     """Anthropic Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
 
     __slots__ = ()
-    deltas = (b"event: content_block_delta\n",)
+    delta = b"event: content_block_delta\n"
 
     def _read(self, typed: _Typed) -> Kind:
         match typed.type:
@@ -285,7 +295,7 @@ class ResponsesReader(TypedReader):
     """OpenAI Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
 
     __slots__ = ()
-    deltas = (b"event: response.output_text.delta\n",)
+    delta = b"event: response.output_text.delta\n"
 
     def _read(self, typed: _Typed) -> Kind:
         match typed.type:

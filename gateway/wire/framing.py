@@ -35,12 +35,8 @@ class ChunkReader:
         if self.at_boundary and not self.done:
             # One whole chunk per read is the rule for a token stream.
             line_end = data.find(b"\r\n")
-            if 0 < line_end < 9:
-                size_line = data[:line_end]
-                if not size_line.strip(HEX):
-                    size = int(size_line, 16)
-                    if size and len(data) == line_end + size + 4 and data.endswith(b"\r\n"):
-                        return [data[line_end + 2 : -2]]
+            if 0 < line_end < 9 and is_one_chunk(data, line_end):
+                return [data[line_end + 2 : -2]]
         return self._feed(data)
 
     def _feed(self, data: bytes) -> list[bytes]:
@@ -90,6 +86,17 @@ class ChunkReader:
         self._left = int(size, 16)
         if not self._left:
             self._trailers = 1
+
+
+def is_one_chunk(data: bytes, line_end: int) -> bool:
+    """Whether `data`, whose first line ends at `line_end`, is exactly one chunk that is not the last."""
+    size_line = data[:line_end]
+    return (
+        not size_line.strip(HEX)
+        and len(data) == line_end + int(size_line, 16) + 4
+        and len(data) > line_end + 4
+        and data.endswith(b"\r\n")
+    )
 
 
 def chunk(payload: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import count
 
@@ -21,54 +20,44 @@ _process = os.urandom(5).hex()
 _serial = count(1)
 
 
-@dataclass(slots=True)
-class RequestHead:
-    """What the gateway takes from a client's header; everything else is dropped. Values are raw bytes."""
+class RequestHead(dict[bytes, bytes]):
+    """What the gateway takes from a client's header, by lower-case name; everything else is dropped."""
 
-    host: bytes | None = None
-    authorization: bytes | None = None
-    api_key: bytes | None = None
-    request_id: bytes | None = None
-    traceparent: bytes | None = None
-    tracestate: bytes | None = None
-    anthropic_version: bytes | None = None
-    expect: bytes | None = None
-    upgrade: bytes | None = None
-    transfer_encoding: bytes | None = None
-    content_encoding: bytes | None = None
-    content_length: bytes | None = None
-    repeated: str | None = field(default=None)
-    """The name of a header that may stand once and stood twice."""
+    __slots__ = ("repeated",)
 
-    def take(self, attribute: str, name: bytes, value: bytes) -> None:
-        """Note a wanted header."""
-        if getattr(self, attribute) is not None:
-            self.repeated = self.repeated or name.decode("latin-1")
-        setattr(self, attribute, value)
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeated: bytes | None = None
+        """The name of a header that may stand once and stood twice."""
 
     @property
     def key(self) -> bytes | None:
         """The client's API key: `Authorization: Bearer` or `x-api-key`; None if it sent none."""
-        if self.authorization is not None:
-            scheme, _, token = self.authorization.partition(b" ")
-            return token.strip() if scheme.lower() == b"bearer" else b""
-        return self.api_key
+        authorization = self.get(b"authorization")
+        if authorization is None:
+            return self.get(b"x-api-key")
+        if authorization.startswith(b"Bearer "):
+            return authorization[7:].strip()
+        scheme, _, token = authorization.partition(b" ")
+        return token.strip() if scheme.lower() == b"bearer" else b""
+
+    @property
+    def anthropic(self) -> bool:
+        """Whether the caller speaks as Anthropic's SDK does."""
+        return b"anthropic-version" in self or b"x-api-key" in self
 
 
-# Header name -> attribute of RequestHead.
-WANTED: dict[bytes, str] = {
-    b"host": "host",
-    b"authorization": "authorization",
-    b"x-api-key": "api_key",
-    b"x-request-id": "request_id",
-    b"traceparent": "traceparent",
-    b"tracestate": "tracestate",
-    b"anthropic-version": "anthropic_version",
-    b"expect": "expect",
-    b"upgrade": "upgrade",
-    b"transfer-encoding": "transfer_encoding",
-    b"content-encoding": "content_encoding",
-    b"content-length": "content_length",
+# Headers that change how a request is read; an ordinary one has none of them.
+UNUSUAL = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"content-encoding"})
+WANTED = UNUSUAL | {
+    b"host",
+    b"authorization",
+    b"x-api-key",
+    b"x-request-id",
+    b"traceparent",
+    b"tracestate",
+    b"anthropic-version",
+    b"content-length",
 }
 
 
@@ -99,14 +88,14 @@ def upstream_prefix(endpoint: Endpoint, replica: ReplicaSpec, upstream_key: str 
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "
 
 
-def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -> bytes:
+def upstream_head(prefix: bytes, head: RequestHead, rid: bytes, body_bytes: int) -> bytes:
     """The whole upstream head, with the trace context passed on if it is well formed."""
-    if head.traceparent is not None and _TRACEPARENT.fullmatch(head.traceparent):
-        trace = b"\r\ntraceparent: " + head.traceparent
-        if head.tracestate is not None and _TRACESTATE.fullmatch(head.tracestate):
-            trace += b"\r\ntracestate: " + head.tracestate
-        return b"%b%b%b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid.encode(), trace, body_bytes)
-    return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid.encode(), body_bytes)
+    parent = head.get(b"traceparent")
+    if parent is None or not _TRACEPARENT.fullmatch(parent):
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, body_bytes)
+    state = head.get(b"tracestate", b"")
+    trace = b"%b\r\ntracestate: %b" % (parent, state) if _TRACESTATE.fullmatch(state) else parent
+    return b"%b%b\r\ntraceparent: %b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, trace, body_bytes)
 
 
 def status_line(status: int) -> bytes:
@@ -134,25 +123,22 @@ def whole_head(content_type: bytes | None, body_bytes: int | None) -> bytes:
 def rate_limit_lines(view: LimitView) -> bytes:
     """`x-ratelimit-*` for people: limit, what is left, and when it is full again."""
     lines = b""
-    if view.requests_limit is not None and view.requests_left is not None and view.requests_reset_s is not None:
-        lines += _limit_lines(b"requests", view.requests_limit, view.requests_left, view.requests_reset_s)
-    if view.tokens_limit is not None and view.tokens_left is not None and view.tokens_reset_s is not None:
-        lines += _limit_lines(b"tokens", view.tokens_limit, view.tokens_left, view.tokens_reset_s)
+    if view.requests_limit is not None:
+        lines = _REQUESTS % (view.requests_limit, view.requests_left, _span(view.requests_reset_s or 0.0))
+    if view.tokens_limit is not None:
+        lines += _TOKENS % (view.tokens_limit, view.tokens_left, _span(view.tokens_reset_s or 0.0))
     return lines
 
 
-def _limit_lines(what: bytes, limit: float, left: float, reset_s: float) -> bytes:
-    return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
-        what,
-        limit,
-        what,
-        left,
-        what,
-        _span(reset_s),
-    )
+_REQUESTS = (
+    b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
+)
+_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
 
 
 def _span(seconds: float) -> bytes:
     """`1m12.5s`, the way OpenAI writes it."""
-    minutes, rest = divmod(round(seconds, 3), 60)
-    return b"%dm%gs" % (minutes, rest) if minutes else b"%gs" % rest
+    if seconds < 60.0:
+        return b"%.3gs" % seconds
+    minutes, rest = divmod(seconds, 60.0)
+    return b"%dm%.3gs" % (minutes, rest)
