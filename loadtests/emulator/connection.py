@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from loadtests.emulator.exchange import Exchange, Received, head
+from loadtests.emulator.exchange import Exchange, Received, head, reset
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 64
@@ -20,6 +20,7 @@ class Host(Protocol):
 
     connections: set[Connection]
     connections_total: int
+    """Connections so far, this one included once it is accepted."""
 
     def exchange(self, transport: asyncio.Transport, owner: Connection, received: Received, keep: bool) -> Exchange:
         """The exchange for this request, which may be a faulty one."""
@@ -61,10 +62,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.host.connections_total += 1
-        self.number = self.host.connections_total
         if self.host.accepted(self.transport):
             self.host.connections.add(self)
+        self.number = self.host.connections_total
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.host.connections.discard(self)
@@ -162,6 +162,12 @@ class Connection(asyncio.Protocol):
         self.closing = True
         if self.busy is None:
             self.transport.close()
+
+    def kill(self) -> None:
+        """Reset the connection and give up what is being answered."""
+        if self.busy is not None:
+            self.busy.gone()
+        reset(self.transport)
 
     def _refuse(self, status: int, text: bytes) -> None:
         lines = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n" % len(text)

@@ -8,6 +8,7 @@ from types import TracebackType
 from gateway.sim.profiles import PROFILES, Profile
 from loadtests.emulator.asks import Settings
 from loadtests.emulator.engine import Engine
+from loadtests.emulator.port import Port
 from loadtests.emulator.replica import EmulatedReplica
 
 MODEL = "emulated"
@@ -60,8 +61,7 @@ class Emulator:
             replica = EmulatedReplica(
                 Engine(self.profile, self._time_scale),
                 self.settings,
-                host=self._host,
-                port=self._port + index if self._port else 0,
+                Port(self._host, self._port + index if self._port else 0),
                 keep_alive_s=self._keep_alive_s,
                 keep_requests=self._keep_requests,
                 max_queued=self._max_queued,

@@ -43,6 +43,8 @@ class Engine:
         self.aborted_total = 0
         self.ttft = Histogram(TTFT_BUCKETS)
         self.e2e = Histogram(E2E_BUCKETS)
+        self.on_turn: Callable[[], None] | None = None
+        """Called after steps have been taken."""
         self._listeners: dict[int, _Listener] = {}
         self._streams = 0
         self._ids = 0
@@ -147,6 +149,8 @@ class Engine:
             for event in events:
                 self._happened(event)
         self._arm()
+        if self.on_turn is not None:
+            self.on_turn()
 
     def _happened(self, event: Event) -> None:
         listener = self._listeners.get(event.id)

@@ -32,6 +32,11 @@ def busy() -> Rejected:
     return Rejected(503, BUSY, "Service Unavailable")
 
 
+def shut_down() -> Rejected:
+    """What vLLM says to new requests after SIGTERM, while it still answers /health."""
+    return Rejected(500, "cannot schedule new futures after shutdown", "InternalServerError")
+
+
 def unknown_model(name: object, served: str) -> Rejected:
     """Another model was asked for than the one that is served."""
     return Rejected(404, f"The model `{name}` does not exist. Valid aliases: {served}.", "NotFoundError", "model")

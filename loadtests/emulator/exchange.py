@@ -83,12 +83,12 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """Answers one request. `on_gone` is called once if the client leaves, or is cut off, before the end."""
+    """Answers one request. `on_over` is called once: True at the proper end, False if client or fault cut it off."""
 
     def __init__(self, transport: asyncio.Transport, owner: Owner, received: Received, keep_alive: bool) -> None:
         self.transport = transport
         self.received = received
-        self.on_gone: Callable[[], None] | None = None
+        self.on_over: Callable[[bool], None] | None = None
         self.over = False
         self._owner = owner
         self._keep_alive = keep_alive
@@ -119,11 +119,8 @@ class Exchange:
         self._end()
 
     def gone(self) -> None:
-        """The client has left, or was cut off: the work is given up."""
-        self.over = True
-        if self.on_gone is not None:
-            on_gone, self.on_gone = self.on_gone, None
-            on_gone()
+        """The client has left, or was cut off."""
+        self._over(False)
 
     def _connection(self) -> bytes:
         return b"" if self._keep_alive else b"connection: close\r\n"
@@ -137,30 +134,41 @@ class Exchange:
 
     def _end(self) -> None:
         if not self.over:
-            self.over = True
-            self.on_gone = None
+            self._over(True)
             self._owner.exchange_over(self._keep_alive)
+
+    def _over(self, done: bool) -> None:
+        self.over = True
+        if self.on_over is not None:
+            on_over, self.on_over = self.on_over, None
+            on_over(done)
 
 
 class FaultyExchange(Exchange):
     """An answer that is cut, stalled or spoilt at a given event or byte."""
 
-    fault: Fault
-    _events = 0
-    _bytes = 0
-    _stalled = False
-    failure: Callable[[str], list[bytes]]
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        owner: Owner,
+        received: Received,
+        keep_alive: bool,
+        fault: Fault,
+        failure: Callable[[str], list[bytes]],
+    ) -> None:
+        super().__init__(transport, owner, received, keep_alive)
+        self.fault = fault
+        self._failure = failure
+        self._events = 0
+        self._bytes = 0
+        self._stalled = False
 
     def event(self, framed: bytes) -> None:
-        fault = self.fault
-        if self._events == fault.after_events and fault.after_bytes is None:
-            self._events += 1
-            framed = self._spoil(framed)
-        else:
-            self._events += 1
-        self._write(framed)
+        struck = self._events == self.fault.after_events and self.fault.after_bytes is None
+        self._events += 1
+        self._write(self._spoil() if struck else framed)
 
-    def _spoil(self, framed: bytes) -> bytes:
+    def _spoil(self) -> bytes:
         """The fault strikes at this event; what is returned is sent in its place."""
         match self.fault.kind:
             case FaultKind.GARBAGE:
@@ -170,14 +178,13 @@ class FaultyExchange(Exchange):
                 line = b"data: " + b"x" * LONG_LINE_BYTES
                 return b"%x\r\n%b\r\n" % (len(line), line)
             case FaultKind.SHUTDOWN_LIKE:
-                for event in self.failure(
+                for event in self._failure(
                     "EngineCore encountered an issue. See stack trace (above) for the root cause."
                 ):
                     self._write(event)
-                on_gone = self.on_gone
-                self.close()
-                if on_gone is not None:
-                    on_gone()
+                self._write(b"0\r\n\r\n")
+                self.gone()
+                self._owner.exchange_over(self._keep_alive)
                 return b""
             case _:
                 self._strike()

@@ -35,7 +35,8 @@ class Histogram:
 def labels(pairs: Mapping[str, object]) -> str:
     """`{a="x",b="y"}`, escaped as the text format wants it."""
     escaped = (
-        (key, str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for key, value in pairs.items()
+        (key, str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+        for key, value in sorted(pairs.items())
     )
     return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}"
 

@@ -65,12 +65,13 @@ class Wire:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         status = int(first.split()[1])
         if headers.get("transfer-encoding") == "chunked":
-            chunks, ended = await self._chunks()
+            chunks, ended = await self.rest_of_chunks()
             return Answer(status, headers, b"".join(chunks), chunks, ended)
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return Answer(status, headers, body, None, True)
 
-    async def _chunks(self) -> tuple[list[bytes], bool]:
+    async def rest_of_chunks(self) -> tuple[list[bytes], bool]:
+        """The chunks up to the last, and whether there was a last one."""
         chunks = []
         try:
             while size := int(await self.reader.readuntil(b"\r\n"), 16):

@@ -1,0 +1,141 @@
+"""POST to one of the five endpoints: from the body to sequences in the engine, and back to an answer."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from loadtests.emulator import asks, errors
+from loadtests.emulator.answers import ANSWERS
+from loadtests.emulator.asks import Ask, Quirk
+from loadtests.emulator.exchange import Exchange
+from loadtests.emulator.faults import Fault, FaultKind
+
+if TYPE_CHECKING:
+    from loadtests.emulator.replica import EmulatedReplica
+
+PHRASE = (b" all", b" work", b" and", b" no", b" play")
+GARBAGE = b"\x00\x01\x02 this is not HTTP\r\n\xff\xfe\r\n\r\n"
+
+
+def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
+    """Answer a request, as the fault that is on would have it."""
+    received, fault = exchange.received, replica.strike()
+    if fault is not None and _spoilt_at_once(replica, exchange, fault):
+        return
+    try:
+        ask = asks.parse(received.path, received.body, replica.settings, _quirk(fault))
+        if fault is not None and fault.kind is FaultKind.ERROR_200:
+            _error_200(replica, exchange, ask)
+            return
+        replica.admit(len(ask.choices))
+    except errors.Rejected as rejected:
+        _reply(replica, exchange, rejected.status, rejected.body(received.path))
+        return
+    cookie = fault is not None and fault.kind is FaultKind.SET_COOKIE
+    _Generation(
+        replica, exchange, ask, b"set-cookie: emulator=%d; Path=/\r\n" % replica.port if cookie else b""
+    ).start()
+
+
+def _quirk(fault: Fault | None) -> Quirk | None:
+    match fault:
+        case Fault(kind=FaultKind.BALLOON):
+            return Quirk()
+        case Fault(kind=FaultKind.REPEAT):
+            return Quirk(PHRASE)
+        case _:
+            return None
+
+
+def _spoilt_at_once(replica: EmulatedReplica, exchange: Exchange, fault: Fault) -> bool:
+    """Whether the fault leaves nothing to be done."""
+    path = exchange.received.path
+    match fault.kind:
+        case FaultKind.DIE_ON_MARKER if fault.marker.encode() in exchange.received.body:
+            replica.fault(FaultKind.DEAD)
+        case FaultKind.STATUS_503:
+            _reply(replica, exchange, 503, errors.busy().body(path), b"retry-after: %d\r\n" % fault.retry_after_s)
+        case FaultKind.STATUS_500:
+            _reply(replica, exchange, 500, errors.shut_down().body(path))
+        case FaultKind.GARBAGE if fault.how != "json":
+            exchange.transport.write(GARBAGE)
+            exchange.transport.close()
+        case _:
+            return False
+    return True
+
+
+def _error_200(replica: EmulatedReplica, exchange: Exchange, ask: Ask) -> None:
+    if not ask.stream:
+        raise errors.busy()
+    replica.answered[(ask.path, 200)] += 1
+    exchange.open()
+    name = b"event: error\n" if ask.path == errors.MESSAGES else b""
+    for event in (b"%bdata: %b\n\n" % (name, errors.busy().body(ask.path)), b"data: [DONE]\n\n"):
+        exchange.event(b"%x\r\n%b\r\n" % (len(event), event))
+    exchange.close()
+
+
+def _reply(replica: EmulatedReplica, exchange: Exchange, status: int, body: bytes, headers: bytes = b"") -> None:
+    replica.answered[(exchange.received.path, status)] += 1
+    exchange.reply(status, body, headers)
+
+
+class _Generation:
+    """One request in the engine, as one sequence per choice. A stalled answer stays in flight until its client goes."""
+
+    def __init__(self, replica: EmulatedReplica, exchange: Exchange, ask: Ask, headers: bytes) -> None:
+        self._replica = replica
+        self._exchange = exchange
+        self._ask = ask
+        self._headers = headers
+        self._answer = ANSWERS[ask.path](ask, replica.number_of_answer(), int(time.time()), exchange.event)
+        self._ids: list[int] = []
+        self._left = len(ask.choices)
+
+    def start(self) -> None:
+        """Queue every sequence. The head of a stream goes out at once, as vLLM's does."""
+        ask, exchange = self._ask, self._exchange
+        self._replica.in_flight += 1
+        exchange.on_over = self._over
+        if ask.stream:
+            self._replica.answered[(ask.path, 200)] += 1
+            exchange.open(self._headers)
+            self._answer.opening()
+        for index, choice in enumerate(ask.choices):
+            if exchange.over:
+                return
+            voice = self._answer.voice(index) if ask.stream else None
+            end = partial(self._ended, choice.finish_reason)
+            self._ids.append(self._replica.engine.submit(choice.prompt_tokens, choice.output_tokens, voice, end))
+
+    def _ended(self, reason: str) -> None:
+        """A sequence is over; with the last one the answer is."""
+        self._left -= 1
+        self._replica.finished[reason] += 1
+        if self._left:
+            return
+        if self._ask.stream:
+            self._answer.closing()
+            self._exchange.close()
+        else:
+            _reply(self._replica, self._exchange, 200, self._answer.body(), self._headers + self._load())
+
+    def _over(self, done: bool) -> None:
+        """The exchange is over: answered to the end, cut off by a fault, or left by the client."""
+        self._replica.in_flight -= 1
+        if not done:
+            for id in self._ids:
+                if self._replica.engine.cancel(id):
+                    self._replica.finished["abort"] += 1
+        self._replica.notify()
+
+    def _load(self) -> bytes:
+        """vLLM's load report on answers that are not streamed, for those who ask for it."""
+        if b"endpoint-load-metrics-format" not in self._exchange.received.head.lower():
+            return b""
+        metrics = '{"named_metrics": {"num_requests_waiting": %.1f, "kv_cache_usage_perc": %s}}'
+        values = (self._replica.waiting, self._replica.engine.model.kv_fraction)
+        return f"endpoint-load-metrics: JSON {metrics % values}\r\n".encode()

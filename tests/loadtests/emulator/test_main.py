@@ -1,0 +1,74 @@
+"""`python -m loadtests.emulator`: one line per replica, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+
+import pytest
+
+from loadtests.emulator.__main__ import parser
+
+from .wire import connected, http
+
+
+def free_ports() -> int:
+    """A port with a free one after it."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+    raise AssertionError("no two free ports in a row")
+
+
+async def start(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtests.emulator", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+async def test_it_serves_on_consecutive_ports_until_sigterm() -> None:
+    port = free_ports()
+    process = await start("--port", str(port), "--replicas", "2", "--profile", "short", "--model", "m")
+    assert process.stdout is not None
+    for offset in (0, 1):
+        line = (await process.stdout.readline()).decode()
+        assert line.startswith(f"http://127.0.0.1:{port + offset}  model m, profile short: context 16384")
+        wire = await connected(f"http://127.0.0.1:{port + offset}")
+        wire.send(http("/health"))
+        assert (await wire.answer()).status == 200
+        await wire.close()
+    process.send_signal(signal.SIGTERM)
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+
+
+async def test_a_taken_port_is_told_in_words() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = await start("--port", str(taken.getsockname()[1]))
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert errors.startswith(b"cannot listen: ")
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "fast"])
+def test_a_bad_time_scale_is_refused(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--port", "1", "--time-scale", scale])
+    assert "--time-scale" in capsys.readouterr().err
+
+
+def test_the_help_shows_profiles_and_faults() -> None:
+    text = parser().format_help()
+    assert "default, short, long, slow, test" in text
+    assert '{"fault": "slow", "factor": 8}' in text
