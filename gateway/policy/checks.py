@@ -15,7 +15,7 @@ import orjson
 from gateway.core.rules import Metric
 from gateway.policy import units, values
 from gateway.policy.document import Document
-from gateway.policy.errors import Path, did_you_mean
+from gateway.policy.errors import Path, did_you_mean, plain
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -56,7 +56,7 @@ class At:
     def shown(self) -> str:
         """The value as written: a variable by its name."""
         mark = self.document.marks.get(self.path)
-        return mark.written if mark else str(self.data)
+        return plain(mark.written if mark else str(self.data))
 
     def wrong(self, message: str, *, at_key: bool = False) -> None:
         """Note an error here."""
@@ -191,7 +191,7 @@ def reserves(root: At) -> None:
             total += _number(units.share, place) or 0.0
             bound = root["tiers"][tier]["pools"].names()
             if isinstance(root["tiers"].data, dict) and tier not in root["tiers"].data:
-                place.wrong(f"{tier} is not a tier: {did_you_mean(tier, root['tiers'].data)}", at_key=True)
+                place.wrong(f"{plain(tier)} is not a tier: {did_you_mean(tier, root['tiers'].data)}", at_key=True)
             elif bound and name not in bound:
                 place.wrong(f"the tier {tier} is bound to other pools: add {name} to its pools", at_key=True)
         if total > 1 + 1e-9:
@@ -210,9 +210,10 @@ def floors(root: At) -> None:
 def bindings(root: At) -> None:
     """A tier that is bound to pools can get at least one model there."""
     served = {pool for _, model in root["models"].items() for pool in model["pools"].names()}
+    known = {name for name, _ in root["pools"].items()}
     for _, tier in root["tiers"].items():
         bound = tier["pools"].names()
-        if served and bound and not served & bound.keys():
+        if served and bound and bound.keys() <= known and not served & bound.keys():
             tier["pools"].wrong("no model is served by these pools: add one that a model lists")
 
 
@@ -232,7 +233,10 @@ def objectives(root: At) -> None:
                 if value is None:
                     continue
                 if below is not None and value < (_number(units.seconds, below) or 0.0):
-                    threshold.wrong(f"{threshold.shown} is less than {below.path[-1]} ({below.shown}): it cannot be")
+                    threshold.wrong(
+                        f"{threshold.shown} is less than {below.path[-1]} ({below.shown}): "
+                        "a higher percentile needs a threshold at least as long"
+                    )
                 below = threshold
 
 

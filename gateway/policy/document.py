@@ -62,7 +62,7 @@ class Document:
 
 def read_text(text: str, file: str, environment: Mapping[str, str]) -> Document:
     """Parse YAML; syntax errors, repeated keys and unset variables end up in `errors`."""
-    document = Document(file)
+    document = Document(file, marks={(): Mark(1, 1, "")})
     yaml = YAML(typ="safe", pure=True)
     try:
         with warnings.catch_warnings():
@@ -93,7 +93,9 @@ class _Reader:
 
     def value(self, node: Node, path: Path, key: Node) -> object:
         written = node.value if isinstance(node, ScalarNode) else ""
-        self._document.marks[path] = Mark(key.start_mark.line + 1, node.start_mark.line + 1, written)
+        # A value that is left out is marked where the next thing begins.
+        start = key if node.start_mark.index == node.end_mark.index else node
+        self._document.marks[path] = Mark(key.start_mark.line + 1, start.start_mark.line + 1, written)
         if self._too_many():
             return None
         if any(node is outer for outer in self._inside):

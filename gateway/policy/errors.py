@@ -39,8 +39,15 @@ def write_path(path: Path) -> str:
     """`("pools", "short", "replicas", 0)` as `pools.short.replicas[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        text += f"[{part}]" if isinstance(part, int) else f".{plain(part)}" if text else plain(part)
     return text
+
+
+def plain(text: str, most: int = 80) -> str:
+    """A value or name fit for one line: quoted where it is empty, has spaces or cannot be printed, and cut short."""
+    if len(text) > most:
+        text = text[:most] + "…"
+    return text if text.isprintable() and text and " " not in text else repr(text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -48,10 +55,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
-        return f"did you mean {near[0]}?"
+        return f"did you mean {plain(near[0])}?"
     return f"there is {_listed(names)}" if names else "there is none"
 
 
 def _listed(names: list[str], most: int = 12) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(map(plain, names[:most])) + more

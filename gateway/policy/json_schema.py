@@ -14,7 +14,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def json_schema() -> str:
     """The schema as text, made from the same models that check policy files."""
-    return json.dumps({"$schema": DIALECT, **PolicyFile.model_json_schema()}, indent=2) + "\n"
+    return json.dumps({"$schema": DIALECT, **PolicyFile.model_json_schema()}, indent=2, allow_nan=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.core.rules import Admission, Policy, Pool, Tier
-
-NOT_YET = "is checked, but not acted on in this version"
+from gateway.policy.section import NOT_YET
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
@@ -41,6 +40,7 @@ def _of_pool(pool: Pool) -> Iterator[str]:
 
 def _of_tier(tier: Tier) -> Iterator[str]:
     set_here = {
+        "weight": tier.weight != 1,
         "floor": tier.floor > 0,
         "max_tokens.degrade": tier.caps.degrade,
         "admission": tier.admission != Admission(),

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from gateway.policy.pools import PoolSection
-from gateway.policy.section import Section, optional, plain
+from gateway.policy.section import Section, nested, optional, plain
 from gateway.policy.tiers import TierSection
 from gateway.policy.values import ModelName, Name, Sha256, Text
 
@@ -59,5 +59,5 @@ class PolicyFile(Section):
     pools: dict[Name, PoolSection] = Field(min_length=1, description="Groups of replicas that are alike.")
     tiers: dict[Name, TierSection] = Field(min_length=1, description="Classes of service.")
     keys: list[KeySection] = plain([], "Who may use the gateway. Without any key everybody may, on loopback only.")
-    defaults: DefaultsSection = plain(DefaultsSection(), "What holds where nothing else is said.")
-    listen: ListenSection = plain(ListenSection(), "Who may reach the gateway.")
+    defaults: DefaultsSection = nested(DefaultsSection(), "What holds where nothing else is said.")
+    listen: ListenSection = nested(ListenSection(), "Who may reach the gateway.")

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.policy import units
 
+NOT_YET = "Checked, but not acted on in this version."
+
 
 def _title(section: type[Any]) -> str:
     return section.__name__.removesuffix("Section")
@@ -37,6 +39,11 @@ def share(part: float, description: str) -> Any:
 def plain(value: object, description: str) -> Any:
     """A field whose default is shown as it is."""
     return Field(default=value, description=description)
+
+
+def nested(empty: Section, description: str) -> Any:
+    """A section that may be absent, which means the same as an empty one."""
+    return Field(default=empty, description=description, json_schema_extra=_no_default)
 
 
 def optional(description: str) -> Any:

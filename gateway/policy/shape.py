@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.policy.document import Document
-from gateway.policy.errors import Path, did_you_mean
+from gateway.policy.errors import Path, did_you_mean, plain
 from gateway.policy.schema import PolicyFile
 
 _KEY = "[key]"  # pydantic's mark for an error in the key of a mapping
@@ -71,10 +71,10 @@ def _sentence(document: Document, path: Path, detail: ErrorDetails) -> str:
         return f"is empty: {_description(path)}"
     if isinstance(found, Mapping | list) and kind != "value_error":
         return f"is {_kind(found)}, must be a single value"
-    sentence = str(context["error"]) if kind == "value_error" else _SENTENCES.get(kind, detail["msg"])
-    shown = str(path[-1]) if _KEY in detail["loc"] else _shown(document, path, found)
-    limits = {name: value for name, value in context.items() if name != "error"}
-    return sentence.replace("{value}", shown) if kind == "value_error" else sentence.format(value=shown, **limits)
+    shown = plain(str(path[-1])) if _KEY in detail["loc"] else _shown(document, path, found)
+    if kind in _SENTENCES:
+        return _SENTENCES[kind].format(value=shown, **context)
+    return str(context.get("error", detail["msg"])).replace("{value}", shown)
 
 
 def _shown(document: Document, path: Path, found: object) -> str:
@@ -84,7 +84,7 @@ def _shown(document: Document, path: Path, found: object) -> str:
     if path and path[-1] in _SECRET:
         return "the value"
     mark = document.marks.get(path)
-    return (mark.written if mark else str(found)) or '""'
+    return plain(mark.written if mark else str(found))
 
 
 def _kind(value: object) -> str:

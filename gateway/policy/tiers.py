@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from gateway.core import rules
 from gateway.policy import values
-from gateway.policy.section import Section, duration, field, optional, plain, share
+from gateway.policy.section import NOT_YET, Section, duration, nested, optional, plain, share
 from gateway.policy.values import Count, CountOrZero, Deadline, Duration, Name, Rate, Share, Text
 
 _TIER = rules.Tier("")
@@ -55,7 +55,7 @@ class MaxTokensSection(Section):
 
     default: Count | None = optional("Used where a request asks for nothing. 1024, or the limit if that is lower.")
     limit: Count | None = optional("More is cut down to this. 4096, or the default if that is higher.")
-    degrade: bool = plain(_TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short.")
+    degrade: bool = plain(_TIER.caps.degrade, f"Allow shorter answers than asked for when capacity is short. {NOT_YET}")
 
 
 class CapsSection(Section):
@@ -94,7 +94,7 @@ class AdmissionSection(Section):
 class HedgeSection(Section):
     """A second attempt for requests whose first token is late."""
 
-    quantile: Share = field(_HEDGE.quantile, str(_HEDGE.quantile), "Hedge past this quantile of TTFT.")
+    quantile: Share = plain(_HEDGE.quantile, "Hedge past this quantile of TTFT.")
     budget: Share = share(_HEDGE.budget, "Largest share of requests that are hedged.")
     holdout: Share = share(_HEDGE.holdout, "Share of requests never hedged, to measure what hedging gains.")
 
@@ -110,19 +110,19 @@ class TierSection(Section):
 
     priority: Annotated[int, Field(ge=-1000, le=1000)] = plain(_TIER.priority, "Lower is served first.")
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
-        _TIER.weight, "What one good request is worth, against other tiers."
+        _TIER.weight, f"What one good request is worth, against other tiers. {NOT_YET}"
     )
-    floor: Share = share(_TIER.floor, "Share of the service that tiers of higher priority cannot take.")
+    floor: Share = share(_TIER.floor, f"Share of the service that tiers of higher priority cannot take. {NOT_YET}")
     pools: Annotated[list[Name], Field(min_length=1)] | None = optional("Pools this tier is bound to; all, if absent.")
-    slo: SloSection = plain(SloSection(), "What it promises.")
-    max_tokens: MaxTokensSection = plain(MaxTokensSection(), "Default and ceiling of the length of answers.")
-    caps: CapsSection = plain(CapsSection(), "Bounds on what else makes a request expensive.")
+    slo: SloSection = nested(SloSection(), "What it promises.")
+    max_tokens: MaxTokensSection = nested(MaxTokensSection(), "Default and ceiling of the length of answers.")
+    caps: CapsSection = nested(CapsSection(), "Bounds on what else makes a request expensive.")
     stop: list[Text] = plain([], "Stop sequences added to every generation.")
     engine_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = optional(
         "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
     )
-    timeouts: TierTimeouts = plain(TierTimeouts(), "How long each phase may take.")
-    limits: LimitsSection = plain(LimitsSection(), "What one tenant may use.")
-    admission: AdmissionSection = plain(AdmissionSection(), "When a doubtful request is let in.")
-    hedge: HedgeSection | None = optional("Second attempts for late requests; none unless given.")
-    retry: RetrySection = plain(RetrySection(), "Retries before the answer has begun.")
+    timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
+    limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
+    admission: AdmissionSection = nested(AdmissionSection(), f"When a doubtful request is let in. {NOT_YET}")
+    hedge: HedgeSection | None = optional(f"Second attempts for late requests; none unless given. {NOT_YET}")
+    retry: RetrySection = nested(RetrySection(), "Retries before the answer has begun.")

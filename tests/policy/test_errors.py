@@ -1,0 +1,510 @@
+"""Every kind of error: the line it is reported on, the field it names, and what it says would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from .sample import HASH_A, HASH_B, SAMPLE, changed, errors_of
+
+CASES = {
+    "unknown field at the root": (
+        "kind: Policy",
+        "kidn: Policy",
+        "p.yaml:2: kidn: unknown field: did you mean kind?",
+    ),
+    "unknown field in a pool": (
+        "    slots: 8",
+        "    slot: 8",
+        "p.yaml:13: pools.short.slot: unknown field: did you mean slots?",
+    ),
+    "unknown field without a near one": (
+        "    pools: [long]\nkeys",
+        "    limits: {zzzz: 1}\nkeys",
+        "p.yaml:23: tiers.paid.limits.zzzz: unknown field: there is concurrency, requests, tokens",
+    ),
+    "unknown field of a replica": (
+        "{name: big, url:",
+        "{nme: big, url:",
+        "p.yaml:17: pools.long.replicas[0].nme: unknown field: did you mean name?",
+    ),
+    "unknown percentile": (
+        "p50: 1s",
+        "p98: 1s",
+        "p.yaml:20: tiers.free.slo.ttft.p98: unknown field: did you mean p99?",
+    ),
+    "version missing": (
+        "apiVersion: tailgate/v1\n",
+        "",
+        "p.yaml:1: apiVersion: is missing: write apiVersion: tailgate/v1",
+    ),
+    "version unknown": (
+        "tailgate/v1",
+        "tailgate/v2",
+        "p.yaml:1: apiVersion: tailgate/v2 is not supported: write 'tailgate/v1'",
+    ),
+    "section missing": (
+        "models:\n  llama:\n    pools: [short, long]\n    aliases: [gpt]\n  mistral:\n    pools: [long]\n",
+        "",
+        "p.yaml:1: models: is missing: names that clients may ask for. The name * takes every name that is not listed",
+    ),
+    "required field missing": (
+        "    pools: [short, long]\n",
+        "",
+        "p.yaml:4: models.llama.pools: is missing: pools that serve this model, in the order they are tried",
+    ),
+    "tenant missing": (
+        f"{HASH_B}, tenant: acme",
+        f"{HASH_B}",
+        "p.yaml:26: keys[1].tenant: is missing: who holds the key: limits are counted per tenant",
+    ),
+    "empty value": (
+        "    slots: 8",
+        "    slots: 8\n    queue:",
+        "p.yaml:14: pools.short.queue: is empty: give it a value or leave the field out",
+    ),
+    "empty list": (
+        "    pools: [short, long]",
+        "    pools: []",
+        "p.yaml:5: models.llama.pools: is empty: pools that serve this model, in the order they are tried",
+    ),
+    "list for a mapping": (
+        "slo: {ttft: {p50: 1s, p99: 2s}}",
+        "slo: [1s]",
+        "p.yaml:20: tiers.free.slo: is a list, must be a mapping",
+    ),
+    "text for a list": (
+        "    pools: [short, long]",
+        "    pools: short",
+        "p.yaml:5: models.llama.pools: is a text, must be a list",
+    ),
+    "mapping for a value": (
+        "engine: vllm",
+        "engine: {a: 1}",
+        "p.yaml:11: pools.short.engine: is a mapping, must be a single value",
+    ),
+    "duplicate key": (
+        "    slots: 8\n",
+        "    slots: 8\n    engine: sglang\n",
+        "p.yaml:14: pools.short.engine: is written twice, first on line 11: keep one of them",
+    ),
+    "duplicate section": (
+        "defaults:",
+        "pools: {}\ndefaults:",
+        "p.yaml:27: pools: is written twice, first on line 9: keep one of them",
+    ),
+    "unknown engine": (
+        "engine: vllm",
+        "engine: vlm",
+        "p.yaml:11: pools.short.engine: vlm is unknown: did you mean vllm? Known: vllm, sglang, tgi, openai",
+    ),
+    "unknown router": (
+        "round-robin",
+        "round-robbin",
+        "p.yaml:14: pools.short.router: round-robbin is unknown: did you mean round-robin? "
+        "Known: least-prefill, least-requests, round-robin",
+    ),
+    "unknown admission mode": (
+        "    pools: [long]\nkeys",
+        "    admission: {mode: shadows}\nkeys",
+        "p.yaml:23: tiers.paid.admission.mode: shadows is unknown: did you mean shadow? Known: enforce, shadow, off",
+    ),
+    "unknown pool of a model": (
+        "    pools: [short, long]",
+        "    pools:\n      - short\n      - lnog",
+        "p.yaml:7: models.llama.pools[1]: lnog is not a pool: did you mean long?",
+    ),
+    "unknown pool of a tier": (
+        "    pools: [long]\nkeys",
+        "    pools: [long, other]\nkeys",
+        "p.yaml:23: tiers.paid.pools[1]: other is not a pool: there is long, short",
+    ),
+    "unknown pool to spill from": (
+        "    slots: 8",
+        "    spill_from: [shrot]",
+        "p.yaml:13: pools.short.spill_from[0]: shrot is not a pool: did you mean short?",
+    ),
+    "unknown tier of a key": (
+        "tier: paid}",
+        "tier: pad}",
+        "p.yaml:25: keys[0].tier: pad is not a tier: did you mean paid?",
+    ),
+    "unknown default tier": (
+        "  tier: free",
+        "  tier: fre",
+        "p.yaml:28: defaults.tier: fre is not a tier: did you mean free?",
+    ),
+    "unknown tier of a reserve": (
+        "    slots: 8",
+        "    reserve:\n      pad: 10%",
+        "p.yaml:14: pools.short.reserve.pad: pad is not a tier: did you mean paid?",
+    ),
+    "no default tier among several": (
+        "defaults:\n  tier: free\n",
+        "",
+        "p.yaml:1: defaults.tier: is missing: say which tier is the default, one of free, paid",
+    ),
+    "a pool named twice": (
+        "    pools: [short, long]",
+        "    pools: [short, long, short]",
+        "p.yaml:5: models.llama.pools[2]: short is named twice: keep one of them",
+    ),
+    "a pool that spills into itself": (
+        "    slots: 8",
+        "    spill_from: [short]",
+        "p.yaml:13: pools.short.spill_from[0]: a pool cannot take what spills from itself: name other pools",
+    ),
+    "alias that is a model": (
+        "[gpt]",
+        "[gpt, mistral]",
+        "p.yaml:6: models.llama.aliases[1]: mistral is also the name of a model: remove one of the two",
+    ),
+    "alias of two models": (
+        "  mistral:\n    pools: [long]",
+        "  mistral:\n    aliases: [gpt]\n    pools: [long]",
+        "p.yaml:8: models.mistral.aliases[0]: gpt is already an alias on line 6: an alias means one model",
+    ),
+    "alias *": (
+        "[gpt]",
+        '["*"]',
+        "p.yaml:6: models.llama.aliases[0]: * cannot be an alias: make it a model of its own",
+    ),
+    "aliases of *": (
+        "  llama:",
+        '  "*":',
+        "p.yaml:6: models.*.aliases[0]: the model * takes every name already: remove its aliases",
+    ),
+    "model name with a space": (
+        "  llama:",
+        "  my llama:",
+        "p.yaml:4: models.'my llama': 'my llama' is not a model name: it has no spaces and at most 200 characters",
+    ),
+    "tier name with a slash": (
+        "  paid:\n",
+        "  paid: {}\n  a/b:\n",
+        "p.yaml:23: tiers.a/b: a/b is not a name: use letters, digits, dot, dash and underscore, at most 63",
+    ),
+    "tokenizer that is not there": (
+        "    aliases: [gpt]",
+        "    tokenizer: nowhere/tokenizer.json",
+        "p.yaml:6: models.llama.tokenizer: there is no file nowhere/tokenizer.json: "
+        "write the path of a tokenizer.json, relative to this file",
+    ),
+    "duplicate replica": (
+        '{name: big, url: "http://c:1"}',
+        '{name: big, url: "http://A:1/"}',
+        "p.yaml:17: pools.long.replicas[0].url: this replica is already listed on line 12: "
+        "a replica is in one pool, once",
+    ),
+    "duplicate replica name": (
+        '- {name: big, url: "http://c:1"}',
+        '- {name: big, url: "http://c:1"}\n      - {name: big, url: "http://d:1"}',
+        "p.yaml:18: pools.long.replicas[1].name: big is already the name of the replica on line 17",
+    ),
+    "no replica": (
+        "    replicas: [http://a:1, http://b:1]\n",
+        "",
+        "p.yaml:10: pools.short.replicas: a pool needs at least one replica, such as http://10.0.0.1:8000",
+    ),
+    "replica with a path": (
+        "http://b:1]",
+        "http://b:1/v1]",
+        "p.yaml:12: pools.short.replicas[1]: has more than host and port: write http://host:port, "
+        "the gateway adds the paths of the API itself",
+    ),
+    "replica with a password": (
+        "http://b:1]",
+        "http://u:hunter2@b:1]",
+        "p.yaml:12: pools.short.replicas[1]: has a user name or password in it: write http://host:port, "
+        "and put a key into the pool's api_key",
+    ),
+    "replica by https": (
+        "http://b:1]",
+        "https://b:1]",
+        "p.yaml:12: pools.short.replicas[1]: https to replicas is not supported in this version: "
+        "write http://host:port inside a trusted network",
+    ),
+    "replica without a scheme": (
+        "http://b:1]",
+        "b.example]",
+        "p.yaml:12: pools.short.replicas[1]: is not a URL of a replica: write http://host:port",
+    ),
+    "replica with a bad port": (
+        "http://b:1]",
+        "http://b:99999]",
+        "p.yaml:12: pools.short.replicas[1]: is not a URL with a valid host and port: write http://host:port",
+    ),
+    "replica with port 0": (
+        "http://b:1]",
+        "http://b:0]",
+        "p.yaml:12: pools.short.replicas[1]: has port 0: write http://host:port",
+    ),
+    "replica that is a number": (
+        "http://b:1]",
+        "8000]",
+        "p.yaml:12: pools.short.replicas[1]: is a single value, must be a mapping",
+    ),
+    "discovery": (
+        "    replicas: [http://a:1, http://b:1]\n",
+        "    discover: {dns: replicas.example}\n",
+        "p.yaml:12: pools.short.discover: is not yet supported in this version: list the replicas under `replicas`",
+    ),
+    "reserves over 100%": (
+        '- {name: big, url: "http://c:1"}',
+        '- {name: big, url: "http://c:1"}\n    reserve: {free: 60%, paid: 0.5}',
+        "p.yaml:18: pools.long.reserve: the shares add up to 110%: at most 100%",
+    ),
+    "reserve for a tier bound elsewhere": (
+        "    slots: 8",
+        "    reserve: {paid: 10%}",
+        "p.yaml:13: pools.short.reserve.paid: the tier paid is bound to other pools: add short to its pools",
+    ),
+    "floors over 100%": (
+        "    pools: [long]\nkeys",
+        "    floor: 60%\n  more: {floor: 50%}\nkeys",
+        "p.yaml:24: tiers.more.floor: the floors of all tiers add up to 110%: at most 100%",
+    ),
+    "tier bound to pools that serve nothing": (
+        "    pools: [short, long]\n    aliases: [gpt]\n  mistral:\n    pools: [long]",
+        "    pools: [short]\n    aliases: [gpt]",
+        "p.yaml:21: tiers.paid.pools: no model is served by these pools: add one that a model lists",
+    ),
+    "thresholds that decrease": (
+        "{p50: 1s, p99: 2s}",
+        "{p50: 1s, p99: 900ms}",
+        "p.yaml:20: tiers.free.slo.ttft.p99: 900ms is less than p50 (1s): "
+        "a higher percentile needs a threshold at least as long",
+    ),
+    "objective without a percentile": (
+        "{ttft: {p50: 1s, p99: 2s}}",
+        "{e2e: {up_to_tokens: 100}}",
+        "p.yaml:20: tiers.free.slo.e2e: names no percentile: write at least one, such as p99: 2s",
+    ),
+    "default answer over the limit": (
+        "{default: 10, limit: 20}",
+        "{default: 30, limit: 20}",
+        "p.yaml:21: tiers.free.max_tokens.default: 30 is more than the limit (20): lower it, or raise the limit",
+    ),
+    "hash that is none": (
+        HASH_A,
+        "tg-this-is-the-key-itself",
+        "p.yaml:25: keys[0].sha256: is not a SHA-256: it is 64 hexadecimal digits, as `tailgate key new` prints them",
+    ),
+    "key listed twice": (
+        HASH_B,
+        HASH_A.upper(),
+        "p.yaml:26: keys[1].sha256: this key is already listed on line 25: a key has one tenant and one tier",
+    ),
+    "duration without a unit": (
+        "    slots: 8",
+        "    connect_timeout: 2",
+        "p.yaml:13: pools.short.connect_timeout: 2 has no unit: write 2s for seconds or 2ms for milliseconds",
+    ),
+    "duration that is none": (
+        "    slots: 8",
+        "    timeouts: {ttft: soon}",
+        "p.yaml:13: pools.short.timeouts.ttft: soon is not a duration: "
+        "write a number with ms, s, m or h, such as 250ms, 2s or 1m30s",
+    ),
+    "duration of nothing": (
+        "    slots: 8",
+        "    health: {interval: 0s}",
+        "p.yaml:13: pools.short.health.interval: 0s is no time at all: write a duration longer than 0s, such as 250ms",
+    ),
+    "rate without a unit": (
+        "    pools: [long]\nkeys",
+        "    limits: {requests: 60}\nkeys",
+        "p.yaml:23: tiers.paid.limits.requests: 60 has no unit: write 60/min",
+    ),
+    "rate that is none": (
+        "    pools: [long]\nkeys",
+        "    limits: {tokens: 40k per min}\nkeys",
+        "p.yaml:23: tiers.paid.limits.tokens: '40k per min' is not a rate: "
+        "write a count per s, min or h, such as 60/min or 40k/min",
+    ),
+    "share over 100%": (
+        "    slots: 8",
+        "    reserve: {free: 101%}",
+        "p.yaml:13: pools.short.reserve.free: 101% is not a share: it lies between 0% and 100%, such as 25% (or 0.25)",
+    ),
+    "share that is none": (
+        "    slots: 8",
+        "    reserve: {free: some}",
+        "p.yaml:13: pools.short.reserve.free: some is not a share: "
+        "write a percentage such as 25%, or a number from 0 to 1",
+    ),
+    "size without a unit": (
+        "    slots: 8",
+        "    queue: {bytes: 64}",
+        "p.yaml:13: pools.short.queue.bytes: 64 has no unit: write 64B, or use KiB, MiB, GiB",
+    ),
+    "size that is none": (
+        "    slots: 8",
+        "    queue: {bytes: big}",
+        "p.yaml:13: pools.short.queue.bytes: big is not a size: write a number with B, KiB, MiB or GiB, such as 64MiB",
+    ),
+    "slots of none": (
+        "    slots: 8",
+        "    slots: 0",
+        "p.yaml:13: pools.short.slots: 0 is not a number of slots: write a whole number from 1, or auto",
+    ),
+    "number too small": (
+        "    slots: 8",
+        "    queue: {limit: -1}",
+        "p.yaml:13: pools.short.queue.limit: -1 is too small: the least is 0",
+    ),
+    "number too large": (
+        "    pools: [long]\nkeys",
+        "    priority: 5000\nkeys",
+        "p.yaml:23: tiers.paid.priority: 5000 is too large: the most is 1000",
+    ),
+    "fraction for a whole number": (
+        "default: 10,",
+        "default: 1.5,",
+        "p.yaml:21: tiers.free.max_tokens.default: 1.5 is not a whole number",
+    ),
+    "text for a number": (
+        "default: 10,",
+        'default: "10",',
+        "p.yaml:21: tiers.free.max_tokens.default: 10 is not a whole number",
+    ),
+    "weight of nothing": (
+        "    pools: [long]\nkeys",
+        "    weight: 0\nkeys",
+        "p.yaml:23: tiers.paid.weight: 0 is too small: it must be more than 0",
+    ),
+    "text for true or false": (
+        "defaults:",
+        "listen: {open_on_any_address: yes}\ndefaults:",
+        "p.yaml:27: listen.open_on_any_address: yes is neither true nor false",
+    ),
+    "number for a text": (
+        "    aliases: [gpt]",
+        "    upstream: 7",
+        "p.yaml:6: models.llama.upstream: 7 is not a text",
+    ),
+    "empty stop sequence": (
+        "    pools: [long]\nkeys",
+        '    stop: [""]\nkeys',
+        "p.yaml:23: tiers.paid.stop[0]: is empty: write at least one character",
+    ),
+    "path that is none": (
+        "    slots: 8",
+        "    health: {path: health}",
+        "p.yaml:13: pools.short.health.path: health is not a path: it begins with / and has no spaces, such as /health",
+    ),
+    "upstream key with a newline": (
+        "    slots: 8",
+        '    api_key: "a\\nb"',
+        "p.yaml:13: pools.short.api_key: is not usable as a key: "
+        "it is a text of printable ASCII without spaces, such as ${NAME}",
+    ),
+    "unset variable": (
+        "    slots: 8",
+        "    api_key: ${VLLM_KEY}",
+        "p.yaml:13: pools.short.api_key: the environment variable VLLM_KEY is not set: "
+        "set it, or write ${VLLM_KEY:-default}",
+    ),
+    "broken variable": (
+        "    slots: 8",
+        "    api_key: ${VLLM-KEY}",
+        "p.yaml:13: pools.short.api_key: ${ starts a variable: "
+        "write ${NAME} or ${NAME:-default}, or $${ for the characters",
+    ),
+    "tag": (
+        "engine: vllm",
+        "engine: !mine vllm",
+        "p.yaml:11: pools.short.engine: the tag !mine is not supported: write a plain value",
+    ),
+    "tag that does not fit": (
+        "    slots: 8",
+        "    slots: !!int many",
+        "p.yaml:13: pools.short.slots: is not a valid int",
+    ),
+    "key that is a list": (
+        "    slots: 8",
+        "    [slots]: 8",
+        "p.yaml:13: pools.short: a key must be a plain word",
+    ),
+    "alias of itself": (
+        "    slots: 8",
+        "    queue: &q {limit: *q}",
+        "p.yaml:13: pools.short.queue.limit: contains itself through an alias",
+    ),
+    "merge of itself": (
+        "    slots: 8",
+        "    queue: &q {<<: *q}",
+        "p.yaml:13: pools.short.queue: merges itself through an alias",
+    ),
+    "merge of a value": (
+        "    slots: 8",
+        "    queue: {<<: 8}",
+        "p.yaml:13: pools.short.queue: << merges mappings only, such as <<: *name",
+    ),
+    "bad YAML": (
+        "    slots: 8",
+        "    slots: [8",
+        "p.yaml:14: not valid YAML: expected ',' or ']', but got ':'",
+    ),
+    "unknown anchor": (
+        "    slots: 8",
+        "    slots: *eight",
+        "p.yaml:13: not valid YAML: found undefined alias 'eight'",
+    ),
+    "two documents": (
+        "defaults:",
+        "---\ndefaults:",
+        "p.yaml:27: not valid YAML: but found another document",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), CASES.values(), ids=CASES)
+def test_each_kind_of_error_names_its_line_its_field_and_what_would_be_right(old: str, new: str, expected: str) -> None:
+    assert errors_of(changed(old, new)) == [expected]
+
+
+def test_the_sample_itself_is_valid() -> None:
+    assert errors_of(SAMPLE) == []
+
+
+def test_every_error_is_told_at_once_in_the_order_of_the_file() -> None:
+    text = SAMPLE
+    for old, new in (
+        ("kind: Policy", "kind: Polcy"),
+        ("[short, long]", "[short, lnog]"),
+        ("slots: 8", "slots: none\n    slotz: 8"),
+        ("p99: 2s", "p99: 2"),
+        (HASH_B, HASH_A),
+        ("tier: free", "tier: fre"),
+    ):
+        text = text.replace(old, new)
+    assert [error.split(": ")[:2] for error in errors_of(text)] == [
+        ["p.yaml:2", "kind"],
+        ["p.yaml:5", "models.llama.pools[1]"],
+        ["p.yaml:13", "pools.short.slots"],
+        ["p.yaml:14", "pools.short.slotz"],
+        ["p.yaml:21", "tiers.free.slo.ttft.p99"],
+        ["p.yaml:27", "keys[1].sha256"],
+        ["p.yaml:29", "defaults.tier"],
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "null\n"])
+def test_an_empty_file_is_told_how_a_policy_begins(text: str) -> None:
+    assert errors_of(text) == ["p.yaml:1: is empty: write a policy that begins with apiVersion: tailgate/v1"]
+
+
+def test_a_file_that_is_a_list_is_told_so() -> None:
+    assert errors_of("- a\n") == ["p.yaml:1: is a list, must be a mapping"]
+
+
+def test_a_file_nested_without_end_is_refused() -> None:
+    assert errors_of("a: " + "[" * 600) == ["p.yaml:1: not valid YAML: nested too deeply"]
+
+
+def test_a_small_file_that_expands_without_end_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
+    assert errors_of("\n".join(lines)) == [
+        "p.yaml:1: holds more than 200000 values once its aliases are expanded",
+    ]

@@ -1,0 +1,43 @@
+"""Without keys, a policy is served on loopback only, unless it says otherwise in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.rules import Policy
+from gateway.policy import builtin, exposure_error, load_text
+
+from .sample import SAMPLE
+
+LOOPBACK = ["127.0.0.1", "127.3.2.1", "::1", "[::1]", "localhost", "LocalHost", "::ffff:127.0.0.1"]
+ELSEWHERE = ["0.0.0.0", "::", "", "10.0.0.1", "::ffff:10.0.0.1", "gateway.example", "localhost.example", "127.0.0.1.x"]
+
+
+@pytest.fixture
+def without_keys() -> Policy:
+    return builtin(["http://127.0.0.1:8000"])
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_without_keys_loopback_is_fine(without_keys: Policy, host: str) -> None:
+    assert exposure_error(without_keys, host) is None
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_without_keys_other_addresses_are_refused_with_the_ways_out(without_keys: Policy, host: str) -> None:
+    error = exposure_error(without_keys, host)
+    assert error is not None
+    for way_out in ("tailgate key new", "127.0.0.1", "listen: {open_on_any_address: true}"):
+        assert way_out in error
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_with_keys_any_address_is_fine(host: str) -> None:
+    assert exposure_error(load_text(SAMPLE, "p.yaml"), host) is None
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_a_policy_can_be_open_on_purpose(host: str) -> None:
+    without = SAMPLE[: SAMPLE.index("keys:")] + SAMPLE[SAMPLE.index("defaults:") :]
+    assert exposure_error(load_text(without, "p.yaml"), host) is not None
+    assert exposure_error(load_text(without + "listen: {open_on_any_address: true}\n", "p.yaml"), host) is None

@@ -1,0 +1,273 @@
+"""What a policy file compiles to."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import pytest
+
+from gateway.core import rules
+from gateway.policy import PolicyErrors, builtin, load, load_text
+from gateway.policy.builtin import written
+
+from .sample import HASH_A, SAMPLE, errors_of
+
+FULL = f"""\
+apiVersion: tailgate/v1
+models:
+  llama-3.3-70b:
+    pools: [short, long]
+    aliases: [gpt-4o, default]
+    upstream: meta/llama
+    tokenizer: tokenizer.json
+  "*": {{pools: [long]}}
+pools:
+  short:
+    engine: sglang
+    replicas: [http://A:8000/, "http://[::1]:8001", {{name: third, url: http://c}}]
+    max_prompt_tokens: 16384
+    slots: 64
+    queue: {{limit: 7, bytes: 2MiB}}
+    connect_timeout: 250ms
+    timeouts: {{ttft: 1m30s}}
+    router: least-requests
+    health: {{path: /live, interval: 1s, timeout: 3s, failures: 5, open: 9s, metrics_path: /m, scrape_interval: 4s}}
+    api_key: ${{KEY}}
+  long:
+    replicas: [http://d:80]
+    slots: auto
+    spill_from: [short]
+    reserve: {{premium: 25%}}
+tiers:
+  premium:
+    priority: -1
+    weight: 4
+    floor: 5%
+    pools: [short, long]
+    slo: {{ttft: {{p50: 500ms, p999: 2s}}, tpot: {{p90: 80ms, p95: 90ms}}, e2e: {{p99: 30s, up_to_tokens: 1000}}}}
+    max_tokens: {{default: 1000, limit: 4000, degrade: true}}
+    caps: {{n: 2, best_of: 3, top_logprobs: 0, prompt_logprobs: 1, batch: 4, media: true}}
+    stop: ["###"]
+    engine_priority: -5
+    timeouts: {{queue: 1s, ttft: 10s, idle: none, total: 2h}}
+    limits: {{requests: 10/s, tokens: 40k/min, concurrency: 4}}
+    admission: {{mode: "off", max_breach_probability: 0.25, exploration: 2%}}
+    hedge: {{quantile: 0.9, budget: 1%, holdout: 0}}
+    retry: {{budget: 20%}}
+  free: {{}}
+keys:
+  - {{sha256: {HASH_A}, tenant: acme}}
+defaults: {{tier: free}}
+listen: {{open_on_any_address: true}}
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> rules.Policy:
+    (tmp_path / "tokenizer.json").write_text('{"model": {}}')
+    (tmp_path / "p.yaml").write_text(FULL)
+    return load(tmp_path / "p.yaml", {"KEY": "s3cret"})
+
+
+def test_models_are_found_by_name_by_alias_and_by_the_catch_all(policy: rules.Policy, tmp_path: Path) -> None:
+    llama = rules.Model(
+        name="llama-3.3-70b",
+        pools=("short", "long"),
+        aliases=("gpt-4o", "default"),
+        upstream="meta/llama",
+        tokenizer=str((tmp_path / "tokenizer.json").resolve()),
+    )
+    anything = rules.Model(name="*", pools=("long",), upstream="", any_name=True)
+    assert policy.models == {"llama-3.3-70b": llama, "gpt-4o": llama, "default": llama, "*": anything}
+    assert policy.model("gpt-4o") == llama
+    assert policy.model("whatever") == anything
+
+
+def test_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> None:
+    assert policy.pools == {
+        "short": rules.Pool(
+            name="short",
+            replicas=(
+                rules.ReplicaSpec("a:8000", "http://a:8000"),
+                rules.ReplicaSpec("[::1]:8001", "http://[::1]:8001"),
+                rules.ReplicaSpec("third", "http://c:80"),
+            ),
+            engine=rules.Engine.SGLANG,
+            max_prompt_tokens=16384,
+            slots=64,
+            queue_limit=7,
+            queue_bytes=2 * 1024 * 1024,
+            connect_timeout_s=0.25,
+            timeouts=rules.Timeouts(math.inf, 90.0, math.inf, math.inf),
+            router="least-requests",
+            health=rules.Health("/live", 1.0, 3.0, 5, 9.0, "/m", 4.0),
+            upstream_key="s3cret",
+        ),
+        "long": rules.Pool(
+            name="long",
+            replicas=(rules.ReplicaSpec("d:80", "http://d:80"),),
+            slots=None,
+            reserve=(("premium", 0.25),),
+            spill_from=("short",),
+        ),
+    }
+    assert "s3cret" not in repr(policy)
+
+
+def test_a_tier_has_everything_that_was_written(policy: rules.Policy) -> None:
+    assert policy.tiers["premium"] == rules.Tier(
+        name="premium",
+        priority=-1,
+        weight=4.0,
+        floor=0.05,
+        pools=("short", "long"),
+        slo=rules.Slo(
+            ttft=(rules.Objective(0.5, 0.5), rules.Objective(0.999, 2.0)),
+            tpot=(rules.Objective(0.9, 0.08), rules.Objective(0.95, 0.09)),
+            e2e=(rules.Objective(0.99, 30.0),),
+            e2e_up_to_tokens=1000,
+        ),
+        caps=rules.Caps(1000, 4000, True, 2, 3, 0, 1, ("###",), 4, -5, True),
+        timeouts=rules.Timeouts(1.0, 10.0, math.inf, 7200.0),
+        limits=rules.Limits(600.0, 40_000.0, 4),
+        admission=rules.Admission(rules.AdmissionMode.OFF, 0.25, 0.02),
+        hedge=rules.Hedge(0.9, 0.01, 0.0),
+        retry=rules.Retry(0.2),
+    )
+
+
+def test_what_a_tier_and_a_pool_leave_out_is_the_default_of_the_core() -> None:
+    text = (
+        "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\npools: {p: {replicas: [http://a:1]}}\ntiers: {only: {}}\n"
+    )
+    policy = load_text(text, "p.yaml")
+    assert policy == rules.Policy(
+        models={"m": rules.Model("m", ("p",), upstream="m")},
+        pools={"p": rules.Pool("p", (rules.ReplicaSpec("a:1", "http://a:1"),))},
+        tiers={"only": rules.Tier("only")},
+        keys={},
+        default_tier="only",
+        generation=1,
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def test_keys_are_looked_up_by_hash_and_fall_to_the_default_tier(policy: rules.Policy) -> None:
+    digest = bytes.fromhex(HASH_A)
+    assert policy.keys == {digest: rules.Key(digest, "acme", "free")}
+    assert policy.default_tier == "free"
+    assert policy.open_on_any_address
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{}", (1024, 4096)),
+        ("{limit: 100}", (100, 100)),
+        ("{limit: 9000}", (1024, 9000)),
+        ("{default: 9000}", (9000, 9000)),
+        ("{default: 10}", (10, 4096)),
+        ("{default: 10, limit: 10}", (10, 10)),
+    ],
+)
+def test_a_default_length_and_a_limit_always_fit_each_other(written: str, expected: tuple[int, int]) -> None:
+    policy = load_text(SAMPLE.replace("{default: 10, limit: 20}", written), "p.yaml")
+    caps = policy.tiers["free"].caps
+    assert (caps.max_tokens_default, caps.max_tokens_limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "environment", "expected"),
+    [
+        ("${A}", {"A": "x"}, "x"),
+        ("${A:-y}", {}, "y"),
+        ("${A:-y}", {"A": ""}, "y"),
+        ("${A:-y}", {"A": "x"}, "x"),
+        ("pre-${A}-${B:-b}", {"A": "x"}, "pre-x-b"),
+        ("$${A}", {}, "${A}"),
+        ("$A", {"A": "x"}, "$A"),
+        ('"${A}"', {"A": "x"}, "x"),
+    ],
+)
+def test_variables_are_filled_in(written: str, environment: dict[str, str], expected: str) -> None:
+    text = SAMPLE.replace("slots: 8", f"api_key: {written}")
+    assert load_text(text, "p.yaml", environment).pools["short"].upstream_key == expected
+
+
+def test_what_a_variable_stands_for_is_not_filled_in_again() -> None:
+    text = SAMPLE.replace("slots: 8", "api_key: ${A}")
+    assert load_text(text, "p.yaml", {"A": "${B}"}).pools["short"].upstream_key == "${B}"
+
+
+def test_anchors_and_merges_save_writing() -> None:
+    text = SAMPLE.replace("  paid:\n", "  paid:\n    <<: &slow {timeouts: {total: 9m}, priority: 3}\n    priority: 1\n")
+    tier = load_text(text, "p.yaml").tiers["paid"]
+    assert (tier.timeouts.total_s, tier.priority) == (540.0, 1)
+
+
+def test_the_digest_is_that_of_the_bytes_of_the_file(tmp_path: Path) -> None:
+    content = SAMPLE.replace("\n", "\r\n").encode()
+    (tmp_path / "p.yaml").write_bytes(content)
+    assert load(tmp_path / "p.yaml").digest == hashlib.sha256(content).hexdigest()
+
+
+def test_a_file_that_cannot_be_read_is_an_error_like_any_other(tmp_path: Path) -> None:
+    with pytest.raises(PolicyErrors, match=r"none\.yaml: cannot be read: No such file or directory"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"apiVersion: \xff")
+    with pytest.raises(PolicyErrors, match=r"latin\.yaml: is not UTF-8 at byte 12"):
+        load(tmp_path / "latin.yaml")
+
+
+def test_a_tokenizer_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    text = SAMPLE.replace("aliases: [gpt]", "tokenizer: tokenizer.json")
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(PolicyErrors, match=r":6: models\.llama\.tokenizer: tokenizer\.json is not a tokenizer\.json"):
+        load(tmp_path / "p.yaml")
+
+
+def test_the_builtin_policy_takes_any_model_and_refuses_nothing_for_want_of_slots() -> None:
+    policy = builtin(["http://127.0.0.1:8001", "http://127.0.0.1:8002/"])
+    model = policy.model("any/model")
+    assert model is not None
+    assert model.any_name
+    (tier,) = policy.tiers.values()
+    (pool,) = policy.route(model, tier)
+    assert [replica.url for replica in pool.replicas] == ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
+    assert pool.slots is None
+    assert pool.max_prompt_tokens is None
+    assert tier.admission.mode is rules.AdmissionMode.SHADOW
+    assert not policy.keys
+    assert not policy.open_on_any_address
+
+
+def test_the_builtin_policy_is_one_that_could_have_been_written_in_a_file() -> None:
+    import json
+
+    urls = ["http://127.0.0.1:8001"]
+    from_file = load_text(json.dumps(written(urls)), "p.yaml")
+    made = builtin(urls)
+    assert (from_file.pools, from_file.tiers, from_file.models) == (made.pools, made.tiers, made.models)
+
+
+def test_errors_of_the_builtin_policy_name_the_option() -> None:
+    with pytest.raises(PolicyErrors) as caught:
+        builtin(["http://a:1", "http://user:hunter2@b:1", "http://a:1"])
+    first, second = map(str, caught.value.errors)
+    assert first.startswith("--replica (number 2): has a user name or password in it")
+    assert second.startswith("--replica (number 3): this replica is already listed")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_builtin_policy_wants_a_replica() -> None:
+    with pytest.raises(PolicyErrors, match="--replica: a pool needs at least one replica"):
+        builtin([])
+
+
+def test_errors_are_deduplicated_and_no_error_is_a_policy() -> None:
+    assert errors_of(SAMPLE) == []
+    broken = SAMPLE.replace("[short, long]", "&a [shrt, long]").replace("pools: [long]\npools", "pools: *a\npools")
+    assert [error.split(": ")[1] for error in errors_of(broken)] == ["models.llama.pools[0]", "models.mistral.pools[0]"]

@@ -1,0 +1,39 @@
+"""What is valid and still worth a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.policy import builtin, load_text
+from gateway.policy.notes import notes
+
+from .sample import SAMPLE, changed
+
+NOT_YET = "Checked, but not acted on in this version."
+
+
+def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
+    assert notes(load_text(SAMPLE, "p.yaml")) == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("    pools: [short, long]", "    pools: [long]", "pools.short: no model lists this pool"),
+        (", tier: paid}", "}", "tiers.paid: no key has this tier"),
+        ("slots: 8", "reserve: {free: 5%}", "pools.short.reserve: has no effect while slots are auto"),
+        ("slots: 8", "spill_from: [long]", f"pools.short.spill_from: {NOT_YET}"),
+        ("  paid:", "  paid:\n    floor: 5%", f"tiers.paid.floor: {NOT_YET}"),
+        ("  paid:", "  paid:\n    weight: 2", f"tiers.paid.weight: {NOT_YET}"),
+        ("  paid:", "  paid:\n    hedge: {}", f"tiers.paid.hedge: {NOT_YET}"),
+        ("  paid:", "  paid:\n    admission: {mode: shadow}", f"tiers.paid.admission: {NOT_YET}"),
+        ("limit: 20", "degrade: true", f"tiers.free.max_tokens.degrade: {NOT_YET}"),
+    ],
+)
+def test_what_has_no_effect_is_told(old: str, new: str, expected: str) -> None:
+    (note,) = notes(load_text(changed(old, new), "p.yaml"))
+    assert note.startswith(expected)
+
+
+def test_a_policy_without_keys_is_told_where_it_can_be_served() -> None:
+    assert "keys: there are none, so this policy is served on loopback only" in notes(builtin(["http://a:1"]))

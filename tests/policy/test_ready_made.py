@@ -1,0 +1,106 @@
+"""The policies that people start from, and the schema that completes them in an editor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+from ruamel.yaml import YAML
+
+from gateway.policy import load
+from gateway.policy.json_schema import json_schema
+from gateway.policy.notes import notes
+
+from .sample import SAMPLE
+
+FOLDER = Path(__file__).parents[2] / "policies"
+SCHEMA_FILE = FOLDER / "tailgate.schema.json"
+FILES = sorted(FOLDER.glob("*.yaml"))
+
+
+def accepted(text: str) -> bool:
+    document: Any = YAML(typ="safe", pure=True).load(text)
+    return bool(jsonschema.Draft202012Validator(orjson.loads(json_schema())).is_valid(document))
+
+
+def test_there_are_some() -> None:
+    assert {"default", "chat-with-tiers", "short-long-split", "batch-and-interactive"} <= {file.stem for file in FILES}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_each_is_valid_and_everything_in_it_has_an_effect(file: Path) -> None:
+    policy = load(file, {})
+    assert [note for note in notes(policy) if not note.startswith("keys: there are none")] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_each_names_the_schema_and_passes_it(file: Path) -> None:
+    text = file.read_text()
+    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_FILE.name}\n")
+    assert accepted(text)
+
+
+def test_the_default_policy_fits_what_make_run_starts() -> None:
+    policy = load(FOLDER / "default.yaml", {})
+    pools = {name: [replica.url for replica in pool.replicas] for name, pool in policy.pools.items()}
+    assert pools == {
+        "short": ["http://127.0.0.1:8101", "http://127.0.0.1:8102", "http://127.0.0.1:8103"],
+        "long": ["http://127.0.0.1:8104"],
+    }
+    model = policy.model("emulated-8b")
+    assert model is not None
+    assert not policy.keys
+
+
+def test_the_schema_file_is_current() -> None:
+    assert SCHEMA_FILE.read_text() == json_schema(), (
+        "make it anew: python -m gateway.policy.json_schema > policies/tailgate.schema.json"
+    )
+
+
+def test_every_field_of_the_schema_is_described() -> None:
+    schema = orjson.loads(json_schema())
+    sections = [schema, *schema["$defs"].values()]
+    for section in sections:
+        for name, field in section.get("properties", {}).items():
+            # A field that would only repeat its section's description refers to it.
+            target = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+            assert field.get("description", target.get("description")), f"{section['title']}.{name}"
+
+
+def test_every_default_in_the_schema_can_be_written_in_a_policy() -> None:
+    """An editor offers them, so they are in the words of the file: 2s, not 2.0."""
+    schema = orjson.loads(json_schema())
+    checked = 0
+    for section in schema["$defs"].values():
+        for name, field in section.get("properties", {}).items():
+            if "default" in field:
+                jsonschema.validate(field["default"], {**field, "$defs": schema["$defs"]})
+                assert not isinstance(field["default"], float) or name in ("weight", "quantile")
+                checked += 1
+    assert checked > 30
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("slots: 8", "slot: 8"),
+        ("slots: 8", "slots: many"),
+        ("slots: 8", "connect_timeout: 2"),
+        ("engine: vllm", "engine: vlm"),
+        ("http://a:1", "http://a:1/v1"),
+        ("p99: 2s", "p98: 2s"),
+        ("  tier: free", "  teir: free"),
+    ],
+)
+def test_the_schema_refuses_what_check_refuses(old: str, new: str) -> None:
+    assert accepted(SAMPLE)
+    assert not accepted(SAMPLE.replace(old, new))
+
+
+def test_the_schema_accepts_variables() -> None:
+    text = SAMPLE.replace("engine: vllm", "engine: ${ENGINE:-vllm}").replace("http://a:1", "'http://${HOST}:1'")
+    assert accepted(text.replace("p99: 2s", "p99: '${P99}'").replace("slots: 8", "api_key: ${KEY}"))
