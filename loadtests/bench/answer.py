@@ -20,7 +20,7 @@ class Answer:
     events of the answer, whatever pieces they came in.
     """
 
-    __slots__ = ("_carry", "_parser", "done", "events", "length", "pieces", "tail")
+    __slots__ = ("_carry", "_parser", "done", "events", "first", "length", "pieces", "tail")
 
     def __init__(self, *, keep: bool = False) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -31,6 +31,7 @@ class Answer:
         """Forget the answer, keep the connection's parser."""
         self.done = False
         self.length = 0
+        self.first = b""
         self.events = 0
         self.tail = b""
         self._carry = b""
@@ -52,6 +53,8 @@ class Answer:
 
     def on_body(self, data: bytes) -> None:
         """Parser callback."""
+        if not self.length:
+            self.first = data
         self.length += len(data)
         if self.pieces is not None:
             self.pieces.append(data)
@@ -69,13 +72,17 @@ class Answer:
     def check_plain(self, length: int) -> None:
         """Raises BadAnswer unless it is a 200 of `length` bytes."""
         if self.status != 200 or self.length != length:
-            raise BadAnswer(f"status {self.status} with {self.length} bytes instead of 200 with {length}")
+            raise BadAnswer(
+                f"status {self.status} with {self.length} bytes instead of 200 with {length}: {self.first[:200]!r}"
+            )
 
     def check_stream(self, chunks: int) -> None:
         """Raises BadAnswer unless it is a 200 with every event of a stream of `chunks` and its proper end."""
         if self.status != 200 or self.events != canned.stream_events(chunks) or self.tail != canned.STREAM_DONE:
             wanted = canned.stream_events(chunks)
-            raise BadAnswer(f"status {self.status} with {self.events} of {wanted} events, ending {self.tail!r}")
+            raise BadAnswer(
+                f"status {self.status} with {self.events} of {wanted} events: {self.first[:200]!r} ... {self.tail!r}"
+            )
 
 
 def same_content(body: bytes) -> bool:

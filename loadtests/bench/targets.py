@@ -127,6 +127,10 @@ def _nginx(port: int, upstream: Upstream, folder: Path) -> list[str]:
     return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
 
 
+def _floor(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "loadtests.bench.floor", str(port), *map(str, upstream.ports)]
+
+
 PROFILED = "tailgate-profiled"
 
 TARGETS: dict[str, Command] = {
@@ -134,6 +138,7 @@ TARGETS: dict[str, Command] = {
     "tailgate+journal": _tailgate_journal,
     "vllm-router": _vllm_router,
     "nginx": _nginx,
+    "python-floor": _floor,
     PROFILED: _tailgate_profiled,
 }
 
