@@ -25,8 +25,9 @@ class _Running:
 class FleetWatcher:
     """Follows the policy: a watch begins when a replica appears and ends when it goes or is watched otherwise.
 
-    `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, and one
-    `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read; it must not raise.
+    `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, one
+    `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read, and one
+    `Sample(context_tokens=…)` per list of models that states lengths; it must not raise.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from gateway.core.rules import Engine, Health, Model, Policy, Pool, ReplicaSpec, Tier
+from gateway.fleet.watch import FleetWatcher
 
 VLLM_PAGE = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -118,3 +119,15 @@ async def until(true: Callable[[], bool], deadline_s: float = 20.0) -> None:
     async with asyncio.timeout(deadline_s):
         while not true():  # noqa: ASYNC110 - what is waited for has no event to set
             await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def watched(watcher: FleetWatcher, rules: Policy) -> AsyncIterator[None]:
+    """`watcher` runs under `rules`."""
+    watcher.configure(rules)
+    running = asyncio.create_task(watcher.run())
+    try:
+        yield
+    finally:
+        await watcher.aclose()
+        await running

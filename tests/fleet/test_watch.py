@@ -19,7 +19,7 @@ from gateway.fleet.models_json import ModelCard
 from gateway.fleet.replica import Reading, ReplicaReport
 from gateway.fleet.watch import FleetWatcher
 
-from .replicas import MODELS, OFTEN, FakeReplica, answer, policy, pool, replica, until
+from .replicas import MODELS, OFTEN, FakeReplica, answer, policy, pool, replica, until, watched
 
 LOAD = Sample(waiting=2, running=3, kv_fraction=0.25)
 
@@ -56,13 +56,8 @@ class Fleet:
 @asynccontextmanager
 async def watching(rules: Policy, *, models_interval_s: float = 3600.0) -> AsyncIterator[Fleet]:
     fleet = Fleet(models_interval_s)
-    fleet.watcher.configure(rules)
-    running = asyncio.create_task(fleet.watcher.run())
-    try:
+    async with watched(fleet.watcher, rules):
         yield fleet
-    finally:
-        await fleet.watcher.aclose()
-        await running
 
 
 @pytest.fixture
@@ -185,6 +180,22 @@ async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica
         fake.answers.update({"/health": answer(), "/v1/models": answer(MODELS)})
         await until(lambda: fleet.board.models_of(rules.pools["main"]) == (ModelCard("m", 8192),))
         assert fake.paths().count("/v1/models") == 2
+
+
+async def test_the_shortest_context_of_a_replicas_models_is_told(fake: FakeReplica) -> None:
+    fake.answers["/v1/models"] = answer(
+        '{"data": [{"id": "m", "max_model_len": 8192}, {"id": "n", "max_model_len": 99}]}'
+    )
+    async with watching(policy(pool(fake))) as fleet:
+        await fleet.says("main-0", Sample(context_tokens=99))
+
+
+async def test_models_without_lengths_tell_no_context(fake: FakeReplica) -> None:
+    fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}]}')
+    async with watching(policy(pool(fake))) as fleet:
+        await until(lambda: fleet.board.known(pool(fake)) == {"m"})
+        await fleet.says("main-0", LOAD)
+    assert {sample for _, sample in fleet.samples} == {Sample(healthy=True), LOAD}
 
 
 async def test_a_replica_that_cannot_be_read_keeps_its_last_models(fake: FakeReplica) -> None:

@@ -1,0 +1,29 @@
+"""What the emulated replicas say of themselves is understood."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.core.model import Sample
+from gateway.fleet.board import ModelBoard
+from gateway.fleet.watch import FleetWatcher
+from loadtests.emulator import Emulator
+
+from .replicas import policy, pool, until, watched
+
+
+async def test_health_load_and_models_of_emulated_replicas() -> None:
+    async with Emulator(profile="test", replicas=2) as emulator:
+        rules = policy(pool(*emulator.urls))
+        samples: list[tuple[str, Sample]] = []
+        board = ModelBoard(0)
+        watcher = FleetWatcher(
+            lambda name, sample: samples.append((name, sample)), board, clock=lambda: 0.0, random=random.Random(1)
+        )
+        async with watched(watcher, rules):
+            for name in ("main-0", "main-1"):
+                await until(lambda name=name: (name, Sample(healthy=True)) in samples)
+                await until(lambda name=name: (name, Sample(waiting=0, running=0, kv_fraction=0.0)) in samples)
+            await until(lambda: board.known(rules.pools["main"]) == {emulator.settings.model})
+            assert board.max_model_len(rules.pools["main"], emulator.settings.model) == emulator.profile.max_model_len
+            assert all(not report.errors for report in watcher.reports())
