@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 
 from loadtests.emulator import Emulator
 
@@ -40,3 +42,12 @@ async def connect() -> AsyncIterator[Callable[..., Awaitable[Wire]]]:
     yield connect
     for wire in wires:
         await wire.close()
+
+
+ON_BOTH_LOOPS = {"test_faults.py", "test_http.py"}
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Resets, closes and half-sent answers are the loop's business: there uvloop and asyncio must agree."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    return loops | {"uvloop": uvloop.new_event_loop} if item.path.name in ON_BOTH_LOOPS else loops
