@@ -1,0 +1,79 @@
+"""What every row needs: a gateway in this process, replicas behind it, and clients that write bytes.
+
+gw = await gateway(rules(capture.url, slots=1), receive_timeout_s=1.0)
+client = await connect(gw.url)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+
+import pytest
+import uvloop
+
+from gateway.app import Gateway
+from gateway.core.rules import Policy
+from gateway.policy import load_text
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
+
+from . import raw
+from .capture import Capture
+
+GatewayFactory = Callable[..., Awaitable[Gateway]]
+EmulatorFactory = Callable[..., Awaitable[Emulator]]
+Connect = Callable[..., Awaitable[raw.Client]]
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the gateway is served with: what happens at the end of connections differs from asyncio's."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[GatewayFactory]:
+    """`await gateway(policy, **settings)`: a gateway that serves, its policy given as YAML or compiled."""
+    async with AsyncExitStack() as stack:
+
+        async def start(policy: str | Policy, **settings: object) -> Gateway:
+            if isinstance(policy, str):
+                policy = load_text(policy, "policy.yaml", {})
+            given = {"port": 0, "admin_port": 0, "drain_deadline_s": 0.0} | settings
+            return await stack.enter_async_context(Gateway(Settings(**given), policy))
+
+        yield start
+
+
+@pytest.fixture
+async def emulator() -> AsyncIterator[EmulatorFactory]:
+    """`await emulator(**options)`: emulated replicas, as fast as the loop turns if not said otherwise."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**options: object) -> Emulator:
+            return await stack.enter_async_context(Emulator(**options))
+
+        yield start
+
+
+@pytest.fixture
+async def capture() -> AsyncIterator[Capture]:
+    """A replica that keeps what it receives, byte for byte."""
+    async with Capture() as capture:
+        yield capture
+
+
+@pytest.fixture
+async def connect(gateway: GatewayFactory) -> AsyncIterator[Connect]:
+    """`await connect(url)`: a raw client, closed before the gateway is."""
+    clients: list[raw.Client] = []
+
+    async def open_one(url: str, **options: object) -> raw.Client:
+        client = await raw.connect(url, **options)
+        clients.append(client)
+        return client
+
+    yield open_one
+    for client in clients:
+        await client.close()
