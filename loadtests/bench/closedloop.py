@@ -11,6 +11,7 @@ from typing import cast
 
 from loadtests.bench import canned
 from loadtests.bench.answer import Answer, BadAnswer, same_content
+from loadtests.bench.patience import until
 from loadtests.bench.process import tree_usage
 
 MOST_ERRORS = 10
@@ -19,13 +20,18 @@ MOST_ERRORS = 10
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`connections` clients against a port; the CPU of process `watch` (with children) is read."""
+    """`connections` clients against a port; the CPU of process `watch` (with children) is read.
+
+    Measured for `seconds`, and on for at most `patience_s` until `least` requests have been answered.
+    """
 
     port: int
     watch: int
     connections: int = 32
     warmup_s: float = 0.5
     seconds: float = 3.0
+    least: int = 100
+    patience_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,10 @@ async def run_closed(spec: Closed, length: int) -> ClosedResult:
     await asyncio.sleep(spec.warmup_s)
     before, answered, started_at = tree_usage(spec.watch).cpu_s, run.answered, time.monotonic()
     await asyncio.sleep(spec.seconds)
+    await until(lambda: run.answered - answered >= spec.least or bool(run.errors), spec.patience_s)
     after, requests, ended_at = tree_usage(spec.watch).cpu_s, run.answered - answered, time.monotonic()
-    if requests == 0:
-        run.fail("no request was answered")
+    if requests < spec.least:
+        run.fail(f"{requests} requests were answered, fewer than {spec.least}")
     run.over = True
     for transport in transports:
         transport.abort()

@@ -109,7 +109,8 @@ def decisions(bench: Bench, targets: Sequence[str]) -> Section:
 def memory(bench: Bench, targets: Sequence[str]) -> Section:
     """Resident memory per open stream, and whether every stream lives and gets its chunks."""
     effort = bench.effort
-    watched_s = 2.2 * effort.held_interval_s
+    due = 2
+    watched_s = (due + 0.2) * effort.held_interval_s
     section = Section("memory", f"KiB per stream, {effort.held_streams} open")
     # Two descriptors per stream in the proxy, and some to spare.
     allowed = raise_file_limit(2 * effort.held_streams + 1000)
@@ -120,10 +121,10 @@ def memory(bench: Bench, targets: Sequence[str]) -> Section:
             section.skipped |= built.skipped
             for target in built.targets.values():
                 bench.tell(f"memory: {name}")
-                spec = Hold(target.port, target.pid, effort.held_interval_s, effort.held_streams, watched_s)
+                spec = Hold(target.port, target.pid, effort.held_interval_s, effort.held_streams, due, watched_s)
                 raw = load(spec, bench.cores.load) | {"files_allowed": allowed}
                 if not errors_of(raw):
-                    raw["errors"] = held_faults(raw, spec.streams, int(watched_s / spec.interval_s))
+                    raw["errors"] = held_faults(raw, spec.streams, due)
                 section.take(name, raw, lambda raw: held_kib(raw, effort.held_streams))
         bench.step(1)
     return section

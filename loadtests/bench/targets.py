@@ -62,7 +62,9 @@ def _tailgate_profiled(port: int, upstream: Upstream, folder: Path) -> list[str]
 
 
 def _serve(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    written = folder / "policy.yaml"
+    # A folder of its own: tailgate watches it, and nothing else is to change there.
+    (folder / "policy").mkdir(exist_ok=True)
+    written = folder / "policy" / "policy.yaml"
     written.write_text(policy(upstream.ports, upstream.interval_s))
     return ["serve", "--policy", str(written), "--port", str(port), "--admin-port", str(free_port())]
 
@@ -76,8 +78,7 @@ def _tailgate_journal(port: int, upstream: Upstream, folder: Path) -> list[str]:
 
 def _vllm_router(port: int, upstream: Upstream, folder: Path) -> list[str]:
     urls = [f"http://127.0.0.1:{replica}" for replica in upstream.ports]
-    # At its default level it logs a line per request; quieter is cheaper, and the harder comparison.
-    options = ["--policy", "round_robin", "--log-level", "warning", "--worker-startup-check-interval", "1"]
+    options = ["--policy", "round_robin", "--worker-startup-check-interval", "1"]
     listen = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())]
     return [str(install.vllm_router()), "--worker-urls", *urls, *options, *listen]
 

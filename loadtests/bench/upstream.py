@@ -12,6 +12,8 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from itertools import count
+from math import gcd
 from typing import cast
 
 import httptools
@@ -63,8 +65,9 @@ class Wheel:
 
     def __init__(self, interval_s: float) -> None:
         self._slots: list[set[Stream]] = [set() for _ in range(max(1, round(interval_s / SLOT_S)))]
-        # Successive streams land far apart: a step of the golden ratio, made coprime enough by rounding.
-        self._stride = max(1, round(len(self._slots) * 0.618))
+        # Successive streams land far apart (the golden ratio), and together on every slot (coprime).
+        slots = len(self._slots)
+        self._stride = next(step for step in count(max(1, round(slots * 0.618))) if gcd(step, slots) == 1)
         self._entry = 0
         self._turn = 0
 
@@ -143,9 +146,9 @@ async def listen(ports: Iterable[int], wheel: Wheel) -> list[asyncio.Server]:
     return [await loop.create_server(lambda: Replica(wheel), "127.0.0.1", port, backlog=4096) for port in ports]
 
 
-async def _main(count: int, interval_s: float) -> None:
+async def _main(replicas: int, interval_s: float) -> None:
     wheel = Wheel(interval_s)
-    servers = await listen([0] * count, wheel)
+    servers = await listen([0] * replicas, wheel)
     print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
     turning = asyncio.create_task(wheel.run())
     ended = asyncio.Event()

@@ -1,0 +1,14 @@
+"""Waiting for what may be late on a slow machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def until(holds: Callable[[], bool], patience_s: float, every_s: float = 0.01) -> None:
+    """Return when `holds()`, or when patience ends. Looks now and then: an event set per answer would cost more."""
+    deadline = time.monotonic() + patience_s
+    while not holds() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(every_s)

@@ -1,0 +1,1 @@
+"""Tests of the bench: its arithmetic and its load generator, never a speed."""

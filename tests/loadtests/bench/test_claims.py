@@ -1,0 +1,94 @@
+"""When a claim is met, missed, void or skipped, and when the bench fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.bench.claims import CLAIMS, Claim, State, all_hold, judge, judge_all
+from loadtests.bench.measures import MEASURES, held_faults, held_kib
+from loadtests.bench.section import Raw, Section
+
+RATIO = Claim("requests", "tailgate", "nginx", 2.0)
+BOUND = Claim("requests", "tailgate", None, 2.0)
+
+
+def section(**values: list[float]) -> Section:
+    return Section("requests", "CPU us", values=dict(values))
+
+
+@pytest.mark.parametrize(("ours", "state"), [([2.0, 4.0, 6.0], State.MET), ([2.0, 4.2, 6.3], State.MISSED)])
+def test_a_ratio_is_the_median_of_the_rounds(ours: list[float], state: State) -> None:
+    verdict = judge(RATIO, section(tailgate=ours, nginx=[1.0, 2.0, 3.0]))
+    assert (verdict.state, verdict.measured) == (state, pytest.approx(2.0 if state is State.MET else 2.1))
+
+
+@pytest.mark.parametrize(("ours", "state"), [([1.0, 2.0, 9.0], State.MET), ([1.0, 2.1, 2.2], State.MISSED)])
+def test_an_absolute_bound_holds_for_the_median(ours: list[float], state: State) -> None:
+    assert judge(BOUND, section(tailgate=ours)).state is state
+
+
+def test_errors_of_either_side_void_a_claim() -> None:
+    void = section(tailgate=[1.0], nginx=[1.0])
+    void.errors["nginx"] = ["status 500"]
+    verdict = judge(RATIO, void)
+    assert (verdict.state, verdict.measured, verdict.why) == (State.VOID, None, "nginx: status 500")
+
+
+def test_a_missing_peer_skips_a_claim_and_a_gateway_that_does_not_start_voids_it() -> None:
+    no_peer = section(tailgate=[1.0])
+    no_peer.skipped["nginx"] = "no apt-get"
+    assert judge(RATIO, no_peer).state is State.SKIPPED
+    no_gateway = section(nginx=[1.0])
+    no_gateway.skipped["tailgate"] = "it exited with 1"
+    assert judge(RATIO, no_gateway).state is State.VOID
+    # Nobody asked for it: nothing was promised about this run.
+    assert judge(RATIO, section(nginx=[1.0])).state is State.SKIPPED
+
+
+def test_the_bench_fails_on_missed_and_void_claims_only() -> None:
+    met = judge(BOUND, section(tailgate=[1.0]))
+    skipped = judge(RATIO, section(tailgate=[1.0]))
+    missed = judge(BOUND, section(tailgate=[3.0]))
+    errors = section()
+    errors.errors["tailgate"] = ["lost"]
+    assert all_hold([met, skipped])
+    assert not all_hold([met, missed])
+    assert not all_hold([met, judge(BOUND, errors)])
+
+
+def test_only_measured_sections_are_judged() -> None:
+    verdicts = judge_all({"requests": section(tailgate=[1.0])})
+    assert {verdict.claim.section for verdict in verdicts} == {"requests"}
+
+
+def test_every_claim_is_about_targets_that_its_measure_has() -> None:
+    for claim in CLAIMS:
+        assert {claim.ours, claim.theirs} - {None} <= set(MEASURES[claim.section].targets)
+
+
+def test_a_round_with_errors_voids_its_target_for_good() -> None:
+    one = section()
+    for errors in ([], ["lost"], []):
+        one.begin_round()
+        one.take("a", {"errors": errors}, lambda raw: 1.0)
+        one.take("b", {"errors": []}, lambda raw: 2.0)
+    assert one.values == {"b": [2.0, 2.0, 2.0]}
+    assert one.errors == {"a": ["lost"]}
+    assert len(one.rounds) == 3
+
+
+@pytest.mark.parametrize(
+    ("alive", "events", "faults"),
+    [
+        (5000, 2, []),
+        (4999, 2, ["4999 of 5000 streams were alive at the end"]),
+        (5000, 1, ["a stream got 1 chunks where 2 were due"]),
+    ],
+)
+def test_held_streams_must_all_live_and_get_their_chunks(alive: int, events: int, faults: list[str]) -> None:
+    assert held_faults({"alive": alive, "fewest_events": events}, 5000, 2) == faults
+
+
+def test_memory_is_growth_per_stream() -> None:
+    raw: Raw = {"rss_before": 50 * 1024, "rss_after": 450 * 1024}
+    assert held_kib(raw, 10) == 40.0

@@ -1,0 +1,46 @@
+"""The policy of the bench, and the fleet in which the decisions alone are timed."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from gateway.core.model import Command, Commit, Dispatch
+from loadtests.bench import canned
+from loadtests.bench.decisions import IN_FLIGHT, Decisions, Fleet, _only, fleet_policy, run_decisions
+
+
+def test_everything_a_user_would_switch_on_is_on() -> None:
+    policy = fleet_policy(8)
+    key = policy.keys[hashlib.sha256(canned.KEY.encode()).digest()]
+    tier = policy.tiers[key.tier]
+    assert len(policy.keys) == 100
+    assert len(tier.slo.objectives()) == 5
+    assert None not in (tier.limits.requests_per_min, tier.limits.tokens_per_min, tier.limits.concurrency)
+    assert {len(pool.replicas) for pool in policy.pools.values()} == {7, 1}
+    assert all(pool.slots for pool in policy.pools.values())
+
+
+def test_a_steady_fleet_answers_every_request_and_keeps_its_load() -> None:
+    fleet = Fleet(8)
+    fleet.serve(500)
+    [short, long] = fleet._controller.snapshot(fleet._now).pools
+    assert (short.in_flight, long.in_flight, short.queued) == (8 * IN_FLIGHT, 0, 0)
+    # Spread over the replicas, not piled up.
+    assert max(replica.in_flight for replica in short.replicas) <= 2 * IN_FLIGHT
+
+
+def test_the_cost_of_decisions_is_cpu_time_of_what_was_asked_for() -> None:
+    result = run_decisions(Decisions(4, requests=200))
+    assert result.errors == []
+    assert result.requests == 200
+    assert result.cpu_s > 0
+
+
+def test_any_other_answer_than_the_one_command_is_a_fault() -> None:
+    dispatch = Dispatch(1, 1, "r", 1)
+    other: list[Command] = [Commit(1, 1)]
+    assert _only([dispatch, *other], Dispatch) is dispatch
+    with pytest.raises(ValueError, match="instead of one Dispatch"):
+        _only(other, Dispatch)

@@ -1,0 +1,67 @@
+"""Reading the process table, and summing up a tree."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from loadtests.bench.process import Cores, Entry, Usage, on_cores, parse_ps, parse_stat, split_cores, tree_usage
+
+STAT = (
+    "4242 (a (b) c) S 17 4242 4242 0 -1 4194560 899 12 0 0 150 50 20 30 20 0 3 0 5000 100000000 2500 "
+    "18446744073709551615 1 1 0 0 0 0 0 16781312 17642 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0"
+)
+
+
+def test_linux_counts_the_process_and_its_reaped_children() -> None:
+    # utime 150, stime 50, cutime 20, cstime 30 ticks; 2500 pages.
+    assert parse_stat(STAT, 100, 4096) == Entry(4242, 17, Usage(2.5, 2500 * 4096))
+
+
+@pytest.mark.parametrize(
+    ("time_", "seconds"), [("0:01.50", 1.5), ("12:03.25", 723.25), ("1:00:01", 3601), ("2-01:00:00", 176_400)]
+)
+def test_macos_times(time_: str, seconds: float) -> None:
+    assert parse_ps(f" 42  7  2048 {time_}") == Entry(42, 7, Usage(seconds, 2048 * 1024))
+
+
+def test_a_tree_is_everything_below_its_root_in_whatever_order() -> None:
+    table = [
+        Entry(5, 4, Usage(1.0, 1)),
+        Entry(4, 3, Usage(2.0, 2)),
+        Entry(3, 1, Usage(4.0, 4)),
+        Entry(9, 1, Usage(8.0, 8)),
+    ]
+    assert tree_usage(3, table) == Usage(7.0, 7)
+
+
+def test_a_process_that_is_gone_is_an_error_and_not_a_zero() -> None:
+    with pytest.raises(ProcessLookupError, match="77"):
+        tree_usage(77, [Entry(78, 77, Usage(1.0, 1))])
+
+
+def test_work_shows_in_our_own_usage() -> None:
+    before, until = tree_usage(os.getpid()), time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    after = tree_usage(os.getpid())
+    assert after.cpu_s - before.cpu_s >= 0.05
+    assert after.rss_bytes > 1_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cores can only be chosen on Linux")
+def test_cores_are_shared_out_and_given_back() -> None:
+    before = os.sched_getaffinity(0)
+    cores = split_cores()
+    if len(before) == 1:
+        assert cores == Cores(None, None)
+        return
+    assert cores.proxy is not None
+    assert cores.load is not None
+    assert (cores.proxy | cores.load, cores.proxy & cores.load) == (before, set())
+    with on_cores(cores.proxy):
+        assert os.sched_getaffinity(0) == cores.proxy
+    assert os.sched_getaffinity(0) == before
