@@ -95,7 +95,7 @@ class Controller:
         if pool is None or not self._reserve(live, out, now):
             return out
         live.pool = pool
-        if not (pool.room and pool.room.ahead_of(ask.tier.priority)):
+        if not pool.room.holds(ask.tier):
             replica = pool.pick(ask.tier, None, self._random.random())
             if replica is not None:
                 self._dispatch(live, replica, out, now)

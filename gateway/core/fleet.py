@@ -59,7 +59,7 @@ class Fleet:
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""
-        if sample.context_tokens is not None:
+        if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh()
         if sample.waiting is not None or sample.running is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left, insort
+from operator import attrgetter
 
 from gateway.core.health import Breaker
 from gateway.core.model import Sample
@@ -11,18 +12,23 @@ from gateway.core.route import ROUTERS, Router
 from gateway.core.rules import Pool, ReplicaSpec, Tier
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 
+UNBOUNDED = 2**60
+_rank = attrgetter("rank")
+
 
 class Replica:
     """One engine as the controller sees it. Own counts first; the last scrape is kept beside them."""
 
     __slots__ = (
         "breaker",
+        "by_tier",
         "context_tokens",
         "in_flight",
         "pool",
-        "retired",
+        "rank",
         "sample",
         "sample_at",
+        "slots",
         "spec",
         "unprefilled_tokens",
     )
@@ -31,9 +37,13 @@ class Replica:
         self.spec = spec
         self.pool = pool
         self.breaker = Breaker()
+        self.rank = 0
+        """Its place in the pool."""
+        self.slots = 0
+        """Slots it has: those of its pool, one while it is probed, none while it is down or gone."""
         self.in_flight = 0
+        self.by_tier: dict[str, int] = {}
         self.unprefilled_tokens = 0
-        self.retired = False
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
@@ -60,14 +70,17 @@ class PoolNow:
         self.spec = spec
         self.replicas: dict[str, Replica] = {}
         self.in_flight = 0
-        self.by_tier: dict[str, int] = {}
         self.room = WaitingRoom()
         self.drain = DrainRate()
         self.context_tokens: int | None = None
-        self._open: list[Replica] = []
-        self._slots = math.inf
-        self._reserved: dict[str, int] = {}
         self._router: Router = ROUTERS[spec.router]()
+        # Kept by `take` and `free`, counted anew by `refresh`; of replicas that may be sent to, which have slots.
+        self._slots = 0
+        self._spare = 0
+        self._by_tier: dict[str, int] = {}
+        self._free: list[Replica] = []
+        """Those with a spare slot, by rank."""
+        self._reserved: dict[str, int] = {}
         self.configure(spec)
 
     def configure(self, spec: Pool) -> None:
@@ -84,60 +97,64 @@ class PoolNow:
             else:
                 self.replicas[replica_spec.name] = Replica(replica_spec, self)
         for gone in kept.values():
-            gone.retired = True
+            gone.slots = 0
         self.refresh()
 
     def refresh(self) -> None:
         """Recount what depends on which replicas are up. Called when one changes, never per request."""
-        self._open = [r for r in self.replicas.values() if r.breaker.state is not ReplicaState.DOWN]
+        each = self.spec.slots if self.spec.slots is not None else UNBOUNDED
+        slots = {ReplicaState.UP: each, ReplicaState.PROBING: 1, ReplicaState.DOWN: 0}
+        self._by_tier = {}
+        for rank, replica in enumerate(self.replicas.values()):
+            replica.rank = rank
+            replica.slots = slots[replica.breaker.state]
+            if replica.slots:
+                for tier, count in replica.by_tier.items():
+                    self._by_tier[tier] = self._by_tier.get(tier, 0) + count
+        self._free = [r for r in self.replicas.values() if r.in_flight < r.slots]
+        self._spare = sum(r.slots - r.in_flight for r in self._free)
+        self._slots = sum(r.slots for r in self.replicas.values())
+        # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
+        reserve = self.spec.reserve if self.spec.slots is not None else ()
+        self._reserved = {tier: int(share * self._slots + 1e-6) for tier, share in reserve}
         known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
         self.context_tokens = min(known, default=None)
-        per_replica = self.spec.slots
-        self._slots = math.inf if per_replica is None else per_replica * len(self._open)
-        self._reserved = (
-            {}
-            if per_replica is None
-            else {tier: int(share * per_replica * len(self._open)) for tier, share in self.spec.reserve}
-        )
 
     @property
     def alive(self) -> bool:
         """Whether any replica may be sent to, now or once it has a free slot."""
-        return bool(self._open)
+        return self._slots > 0
 
     @property
     def slots(self) -> int | None:
         """Slots of the replicas that get requests; None if unbounded."""
-        return None if self._slots == math.inf else int(self._slots)
-
-    def _may_take(self, tier: Tier) -> bool:
-        """Whether `tier` may take one more slot: free ones less what is reserved, and unused, for other tiers."""
-        if not self._reserved:
-            return True
-        free = self._slots - sum(r.in_flight for r in self._open)
-        for other, reserved in self._reserved.items():
-            if other != tier.name:
-                free -= max(0, reserved - self.by_tier.get(other, 0))
-        return free >= 1
+        return None if self.spec.slots is None else self._slots
 
     def pick(self, tier: Tier, avoid: Replica | None, random: float) -> Replica | None:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties."""
-        if not self._may_take(tier):
-            return None
-        limit = self.spec.slots if self.spec.slots is not None else math.inf
-        free = [
-            r
-            for r in self._open
-            if r.in_flight < limit and r is not avoid and (r.breaker.state is ReplicaState.UP or r.in_flight == 0)
-        ]
-        return self._router.pick(free, random) if free else None
+        free = self._free
+        if avoid is not None:
+            free = [replica for replica in free if replica is not avoid]
+        return self._router.pick(free, random) if free and self._may_take(tier) else None
+
+    def _may_take(self, tier: Tier) -> bool:
+        """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""
+        spare = self._spare
+        for other, reserved in self._reserved.items():
+            if other != tier.name:
+                spare -= max(0, reserved - self._by_tier.get(other, 0))
+        return spare > 0
 
     def take(self, replica: Replica, tier: str, prompt_tokens: int) -> None:
-        """Open a slot. Paired with exactly one `free`."""
+        """Open a slot of a replica that has one. Paired with exactly one `free`."""
         self.in_flight += 1
-        self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
+        self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
+        self._spare -= 1
         replica.in_flight += 1
+        replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.unprefilled_tokens += prompt_tokens
+        if replica.in_flight == replica.slots:
+            del self._free[bisect_left(self._free, replica.rank, key=_rank)]
 
     def prefilled(self, replica: Replica, prompt_tokens: int) -> None:
         """The prompt of an open slot has been read by the engine."""
@@ -146,8 +163,14 @@ class PoolNow:
     def free(self, replica: Replica, tier: str) -> None:
         """Close a slot."""
         self.in_flight -= 1
-        self.by_tier[tier] -= 1
         replica.in_flight -= 1
+        replica.by_tier[tier] -= 1
+        if replica.slots:
+            self._by_tier[tier] -= 1
+        if replica.in_flight < replica.slots:
+            self._spare += 1
+            if replica.in_flight == replica.slots - 1:
+                insort(self._free, replica, key=_rank)
 
     def view(self, now: float) -> PoolView:
         """A copy for people."""

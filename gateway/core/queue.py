@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
 
 from gateway.core.ledger import Live
+from gateway.core.rules import AdmissionMode, Tier
 
 DRAIN_TAU_S = 5.0
+DRAIN_WINDOW_S = 1.0
 
 
 class WaitingRoom:
-    """Bands by tier priority, lowest number first; inside a band first come, first served.
+    """A band for each tier. The most urgent band is served first, bands alike in the order of their heads' arrival.
 
     A tier has one queue timeout, so first come is also earliest deadline. Bounded by its caller, in requests and
     in bytes of held bodies.
     """
 
     def __init__(self) -> None:
-        self._bands: dict[int, deque[Live]] = {}
+        self._bands: dict[tuple[int, str], deque[Live]] = {}
         self._count = 0
         self.bytes = 0
 
@@ -27,59 +29,72 @@ class WaitingRoom:
 
     def push(self, live: Live) -> None:
         """Let `live` wait."""
-        priority = live.ask.tier.priority
-        band = self._bands.get(priority)
-        if band is None:
-            self._bands[priority] = band = deque()
-            self._bands = dict(sorted(self._bands.items()))
-        band.append(live)
+        self._bands.setdefault(_band(live.ask.tier), deque()).append(live)
         self._count += 1
         self.bytes += live.ask.body_bytes
 
     def remove(self, live: Live) -> None:
-        """Take `live` out, wherever it stands: it left, or its deadline passed."""
-        self._bands[live.ask.tier.priority].remove(live)
-        self._took(live)
+        """Take `live` out, wherever it stands: it is served, it left, or its deadline passed."""
+        key = _band(live.ask.tier)
+        self._bands[key].remove(live)
+        if not self._bands[key]:
+            del self._bands[key]
+        self._count -= 1
+        self.bytes -= live.ask.body_bytes
+
+    def holds(self, tier: Tier) -> bool:
+        """Whether any request of `tier` waits."""
+        return _band(tier) in self._bands
 
     def ahead_of(self, priority: int) -> int:
         """How many would be served before a newcomer of `priority`."""
-        return sum(len(band) for p, band in self._bands.items() if p <= priority)
+        return sum(len(band) for (p, _), band in self._bands.items() if p <= priority)
 
-    def heads(self) -> Iterator[Live]:
-        """The first of every band, most urgent band first."""
-        return (band[0] for band in list(self._bands.values()) if band)
+    def heads(self) -> list[Live]:
+        """The first of every band, in the order in which they are served."""
+        return sorted((band[0] for band in self._bands.values()), key=_turn)
 
     def last_below(self, priority: int) -> Live | None:
-        """The newest request of the least urgent band, if that band yields to `priority`."""
-        for p in reversed(self._bands):
-            if p <= priority:
-                return None
-            if self._bands[p]:
-                return self._bands[p][-1]
-        return None
+        """The one to be served last of those that may be shed and are less urgent than `priority`."""
+        lasts = (band[-1] for (p, _), band in self._bands.items() if p > priority)
+        return max((last for last in lasts if _may_be_shed(last.ask.tier)), key=_turn, default=None)
 
-    def _took(self, live: Live) -> None:
-        self._count -= 1
-        self.bytes -= live.ask.body_bytes
+
+def _band(tier: Tier) -> tuple[int, str]:
+    return tier.priority, tier.name
+
+
+def _turn(live: Live) -> tuple[int, float, int]:
+    return live.ask.tier.priority, live.ask.body_at, live.ask.id
+
+
+def _may_be_shed(tier: Tier) -> bool:
+    return tier.admission.mode is AdmissionMode.ENFORCE
 
 
 class DrainRate:
     """Departures per second from a pool, measured only while its waiting room is not empty.
 
-    Measured at any other time it would be the arrival rate. Exponentially weighted over `DRAIN_TAU_S`.
+    Measured at any other time it would be the arrival rate. Departures and the time they took are forgotten alike,
+    exponentially over `DRAIN_TAU_S`.
     """
 
     def __init__(self) -> None:
-        self.per_s: float | None = None
+        self._departures = 0.0
+        self._seconds = 0.0
         self._last_at: float | None = None
+
+    @property
+    def per_s(self) -> float | None:
+        """The rate; None before there was a backlog. What was seen for less than `DRAIN_WINDOW_S` is spread over it."""
+        return self._departures / max(self._seconds, DRAIN_WINDOW_S) if self._departures else None
 
     def departed(self, backlogged: bool, now: float) -> None:
         """A slot was freed at `now`, while requests were waiting or not."""
         last, self._last_at = self._last_at, now if backlogged else None
         if last is None or not backlogged:
             return
-        gap_s = max(now - last, 1e-6)
-        # Each gap weighs by its length, so that bursts of departures do not drown the pauses between them.
-        weight = gap_s / (gap_s + DRAIN_TAU_S)
-        rate = 1.0 / gap_s
-        self.per_s = rate if self.per_s is None else self.per_s + weight * (rate - self.per_s)
+        gap_s = now - last
+        kept = math.exp(-gap_s / DRAIN_TAU_S)
+        self._departures = self._departures * kept + 1.0
+        self._seconds = self._seconds * kept + gap_s

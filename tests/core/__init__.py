@@ -1,0 +1,1 @@
+"""Tests of the decision core: playbooks, properties, and parts on their own."""

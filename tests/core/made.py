@@ -1,0 +1,77 @@
+"""Small policies and asks for tests of the core; everything not said is generous."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.core.model import Ask, Endpoint
+from gateway.core.rules import Admission, AdmissionMode, Health, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
+
+NEVER_TOO_LATE = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
+SHADOW = Admission(AdmissionMode.SHADOW)
+
+
+def tier(name: str, priority: int = 0, **more: Any) -> Tier:
+    """A tier that waits for ever, without limits."""
+    return Tier(name, priority, **{"timeouts": NEVER_TOO_LATE, **more})
+
+
+def pool(name: str, *replicas: str, slots: int | None = 1, **more: Any) -> Pool:
+    """A pool of the replicas named, each with one slot; three failures in a row open a breaker for five seconds."""
+    specs = tuple(ReplicaSpec(replica, f"http://{replica}:8000") for replica in replicas)
+    return Pool(name, specs, slots=slots, **{"health": Health(failures=3, open_s=5.0), **more})
+
+
+def policy(*parts: Pool | Tier, models: Sequence[Model] = (), generation: int = 0) -> Policy:
+    """A policy of these pools and tiers; the model `m` is served by every pool, in the order given."""
+    pools = {part.name: part for part in parts if isinstance(part, Pool)}
+    tiers = {part.name: part for part in parts if isinstance(part, Tier)} or {"std": tier("std")}
+    models = models or (Model("m", tuple(pools)),)
+    return Policy(
+        models={model.name: model for model in models},
+        pools=pools,
+        tiers=tiers,
+        keys={},
+        default_tier=next(iter(tiers)),
+        generation=generation,
+    )
+
+
+def ask(
+    ask_id: int,
+    rules: Policy,
+    now: float,
+    *,
+    tier: str | None = None,
+    model: str = "m",
+    tenant: str = "acme",
+    endpoint: Endpoint = Endpoint.CHAT,
+    stream: bool = True,
+    prompt: int | None = 100,
+    prompt_bytes: int = 400,
+    max_tokens: int | None = 100,
+    choices: int = 1,
+    body_bytes: int = 1000,
+    head_at: float | None = None,
+    body_at: float | None = None,
+) -> Ask:
+    """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
+    chosen = rules.model(model)
+    assert chosen is not None
+    return Ask(
+        id=ask_id,
+        policy=rules,
+        tier=rules.tiers[tier or rules.default_tier],
+        model=chosen,
+        tenant=tenant,
+        endpoint=endpoint,
+        stream=stream,
+        prompt_bytes=prompt_bytes,
+        prompt_exact=prompt,
+        max_tokens=max_tokens,
+        choices=choices,
+        body_bytes=body_bytes,
+        head_at=now if head_at is None else head_at,
+        body_at=now if body_at is None else body_at,
+    )

@@ -1,0 +1,271 @@
+"""Stories told to a controller: what happens, when, and exactly what it answers.
+
+    play(policy(pool("p", "r1"))).at(0.0).arrives("a").expect(dispatch("r1"))
+
+Requests have names. What is expected is of the request named last unless `of` says otherwise. Time passes in `at` and
+`after` as it does for a live caller: `wake` is called whenever the controller asked for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.core.model import (
+    Cancel,
+    Command,
+    Commit,
+    Dispatch,
+    End,
+    Ended,
+    Finish,
+    Outcome,
+    Random,
+    Record,
+    Refuse,
+    Sample,
+    Why,
+)
+from gateway.core.rules import Policy
+from gateway.core.snapshot import LimitView, PoolView, ReplicaView
+
+from .made import ask
+
+
+class Chance:
+    """A source of randomness that says what it was told to say, the last again and again."""
+
+    def __init__(self, *draws: float) -> None:
+        self._draws = list(draws)
+
+    def random(self) -> float:
+        return self._draws.pop(0) if len(self._draws) > 1 else self._draws[0]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One command, by the name of its request; details that are not given may be anything."""
+
+    kind: type[Command]
+    of: str | None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def dispatch(replica: str, of: str | None = None, **details: object) -> Expected:
+    """The request is sent to `replica`."""
+    return Expected(Dispatch, of, {"replica": replica, **details})
+
+
+def commit(of: str | None = None, **details: object) -> Expected:
+    """The client sees this attempt and no other; it is the latest unless `attempt` says otherwise (1, 2, ...)."""
+    return Expected(Commit, of, details)
+
+
+def cancel(of: str | None = None, **details: object) -> Expected:
+    """An attempt is to be closed; it is the latest unless `attempt` says otherwise (1, 2, ...)."""
+    return Expected(Cancel, of, details)
+
+
+def refuse(why: Why, of: str | None = None, **details: object) -> Expected:
+    """The client gets an error."""
+    return Expected(Refuse, of, {"why": why, **details})
+
+
+def ended(outcome: Outcome, of: str | None = None, **record: object) -> Expected:
+    """The request is over; `record` names facts of its record."""
+    return Expected(Ended, of, {"outcome": outcome, **record})
+
+
+def play(policy: Policy, *chances: float, share: float = 1.0) -> Story:
+    """A story that begins at time 0. `chances` are the random draws, 0.0 unless given: ties go to the first."""
+    return Story(Controller(policy, Chance(*chances) if chances else Chance(0.0), share))
+
+
+class Story:
+    """A controller, the time, and the names of what it has been told of."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
+        self.now = 0.0
+        self.records: dict[str, Record] = {}
+        self._subject = ""
+        self._ids: dict[str, int] = {}
+        self._attempts: dict[str, list[int]] = {}
+        self._said: list[Command] = []
+
+    # ---- time
+
+    def at(self, time_s: float) -> Story:
+        """Time passes until `time_s`; alarms on the way ring, one due at that very time included."""
+        assert time_s >= self.now
+        while (at := self.controller.wake_at()) <= time_s:
+            self._hear(self.controller.wake(max(at, self.now)))
+            assert self.controller.wake_at() > at, "an alarm that rang is still due"
+        self.now = time_s
+        return self
+
+    def after(self, duration_s: float) -> Story:
+        """Time passes."""
+        return self.at(self.now + duration_s)
+
+    # ---- what happens
+
+    def arrives(self, name: str, **how: Any) -> Story:
+        """A request arrives; `how` is as for `made.ask`."""
+        assert name not in self._ids
+        self._subject = name
+        self._ids[name] = len(self._ids) + 1
+        self._attempts[name] = []
+        made = ask(self._ids[name], how.pop("policy", self.controller.policy), self.now, **how)
+        return self._hear(self.controller.arrive(made, self.now))
+
+    def sent(self, name: str, attempt: int = 0) -> Story:
+        """The request has been written to its replica."""
+        return self._hear(self.controller.sent(self._attempt(name, attempt), self.now))
+
+    def first_token(self, name: str, attempt: int = 0) -> Story:
+        """There is something to show."""
+        return self._hear(self.controller.first_token(self._attempt(name, attempt), self.now))
+
+    def progress(self, name: str, tokens: int, attempt: int = 0) -> Story:
+        """More has come."""
+        return self._hear(self.controller.progress(self._attempt(name, attempt), tokens, self.now))
+
+    def finishes(self, name: str, end: End = End.COMPLETE, attempt: int = 0, **facts: Any) -> Story:
+        """An attempt is closed; `facts` are those of `Finish`."""
+        return self._hear(self.controller.finish(self._attempt(name, attempt), Finish(end, **facts), self.now))
+
+    def cancelled(self, name: str, attempt: int = 0) -> Story:
+        """The caller has closed an attempt as it was told to."""
+        return self.finishes(name, End.CANCELLED, attempt)
+
+    def leaves(self, name: str, why: Why = Why.CLIENT_GONE) -> Story:
+        """The client is gone."""
+        self._subject = name
+        return self._hear(self.controller.leave(self._ids[name], self.now, why))
+
+    def fails(self, name: str, *, times: int = 3) -> Story:
+        """A replica fails so many health checks."""
+        return self.observes(name, Sample(healthy=False), times=times)
+
+    def recovers(self, name: str) -> Story:
+        """A replica passes a health check."""
+        return self.observes(name, Sample(healthy=True))
+
+    def observes(self, name: str, sample: Sample, *, times: int = 1) -> Story:
+        """A replica was looked at."""
+        for _ in range(times):
+            self._hear(self.controller.observe(name, sample, self.now))
+        return self
+
+    def configured(self, policy: Policy) -> Story:
+        """There is a new policy."""
+        return self._hear(self.controller.configure(policy, self.now))
+
+    def shuts(self) -> Story:
+        """The time to drain is over."""
+        return self._hear(self.controller.shut(self.now))
+
+    def wakes(self) -> Story:
+        """The caller's timer rings, too early perhaps."""
+        return self._hear(self.controller.wake(self.now))
+
+    def hedges(self, name: str, replica: str) -> Story:
+        """A second attempt is opened beside the first, which no rule of the controller does by itself yet."""
+        live = self.controller._live[self._ids[name]]
+        target = self.controller._fleet.replica(replica)
+        assert target is not None
+        out: list[Command] = []
+        self.controller._dispatch(live, target, out, self.now)
+        self._subject = name
+        return self._hear(out)
+
+    def served(self, name: str, **facts: Any) -> Story:
+        """From sent to finished, all at once, whatever the answers."""
+        return self.sent(name).first_token(name).finishes(name, **facts)
+
+    # ---- what is expected
+
+    def expect(self, *expected: Expected) -> Story:
+        """These are the commands since the last time, in this order, and no others."""
+        said, self._said = self._said, []
+        assert [_kind(c) for c in said] == [e.kind.__name__ for e in expected], said
+        for command, wanted in zip(said, expected, strict=True):
+            self._compare(command, wanted)
+        return self
+
+    def whatever(self) -> Story:
+        """Never mind what was answered so far."""
+        self._said = []
+        return self
+
+    def expect_alarm(self, at: float) -> Story:
+        """The controller wants to be woken then."""
+        assert self.controller.wake_at() == pytest.approx(at)
+        return self
+
+    # ---- what can be seen
+
+    def pool(self, name: str) -> PoolView:
+        """A pool as the snapshot shows it."""
+        return next(p for p in self.controller.snapshot(self.now).pools if p.name == name)
+
+    def replica(self, name: str) -> ReplicaView:
+        """A replica as the snapshot shows it."""
+        pools = self.controller.snapshot(self.now).pools
+        return next(r for p in pools for r in p.replicas if r.name == name)
+
+    def limits(self, tenant: str = "acme", tier: str = "std") -> LimitView:
+        """What a tenant has left."""
+        view = self.controller.limits_of(tenant, tier, self.now)
+        assert view is not None
+        return view
+
+    def retry_after_s(self) -> float:
+        """When the one refusal since the last `expect` says to come back."""
+        (refusal,) = (c for c in self._said if isinstance(c, Refuse))
+        assert refusal.retry_after_s is not None
+        return refusal.retry_after_s
+
+    # ---- inside
+
+    def _hear(self, commands: list[Command]) -> Story:
+        names = {number: name for name, number in self._ids.items()}
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self._attempts[names[command.ask]].append(command.attempt)
+            elif isinstance(command, Ended):
+                self.records[names[command.record.ask.id]] = command.record
+        self._said += commands
+        return self
+
+    def _attempt(self, name: str, number: int) -> int:
+        self._subject = name
+        return self._attempts[name][number - 1]
+
+    def _compare(self, command: Command, wanted: Expected) -> None:
+        name = wanted.of or self._subject
+        facts = command.record if isinstance(command, Ended) else command
+        ask_id = command.record.ask.id if isinstance(command, Ended) else command.ask
+        assert ask_id == self._ids[name], f"{command} is not of {name}"
+        details = dict(wanted.details)
+        if isinstance(command, Commit | Cancel):
+            assert command.attempt == self._attempts[name][details.pop("attempt", 0) - 1], command
+        for key, value in details.items():
+            assert getattr(facts, key) == _close(value), f"{key} of {command}"
+
+
+def _kind(command: Command) -> str:
+    return type(command).__name__
+
+
+def _close(value: object) -> object:
+    return pytest.approx(value) if isinstance(value, float) and math.isfinite(value) else value
+
+
+__all__ = ["Chance", "Random", "Story", "cancel", "commit", "dispatch", "ended", "play", "refuse"]
