@@ -101,6 +101,7 @@ class Replica:
         self._step_s = 0.0
         self._growth_s = 0.0
         self._chunks: list[tuple[_Sequence, int]] = []
+        self._preempted = False
 
     @property
     def waiting(self) -> int:
@@ -134,7 +135,7 @@ class Replica:
         return sequence.offset + self._tick + self._done(now) if sequence.decoding else sequence.generated
 
     def add(self, request: Request, now: float) -> None:
-        """Queue a request. Raises ValueError if its id is taken or it can never fit."""
+        """Queue a request; it may join the step that begins at `now`. Raises ValueError if it can never fit."""
         if request.id in self:
             raise ValueError(f"request {request.id} is already here")
         if request.prompt_tokens < 1 or request.output_tokens < 0:
@@ -144,7 +145,7 @@ class Replica:
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:
             self._interrupt(now)  # else it changes nothing before the run in flight is over
         self._waiting[request.id] = _Sequence(request)
-        if not self._steps:
+        if not self._steps or (self._began == now and not self._preempted):
             self._schedule(now, [])
 
     def abort(self, id: int, now: float) -> bool:
@@ -232,6 +233,7 @@ class Replica:
         """Begin the next run at `now`, or go idle."""
         profile = self.profile
         decoders, preempted = self._make_room(now, events)
+        self._preempted = preempted
         budget = profile.max_batched_tokens - decoders
         chunks = self._chunks = []
         for sequence in self._prefilling.values():

@@ -6,6 +6,7 @@ max_completion_tokens wins over max_tokens, and max_tokens is cut silently to wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -187,17 +188,27 @@ def _stopped(pieces: list[bytes], stops: object, min_tokens: int) -> tuple[list[
 def _decode(body: bytes) -> Mapping[str, object]:
     try:
         fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        message = (
-            f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error', "
-            f"'input': '<dict of 0 items>', 'ctx': {{'error': '{error.msg}'}}}}"
-        )
-        raise errors.Rejected(400, message, "Bad Request", f"body.{error.pos}") from error
+    except orjson.JSONDecodeError:
+        fields = _decode_slowly(body)
     if not isinstance(fields, dict):
         raise errors.Rejected(
             400, "1 validation error:\n  {'type': 'model_attributes_type', 'loc': 'body'}", "Bad Request"
         )
     return fields
+
+
+def _decode_slowly(body: bytes) -> object:
+    """vLLM decodes with the standard library, which takes more (NaN, UTF-16) and words its errors in its own way."""
+    try:
+        return json.loads(body)
+    except json.JSONDecodeError as error:
+        message = (
+            f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error', "
+            f"'input': '<dict of 0 items>', 'ctx': {{'error': '{error.msg}'}}}}"
+        )
+        raise errors.Rejected(400, message, "Bad Request", f"body.{error.pos}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise errors.Rejected(400, "There was an error parsing the body", "Bad Request") from error
 
 
 def _prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]:
@@ -276,4 +287,9 @@ def _int(fields: Mapping[str, object], name: str) -> int | None:
             return int(value)
         except ValueError:
             pass
-    raise errors.invalid("int_parsing", name, "Input should be a valid integer", repr(value)[:80])
+    kind, why = "int_type", ""
+    if isinstance(value, str):
+        kind, why = "int_parsing", ", unable to parse string as an integer"
+    elif isinstance(value, float):
+        kind, why = "int_from_float", ", got a number with a fractional part"
+    raise errors.invalid(kind, name, f"Input should be a valid integer{why}", repr(value)[:80])

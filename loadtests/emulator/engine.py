@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gateway.sim.profiles import Profile
@@ -16,13 +16,14 @@ STEPS_PER_TURN = 64
 TIMER_S = 0.001  # uvloop rounds delays to milliseconds: below one it would spin
 
 
-@dataclass(slots=True)
-class _Listener:
-    on_token: Callable[[], None] | None
-    on_end: Callable[[], None]
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One answer to be generated. `on_end` is called after the last token."""
+
     prompt_tokens: int
     output_tokens: int
-    added_at: float
+    on_token: Callable[[], None] | None
+    on_end: Callable[[], None]
 
 
 class Engine:
@@ -45,35 +46,35 @@ class Engine:
         self.e2e = Histogram(E2E_BUCKETS)
         self.on_turn: Callable[[], None] | None = None
         """Called after steps have been taken."""
-        self._listeners: dict[int, _Listener] = {}
+        self._inside: dict[int, tuple[Sequence, float]] = {}  # and when it was submitted, in virtual time
         self._streams = 0
         self._ids = 0
         self._at = 0.0  # virtual time never runs backwards
         self._origin = time.monotonic()
         self._timer: asyncio.Handle | None = None
 
-    def submit(
-        self, prompt_tokens: int, output_tokens: int, on_token: Callable[[], None] | None, on_end: Callable[[], None]
-    ) -> int:
-        """Queue a sequence; the id that is returned cancels it. `on_end` comes after the last token."""
-        self._ids += 1
-        now = self._now()
-        self._listeners[self._ids] = _Listener(on_token, on_end, prompt_tokens, output_tokens, now)
-        self._streams += on_token is not None
-        self.model.add(Request(self._ids, prompt_tokens, output_tokens), now)
+    def submit(self, sequences: Iterable[Sequence]) -> list[int]:
+        """Queue sequences that arrive together; the ids that are returned cancel them."""
+        now, ids = self._now(), []
+        for sequence in sequences:
+            self._ids += 1
+            ids.append(self._ids)
+            self._inside[self._ids] = (sequence, now)
+            self._streams += sequence.on_token is not None
+            self.model.add(Request(self._ids, sequence.prompt_tokens, sequence.output_tokens), now)
         self._arm()
-        return self._ids
+        return ids
 
     def cancel(self, id: int) -> bool:
         """Forget a sequence; False if it is over."""
-        listener = self._listeners.get(id)
-        if listener is None:
+        if id not in self._inside:
             return False
+        sequence, _ = self._inside[id]
         now = self._now()
         ended = id not in self.model  # in this very step, and its end has not been told yet
-        self.generation_tokens_total += listener.output_tokens if ended else self.model.generated(id, now)
+        self.generation_tokens_total += sequence.output_tokens if ended else self.model.generated(id, now)
         self.model.abort(id, now)
-        self._forget(id, listener)
+        self._forget(id)
         self.aborted_total += 1
         self._arm()
         return True
@@ -95,7 +96,7 @@ class Engine:
 
     def close(self) -> None:
         """Forget everything; no callback comes any more."""
-        for id in list(self._listeners):
+        for id in list(self._inside):
             self.cancel(id)
         if self._timer is not None:
             self._timer.cancel()
@@ -140,9 +141,8 @@ class Engine:
             if self._streams:
                 step = self.model.step()
                 for id in step.tokens:
-                    listener = self._listeners.get(id)
-                    if listener is not None and listener.on_token is not None:
-                        listener.on_token()
+                    if id in self._inside and (on_token := self._inside[id][0].on_token) is not None:
+                        on_token()
                 events = step.events
             else:
                 events = self.model.advance(due)
@@ -153,23 +153,23 @@ class Engine:
             self.on_turn()
 
     def _happened(self, event: Event) -> None:
-        listener = self._listeners.get(event.id)
-        if listener is None:
+        if event.id not in self._inside:
             return
+        sequence, submitted_at = self._inside[event.id]
         match event.kind:
             case Kind.FIRST_TOKEN:
-                self.prompt_tokens_total += listener.prompt_tokens
-                self.ttft.add(event.at - listener.added_at)
+                self.prompt_tokens_total += sequence.prompt_tokens
+                self.ttft.add(event.at - submitted_at)
             case Kind.FINISHED:
-                if not listener.output_tokens:
-                    self.prompt_tokens_total += listener.prompt_tokens
-                self.generation_tokens_total += listener.output_tokens
-                self.e2e.add(event.at - listener.added_at)
-                self._forget(event.id, listener)
-                listener.on_end()
+                if not sequence.output_tokens:
+                    self.prompt_tokens_total += sequence.prompt_tokens
+                self.generation_tokens_total += sequence.output_tokens
+                self.e2e.add(event.at - submitted_at)
+                self._forget(event.id)
+                sequence.on_end()
             case Kind.PREEMPTED:
                 pass
 
-    def _forget(self, id: int, listener: _Listener) -> None:
-        del self._listeners[id]
-        self._streams -= listener.on_token is not None
+    def _forget(self, id: int) -> None:
+        sequence, _ = self._inside.pop(id)
+        self._streams -= sequence.on_token is not None

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from loadtests.emulator.faults import Fault, FaultKind
 
+JSON = b"application/json"
 LONG_LINE_BYTES = 10 * 1024 * 1024
 _PHRASES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -93,13 +94,10 @@ class Exchange:
         self._owner = owner
         self._keep_alive = keep_alive
 
-    def reply(self, status: int, body: bytes, headers: bytes = b"", content_type: bytes = b"application/json") -> None:
+    def reply(self, status: int, body: bytes, headers: bytes = b"", content_type: bytes | None = JSON) -> None:
         """A whole answer."""
-        lines = b"content-length: %d\r\ncontent-type: %b\r\n%b" % (
-            len(body),
-            content_type,
-            headers + self._connection(),
-        )
+        kind = b"" if content_type is None else b"content-type: %b\r\n" % content_type
+        lines = b"content-length: %d\r\n%b%b%b" % (len(body), kind, headers, self._connection())
         self._write_body(head(status, lines), body)
         self._end()
 

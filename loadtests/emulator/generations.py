@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loadtests.emulator import asks, errors
 from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.asks import Ask, Quirk
+from loadtests.emulator.engine import Sequence
 from loadtests.emulator.exchange import Exchange
 from loadtests.emulator.faults import Fault, FaultKind
 
@@ -104,12 +105,14 @@ class _Generation:
             self._replica.answered[(ask.path, 200)] += 1
             exchange.open(self._headers)
             self._answer.opening()
-        for index, choice in enumerate(ask.choices):
-            if exchange.over:
-                return
-            voice = self._answer.voice(index) if ask.stream else None
-            end = partial(self._ended, choice.finish_reason)
-            self._ids.append(self._replica.engine.submit(choice.prompt_tokens, choice.output_tokens, voice, end))
+        if not exchange.over:
+            self._ids = self._replica.engine.submit(map(self._sequence, range(len(ask.choices))))
+
+    def _sequence(self, index: int) -> Sequence:
+        choice = self._ask.choices[index]
+        voice = self._answer.voice(index) if self._ask.stream else None
+        end = partial(self._ended, choice.finish_reason)
+        return Sequence(choice.prompt_tokens, choice.output_tokens, voice, end)
 
     def _ended(self, reason: str) -> None:
         """A sequence is over; with the last one the answer is."""

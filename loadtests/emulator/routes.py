@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from loadtests.emulator.replica import EmulatedReplica
 
 VERSION = "0.32.0"
+PERMISSION = {
+    "id": "modelperm-0000000000000000",
+    "object": "model_permission",
+    "created": 1700000000,
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": False,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
 METRICS_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
 GETS = ("/v1/models", "/health", "/ping", "/version", "/load", "/metrics", "/emulator/requests", "/emulator/state")
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
@@ -40,7 +54,7 @@ def _get(replica: EmulatedReplica, exchange: Exchange, path: str) -> None:
             exchange.reply(200, orjson.dumps(_models(replica)))
         case "/health" | "/ping":
             sick = replica.active is not None and replica.active.kind is FaultKind.UNHEALTHY
-            exchange.reply(503 if sick else 200, b"")
+            exchange.reply(503 if sick else 200, b"", content_type=None)
         case "/version":
             exchange.reply(200, orjson.dumps({"version": VERSION}))
         case "/load":
@@ -62,7 +76,7 @@ def _models(replica: EmulatedReplica) -> dict[str, object]:
         "root": replica.settings.model,
         "parent": None,
         "max_model_len": replica.settings.max_model_len,
-        "permission": [],
+        "permission": [PERMISSION],
     }
     return {"object": "list", "data": [model]}
 

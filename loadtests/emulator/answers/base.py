@@ -72,7 +72,13 @@ class Answer(ABC):
     def running_usage(self, choice: Choice, generated: int) -> dict[str, object]:
         """What `continuous_usage_stats` puts on every chunk."""
         prompt = choice.prompt_tokens
-        return {"prompt_tokens": prompt, "total_tokens": prompt + generated, "completion_tokens": generated}
+        total = prompt + generated
+        return {
+            "prompt_tokens": prompt,
+            "total_tokens": total,
+            "completion_tokens": generated,
+            "completion_tokens_details": None,
+        }
 
 
 def logprob(index: int) -> float:
@@ -81,5 +87,5 @@ def logprob(index: int) -> float:
 
 
 def alternatives(piece: str, index: int, count: int) -> dict[str, float]:
-    """`count` likelier tokens beside the one that was sampled, as vLLM adds it to the list."""
+    """The sampled token and `count` likelier ones: vLLM lists both."""
     return {piece: logprob(index)} | {f" alternative{rank}": -0.05 * (rank + 1) for rank in range(count)}

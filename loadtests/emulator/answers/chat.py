@@ -21,6 +21,7 @@ class ChatAnswer(Answer):
     """The dialect that nearly everybody speaks."""
 
     prefix = "chatcmpl"
+    _begun = False
 
     def body(self) -> bytes:
         choices = [
@@ -53,8 +54,8 @@ class ChatAnswer(Answer):
 
         def speak() -> None:
             nonlocal said
-            if not said:
-                write(self._role(index, choice))
+            if not self._begun:
+                self._begin()
             if plain and said != last:
                 piece = pieces[said]
                 write(b"%x\r\n%b%b%b" % (size + len(piece), start, piece, CHUNK_END))
@@ -72,6 +73,12 @@ class ChatAnswer(Answer):
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.ask.model}
+
+    def _begin(self) -> None:
+        """The roles of all choices come with the first token of any."""
+        self._begun = True
+        for index, choice in enumerate(self.ask.choices):
+            self.write(self._role(index, choice))
 
     def _role(self, index: int, choice: Choice) -> bytes:
         delta = {"role": "assistant", "content": ""}

@@ -27,7 +27,7 @@ class EmbeddingsAnswer(Answer):
             vector = [draw.uniform(-0.1, 0.1) for _ in range(DIMENSIONS)]
             embedding = b64encode(pack(f"<{DIMENSIONS}f", *vector)).decode() if packed else vector
             entries.append({"index": index, "object": "embedding", "embedding": embedding})
-        usage = self.usage() | {"prompt_tokens_details": None}
+        usage = self.usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
         head = {"id": self.id, "object": "list", "created": self.created, "model": self.ask.model}
         return orjson.dumps(head | {"data": entries, "usage": usage})
 

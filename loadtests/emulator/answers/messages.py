@@ -48,7 +48,15 @@ class MessagesAnswer(Answer):
         choice = self.ask.choices[0]
         self.write(named({"type": "content_block_stop", "index": 0}))
         usage = {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
-        self.write(named({"type": "message_delta", "delta": {"stop_sequence": None} | self._stop(), "usage": usage}))
+        self.write(
+            named(
+                {
+                    "type": "message_delta",
+                    "delta": self._stop() | {"stop_sequence": self.ask.choices[0].stop_reason},
+                    "usage": usage,
+                }
+            )
+        )
         self.write(named({"type": "message_stop"}))
 
     @staticmethod

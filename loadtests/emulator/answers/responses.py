@@ -13,7 +13,7 @@ CHUNK = (
     b'event: response.output_text.delta\ndata: {"content_index":0,"delta":"%b","item_id":"%b","logprobs":[],'
     b'"output_index":0,"sequence_number":%d,"type":"response.output_text.delta"}\n\n'
 )
-AFTER_OUTPUT = {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "none", "tools": [], "top_p": 1.0}
+SAMPLING = {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "none", "tools": [], "top_p": 1.0}
 
 
 class ResponsesAnswer(Answer):
@@ -65,7 +65,8 @@ class ResponsesAnswer(Answer):
         return [named({"type": "error", "code": "server_error", "message": message, "param": None})]
 
     def _event(self, name: str, **fields: object) -> None:
-        self.write(named(fields | {"sequence_number": self._sequence, "type": name}))
+        fields |= {"sequence_number": self._sequence, "type": name}
+        self.write(named(dict(sorted(fields.items()))))
         self._sequence += 1
 
     def _begin(self) -> None:
@@ -99,6 +100,7 @@ class ResponsesAnswer(Answer):
             "object": "response",
             "output": [self._item(over=True)] if over else [],
         }
+        sampling = {name: fields.get(name, value) for name, value in SAMPLING.items()}
         status = ("incomplete" if cut else "completed") if over else "in_progress"
         tail = {
             "background": False,
@@ -114,15 +116,28 @@ class ResponsesAnswer(Answer):
             "truncation": "disabled",
             "usage": self._usage() if over else None,
             "user": fields.get("user"),
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
         }
-        return head | AFTER_OUTPUT | tail
+        absent = dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages"))
+        return head | sampling | tail | absent
 
     def _usage(self) -> dict[str, object]:
         choice = self.ask.choices[0]
         return {
             "input_tokens": choice.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": 0,
+                "cache_write_tokens": 0,
+                "input_tokens_per_turn": [],
+                "cached_tokens_per_turn": [],
+            },
             "output_tokens": choice.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": 0,
+                "tool_output_tokens": 0,
+                "output_tokens_per_turn": [],
+                "tool_output_tokens_per_turn": [],
+            },
             "total_tokens": choice.prompt_tokens + choice.output_tokens,
         }

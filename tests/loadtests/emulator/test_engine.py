@@ -9,7 +9,7 @@ import pytest
 
 from gateway.sim.profiles import PROFILES
 from loadtests.emulator import Emulator
-from loadtests.emulator.engine import Engine
+from loadtests.emulator.engine import Engine, Sequence
 
 from .wire import BODIES, chat, generation, http
 
@@ -108,11 +108,12 @@ async def test_an_answer_takes_the_time_of_the_model(connect, stream: bool) -> N
 async def test_time_stands_still_while_an_engine_is_paused() -> None:
     engine = Engine(PROFILES["default"], time_scale=1000.0)
     ended: list[int] = []
-    engine.submit(1, 3, None, lambda: ended.append(1))
+    sequence = Sequence(1, 3, None, lambda: ended.append(1))
+    engine.submit([sequence])
     engine.pause(True)
     at = engine.model.next_at()
     for _ in range(3):
-        engine.submit(1, 3, None, lambda: ended.append(1))
+        engine.submit([sequence])
         engine.pause(True)
     assert engine.model.step_at() <= at
     assert not ended
