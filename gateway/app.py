@@ -19,14 +19,14 @@ import uvicorn
 import uvloop
 
 from gateway.core.controller import Controller
-from gateway.core.model import Record
 from gateway.core.rules import Policy
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done, admin_app
 from gateway.observe.lag import LoopLag
+from gateway.observe.logs import AccessLog, configure_logging
 from gateway.observe.metrics import Metrics
-from gateway.observe.sources import Reload, Sources
+from gateway.observe.sources import Reload, Sources, Watched
 from gateway.policy.builtin import builtin
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.exposure import exposure_error
@@ -74,7 +74,7 @@ class Gateway:
         self.board = ModelBoard(int(time.time()))
         self.controller = Controller(policy, random.Random())
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
-        self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, self._ended)
+        self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write)
         self.guard = Guard(
             self.gate,
             max_body_bytes=settings.max_body_bytes,
@@ -92,6 +92,8 @@ class Gateway:
         self._reload = Reload(time.time())
         self._lag = LoopLag(monotonic, self.metrics.roll)
         self._tasks: list[asyncio.Task[None]] = []
+        self.broken = asyncio.Event()
+        """Set when a part has stopped that must not."""
         self._apply(policy)
         self._api = self._listener(
             _no_app,
@@ -159,6 +161,8 @@ class Gateway:
         if self.watcher is not None:
             tasks.append(self.watcher.run())
         self._tasks = [asyncio.create_task(task) for task in tasks]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
         self._serving = [asyncio.create_task(listener.serve()) for listener in self._listeners]
         while not all(listener.started for listener in self._listeners):
             for serving in self._serving:
@@ -184,7 +188,14 @@ class Gateway:
         cut.cancel()
         await self._close()
 
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A part that runs for ever has stopped: without it the gateway would go wrong slowly, so it goes at once."""
+        if not task.cancelled() and not self.gate.draining:
+            log.critical("a part of the gateway has stopped", exc_info=task.exception())
+            self.broken.set()
+
     async def _close(self) -> None:
+        self.gate.draining = True
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.wait(self._serving)
@@ -234,25 +245,28 @@ class Gateway:
             connections=lambda: self.guard.connections,
             not_ready=self._not_ready,
             loop_lag_s=self._lag.read,
+            watched=self._watched,
             now=monotonic,
         )
-        return admin_app(self.metrics, sources, {"reload": self.reload}, token=token, trusted=trusted)
+        actions = {"reload": self.reload}
+        names = self.settings.admin_names
+        return admin_app(self.metrics, sources, actions, token=token, trusted=trusted, names=names)
+
+    def _watched(self) -> list[Watched]:
+        return [
+            Watched(
+                report.name,
+                report.pool,
+                {reading.value: error for reading, error in report.errors.items()},
+                {(reading.value, fault.value): n for (reading, fault), n in report.failures.items()},
+            )
+            for report in self.fleet.reports()
+        ]
 
     def _not_ready(self) -> str:
         if self.gate.draining:
             return "draining"
         return "" if self.controller.alive() else "no replica can be reached"
-
-    def _ended(self, record: Record, request_id: str) -> None:
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug(
-                "%s %s tier=%s replica=%s e2e=%.3fs",
-                request_id,
-                record.outcome,
-                record.ask.tier.name,
-                record.replica,
-                record.e2e_s,
-            )
 
     async def _sweep(self) -> None:
         while True:
@@ -274,9 +288,7 @@ def _authority(host: str) -> str:
 
 def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
     """Run the gateway until SIGTERM or SIGINT; the exit status."""
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # httpx logs every health check and scrape at this level.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
@@ -297,18 +309,14 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
 async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    async with Gateway(settings, policy, policy_path) as gateway:
-        reloads: set[asyncio.Task[Done]] = set()
-
-        def reload() -> None:
-            task = asyncio.create_task(gateway.reload())
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
-
+    async with Gateway(settings, policy, policy_path) as gateway, asyncio.TaskGroup() as reloads:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reload()))
         log.info("API on %s, admin on %s", gateway.url, gateway.admin_url)
-        await stop.wait()
+        ends = [asyncio.create_task(event.wait()) for event in (stop, gateway.broken)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
         log.info("draining: at most %.0f s for requests under way", settings.drain_deadline_s)
-    return 0
+    return 1 if gateway.broken.is_set() else 0

@@ -25,7 +25,7 @@ class RequestFamilies:
         """Every family, at this moment."""
         metrics = self._metrics
         yield from _latencies(metrics)
-        yield _counter(
+        yield counter(
             "tailgate_requests",
             "Requests that are over, by how they ended; tier and pool are empty where none was reached.",
             ("tier", "pool", "model", "outcome", "reason"),
@@ -34,7 +34,7 @@ class RequestFamilies:
         yield from _goodput(metrics)
         yield from _objectives(metrics)
         yield from _lanes(metrics)
-        yield _counter(
+        yield counter(
             "tailgate_upstream_errors",
             "Attempts at a replica that failed, by how.",
             ("pool", "replica", "kind"),
@@ -97,7 +97,7 @@ def _goodput(metrics: Metrics) -> Iterator[Metric]:
         ),
     ):
         rows = (((tier,), facts.counts[index]) for tier, facts in metrics.tiers.items())
-        yield _counter(name, text, ("tier",), rows)
+        yield counter(name, text, ("tier",), rows)
     yield gauge(
         "tailgate_tier_weight",
         "What one good request of the tier is worth.",
@@ -113,13 +113,13 @@ def _objectives(metrics: Metrics) -> Iterator[Metric]:
         for tier, facts in metrics.tiers.items()
         for (metric, name), attainment in facts.slo.items()
     ]
-    yield _counter(
+    yield counter(
         "tailgate_slo_good",
         "Requests that met the threshold of an objective.",
         labels,
         ((key, attainment.counts[Attainment.GOOD]) for key, attainment in attained),
     )
-    yield _counter(
+    yield counter(
         "tailgate_slo",
         "Requests that an objective applied to, refusals, timeouts and errors included.",
         labels,
@@ -150,19 +150,19 @@ def _lanes(metrics: Metrics) -> Iterator[Metric]:
     lanes = metrics.lanes
     exact = ((False, "false"), (True, "true"))
     labels = ("tier", "pool", "exact")
-    yield _counter(
+    yield counter(
         "tailgate_prompt_tokens",
         "Prompt tokens of requests that are over; exact where the engine counted them.",
         labels,
         (((*key, label), lane.prompt_tokens[flag]) for key, lane in lanes.items() for flag, label in exact),
     )
-    yield _counter(
+    yield counter(
         "tailgate_output_tokens",
         "Output tokens of requests that are over; exact where the engine counted them.",
         labels,
         (((*key, label), lane.output_tokens[flag]) for key, lane in lanes.items() for flag, label in exact),
     )
-    yield _counter(
+    yield counter(
         "tailgate_attempts",
         "Attempts made at replicas; more than one per request are retries and hedges.",
         ("tier", "pool"),
@@ -178,7 +178,7 @@ def gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[Row], unit
     return family
 
 
-def _counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for values, value in rows:
         family.add_metric(values, value)

@@ -11,7 +11,7 @@ from prometheus_client.core import InfoMetricFamily
 
 from gateway.core.model import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
-from gateway.observe.families import gauge
+from gateway.observe.families import counter, gauge
 from gateway.observe.sources import Sources
 
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
@@ -66,6 +66,16 @@ class ProcessFamilies:
         yield from _pools(snapshot)
         yield from _replicas(snapshot)
         yield from self._policy()
+        yield counter(
+            "tailgate_fleet_failures",
+            "Readings of a replica that failed, by what was read and how.",
+            ("pool", "replica", "reading", "fault"),
+            [
+                ((watched.pool, watched.name, reading, fault), n)
+                for watched in self._sources.watched()
+                for (reading, fault), n in watched.failures.items()
+            ],
+        )
         yield gauge(
             "tailgate_client_connections", "Client connections that are open.", (), _one(self._sources.connections())
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.core.rules import Policy
@@ -18,6 +18,16 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """How reading a replica goes: the errors there are now, and how often each reading failed, by kind of fault."""
+
+    name: str
+    pool: str
+    errors: Mapping[str, str]
+    failures: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """The process, to those who look at it."""
 
@@ -30,5 +40,6 @@ class Sources:
     not_ready: Callable[[], str]
     """Why no requests should be sent here now; empty if they should."""
     loop_lag_s: Callable[[], float]
+    watched: Callable[[], Sequence[Watched]]
     now: Callable[[], float]
     """The monotonic clock of the request path."""

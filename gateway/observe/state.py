@@ -39,6 +39,11 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
             for tier in sorted(policy.tiers.values(), key=lambda tier: (tier.priority, tier.name))
         ],
         "pools": snapshot.pools,
+        "unreadable": [
+            {"replica": watched.name, "pool": watched.pool, "errors": watched.errors}
+            for watched in sources.watched()
+            if watched.errors
+        ],
         "tenants": busiest[:TENANTS_SHOWN],
         "tenants_total": len(busiest),
         "reasons": {

@@ -66,9 +66,9 @@ class Connection(asyncio.Protocol):
         "_buffer",
         "_chunks",
         "_headers",
+        "_in_body",
         "_keep_alive",
         "_left",
-        "_parser",
         "_started",
         "fast",
         "idle_since",
@@ -90,10 +90,10 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._buffer = b""
-        self._parser: httptools.HttpResponseParser | None = None
         self._headers: dict[bytes, bytes] = {}
         self._chunks: ChunkReader | None = None
         self._left: int | None = None
+        self._in_body = False
         self._keep_alive = False
         self._started = False
         self.fast: Callable[[bytes], bool] | None = None
@@ -143,10 +143,10 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
             return
         try:
-            if self._parser is None or self._buffer:
-                self._head(data)
-            else:
+            if self._in_body:
                 self._body(data)
+            else:
+                self._head(data)
         except (httptools.HttpParserError, FramingError) as exc:
             log.warning("replica %s sent what is not HTTP: %s", self.upstream.spec.name, exc)
             self._lost(End.TRUNCATED)
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         self.upstream.closed(self)
         if self.receiver is None:
             return
-        if self._parser is not None and not self._buffer and self._left is None and self._chunks is None:
+        if self._in_body and self._left is None and self._chunks is None:
             # A body without length ends with the connection, if it ends in peace.
             if exc is None:
                 self._end()
@@ -177,35 +177,35 @@ class Connection(asyncio.Protocol):
     def _head(self, data: bytes) -> None:
         self._started = True
         self.request = b""
-        data = self._buffer + data
-        while True:
-            head_end = data.find(b"\r\n\r\n")
-            if head_end < 0:
-                if len(data) > MAX_HEAD_BYTES:
-                    raise FramingError("the head of the answer is longer than 64 KiB")
-                self._buffer = data
-                self._parser = self._parser or httptools.HttpResponseParser(self)
-                if not data.startswith(b"HTTP/"[: len(data)]):
-                    raise FramingError("the answer does not begin with HTTP/")
-                return
-            head, data = data[: head_end + 4], data[head_end + 4 :]
-            self._buffer = b""
-            self._headers = {}
-            self._parser = httptools.HttpResponseParser(self)
-            try:
-                self._parser.feed_data(head)
-            except httptools.HttpParserUpgrade as exc:
-                raise FramingError("the answer changes protocol") from exc
-            status = self._parser.get_status_code()
-            if status >= 200:
-                break
-            self._parser = None
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        head_end = data.find(b"\r\n\r\n") + 4
+        if head_end < 4:
+            if len(data) > MAX_HEAD_BYTES:
+                raise FramingError("the head of the answer is longer than 64 KiB")
+            if not data.startswith(b"HTTP/"[: len(data)]):
+                raise FramingError("the answer does not begin with HTTP/")
+            self._buffer = data
+            return
+        self._headers = {}
+        parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(data[:head_end])
+        except httptools.HttpParserUpgrade as exc:
+            raise FramingError("the answer changes protocol") from exc
+        status = parser.get_status_code()
+        if status < 200:
+            if len(data) > head_end:
+                self._head(data[head_end:])
+            return
+        self._keep_alive = parser.should_keep_alive()
         self._frame(status)
+        self._in_body = True
         receiver = self.receiver
         assert receiver is not None
         receiver.on_head(status, self._headers)
-        if self.receiver is receiver and (data or self._left == 0):
-            self._body(data)
+        if self.receiver is receiver and (len(data) > head_end or self._left == 0):
+            self._body(data[head_end:])
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """httptools: one header."""
@@ -213,8 +213,6 @@ class Connection(asyncio.Protocol):
 
     def _frame(self, status: int) -> None:
         """Find out how the body ends. What is ambiguous is refused, not guessed."""
-        assert self._parser is not None
-        self._keep_alive = self._parser.should_keep_alive()
         coding = self._headers.get(b"transfer-encoding")
         length = self._headers.get(b"content-length")
         if status in (204, 304):

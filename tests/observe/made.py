@@ -7,7 +7,7 @@ from dataclasses import replace
 from gateway.core.model import Ask, Endpoint, Outcome, Record, Sample, Why
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
 from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot
-from gateway.observe.sources import Reload, Sources
+from gateway.observe.sources import Reload, Sources, Watched
 
 PREMIUM = Tier(
     "premium",
@@ -132,6 +132,7 @@ SOURCES = Sources(
     reload=lambda: Reload(1_700_000_000.0),
     connections=lambda: 7,
     not_ready=lambda: "",
+    watched=lambda: [Watched("s1", "short", {"metrics": "HTTP status 404"}, {("metrics", "status"): 2})],
     loop_lag_s=lambda: 0.004,
     now=lambda: 130.0,
 )
