@@ -226,7 +226,10 @@ class FrontDoor(HttpToolsProtocol):
         if name in WANTED:
             head = self._head
             if name in head:
-                head.repeated = name
+                if name == b"connection":
+                    value = head[name] + b"," + value
+                else:
+                    head.repeated = name
             head[name] = value
 
     def on_headers_complete(self) -> None:

@@ -41,6 +41,11 @@ class RequestHead(dict[bytes, bytes]):
         scheme, _, token = authorization.partition(b" ")
         return token.strip() if scheme.lower() == b"bearer" else b""
 
+    def is_for_us_alone(self, name: bytes) -> bool:
+        """Whether `Connection` names this header, so that it may not be passed on (RFC 9110, 7.6.1)."""
+        options = self.get(b"connection", b"").lower().split(b",")
+        return name in [option.strip() for option in options]
+
     @property
     def anthropic(self) -> bool:
         """Whether the caller speaks as Anthropic's SDK does."""
@@ -51,6 +56,7 @@ class RequestHead(dict[bytes, bytes]):
 UNUSUAL = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"content-encoding"})
 WANTED = UNUSUAL | {
     b"host",
+    b"connection",
     b"authorization",
     b"x-api-key",
     b"x-request-id",
@@ -91,10 +97,11 @@ def upstream_prefix(endpoint: Endpoint, replica: ReplicaSpec, upstream_key: str 
 def upstream_head(prefix: bytes, head: RequestHead, rid: bytes, body_bytes: int) -> bytes:
     """The whole upstream head, with the trace context passed on if it is well formed."""
     parent = head.get(b"traceparent")
-    if parent is None or not _TRACEPARENT.fullmatch(parent):
+    if parent is None or not _TRACEPARENT.fullmatch(parent) or head.is_for_us_alone(b"traceparent"):
         return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, body_bytes)
     state = head.get(b"tracestate", b"")
-    trace = b"%b\r\ntracestate: %b" % (parent, state) if _TRACESTATE.fullmatch(state) else parent
+    passed = _TRACESTATE.fullmatch(state) and not head.is_for_us_alone(b"tracestate")
+    trace = b"%b\r\ntracestate: %b" % (parent, state) if passed else parent
     return b"%b%b\r\ntraceparent: %b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, trace, body_bytes)
 
 
