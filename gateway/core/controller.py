@@ -95,6 +95,7 @@ class Controller:
         if pool is None or not self._reserve(live, out, now):
             return out
         live.pool = pool
+        live.timeouts = ask.tier.timeouts.narrowed(pool.spec.timeouts)
         if not pool.room.holds(ask.tier):
             replica = pool.pick(ask.tier, None, self._random.random())
             if replica is not None:
@@ -121,7 +122,9 @@ class Controller:
             return []
         if live.ask.stream:
             live.first_at = now
-        return self._commit(attempt)
+        out = self._commit(attempt)
+        self._arm(live)
+        return out
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
@@ -143,9 +146,9 @@ class Controller:
         if self._fleet.ended(replica, finish.end, now):
             self._arm_breakers(pool, now)
         out: list[Command] = []
+        self._count_tokens(live, attempt, finish)
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)
-        self._count_tokens(live, attempt, finish)
         self._settle(live, out, now)
         if pool.room:
             self._pump(pool, out, now)
@@ -295,6 +298,7 @@ class Controller:
             if context is not None and live.ask.max_tokens is None:
                 # A default of ours must not make the engine refuse a prompt that it would have served.
                 live.max_tokens = max(1, min(live.max_tokens, context - live.prompt_tokens))
+        self._arm(live)
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens))
 
     def _commit(self, winner: Attempt) -> list[Command]:
@@ -409,7 +413,10 @@ class Controller:
     # ---- alarms
 
     def _arm(self, live: Live) -> None:
-        self._alarms.set(live.ask.id, next_deadline(live)[0])
+        """Be woken at the next deadline, or before: a wake that is early sets the alarm anew."""
+        at, _ = next_deadline(live)
+        if at < self._alarms.at(live.ask.id):
+            self._alarms.set(live.ask.id, at)
 
     def _arm_breakers(self, pool: PoolNow, now: float) -> None:
         self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), now + pool.spec.health.open_s))

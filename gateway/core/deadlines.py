@@ -16,10 +16,7 @@ def next_deadline(live: Live) -> tuple[float, Why]:
     streamed answers only, since of the others no token can be seen; `idle` from the last progress after that; `total`
     from head received, always.
     """
-    ask = live.ask
-    timeouts = ask.tier.timeouts
-    if live.pool is not None:
-        timeouts = timeouts.narrowed(live.pool.spec.timeouts)
+    ask, timeouts = live.ask, live.timeouts
     total = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT
     if live.waiting:
         return min(total, (ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT))

@@ -47,6 +47,7 @@ class Live:
         "prompt_tokens",
         "replica",
         "reserved_tokens",
+        "timeouts",
         "tokens_exact",
         "use",
         "waiting",
@@ -58,6 +59,8 @@ class Live:
         self.pool: PoolNow | None = None
         self.replica: Replica | None = None
         """The replica of the latest attempt; the committed one once there is a commit."""
+        self.timeouts = ask.tier.timeouts
+        """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
         self.use: TenantUse | None = None
         self.prompt_tokens = 0
         self.max_tokens = 0
