@@ -269,6 +269,10 @@ class Policy:
     digest: str = ""
     open_on_any_address: bool = False
     """Whether serving without keys on other than loopback was asked for in words."""
+    _routes: dict[tuple[str, str], tuple[Pool, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Routes found so far: a policy is read by every request and written by none."""
 
     def model(self, name: str) -> Model | None:
         """The model that a client's `name` stands for, or None if this policy has none."""
@@ -276,5 +280,9 @@ class Policy:
 
     def route(self, model: Model, tier: Tier) -> tuple[Pool, ...]:
         """The pools that serve `model` to `tier`, in the order in which they are tried."""
-        allowed = tier.pools
-        return tuple(self.pools[p] for p in model.pools if allowed is None or p in allowed)
+        route = self._routes.get((model.name, tier.name))
+        if route is None:
+            allowed = tier.pools
+            route = tuple(self.pools[p] for p in model.pools if allowed is None or p in allowed)
+            self._routes[model.name, tier.name] = route
+        return route
