@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.bench import profiling
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
+from loadtests.bench.install import alone
 from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
 from loadtests.bench.process import Cores, split_cores
 from loadtests.bench.report import as_json, show
@@ -76,10 +77,11 @@ def main(
     if rounds is not None:
         effort = Effort(rounds, effort.seconds, effort.chunks, effort.held_streams, effort.held_interval_s)
     console, cores = Console(), split_cores()
-    if profile:
-        chosen = [name for name in profiling.LOADS if name in plan]
-        raise typer.Exit(0 if all(profiling.profile(name, console, cores) for name in chosen) else 1)
-    sections = measure(plan, effort, cores, console)
+    with alone(console.print):
+        if profile:
+            chosen = [name for name in profiling.LOADS if name in plan]
+            raise typer.Exit(0 if all(profiling.profile(name, console, cores) for name in chosen) else 1)
+        sections = measure(plan, effort, cores, console)
     verdicts = judge_all(sections)
     show(console, sections, verdicts, cores)
     if json_file is not None:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / ".bench"
 VLLM_ROUTER = "vllm-router==0.1.17"
 """Pinned, so that figures of different days compare with the same thing."""
+
+
+@contextmanager
+def alone(tell: Callable[[str], None]) -> Iterator[None]:
+    """One bench at a time in a checkout: two would measure each other, and share their files."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("another bench is running: waiting for its end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class Skipped(Exception):
