@@ -128,7 +128,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.upstream.opened(self)
 
     @property
     def at_boundary(self) -> bool:
@@ -331,10 +330,6 @@ class Upstream:
         connection.idle_since = monotonic()
         self._idle.append(connection)
 
-    def opened(self, connection: Connection) -> None:
-        """A connection is there."""
-        self._all.add(connection)
-
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self._all.discard(connection)
@@ -403,6 +398,8 @@ class Upstream:
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
+                # Not counted before: of one whose making was cancelled, uvloop never says that it was lost.
+                self._all.add(connection)
                 connection.send(request, receiver)
 
 

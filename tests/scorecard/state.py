@@ -1,0 +1,29 @@
+"""What of a gateway must be zero again once every client is gone."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from gateway.app import Gateway
+
+
+def held(gw: Gateway) -> dict[str, int]:
+    """Everything that somebody still holds, by name; empty when nothing is."""
+    snapshot = gw.controller.snapshot(monotonic())
+    counts = {
+        "requests under way": gw.driver.under_way,
+        "upstream calls": gw.upstreams.calls,
+        "client connections": gw.guard.connections,
+        "slots": sum(pool.in_flight for pool in snapshot.pools),
+        "slots of replicas": sum(replica.in_flight for pool in snapshot.pools for replica in pool.replicas),
+        "un-prefilled tokens": sum(r.unprefilled_tokens for pool in snapshot.pools for r in pool.replicas),
+        "waiting": sum(pool.queued for pool in snapshot.pools),
+        "waiting bytes": sum(pool.queued_bytes for pool in snapshot.pools),
+        "tenants' leases": sum(tenant.in_flight for tenant in snapshot.tenants),
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def queued(gw: Gateway) -> int:
+    """Requests that wait for a slot."""
+    return sum(pool.queued for pool in gw.controller.snapshot(monotonic()).pools)

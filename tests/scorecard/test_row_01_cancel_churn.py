@@ -1,0 +1,98 @@
+"""Row 1: clients that leave at any moment, in any way, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from gateway.app import Gateway
+
+from . import raw
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .policies import rules
+from .raw import chat
+from .state import held
+from .waiting import SOAK, until
+
+CANCELS = 10_000 if SOAK else 1_500
+AT_ONCE = 24
+REPLICAS = 2
+SLOTS = 4
+QUEUE = 8
+CONCURRENCY = 40
+# Replica time is real time here, so that every phase is long enough to be left in.
+TIER = f"limits: {{concurrency: {CONCURRENCY}, tokens: 100000k/min}}"
+
+
+async def test_ten_thousand_cancels_leave_no_slot_behind(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    fleet = await emulator(replicas=REPLICAS, time_scale=1.0)
+    gw = await gateway(rules(*fleet.urls, slots=SLOTS, queue=QUEUE, tier=TIER))
+    dice = random.Random(1)
+    left = CANCELS
+
+    async def churn() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await _one(gw, random.Random(dice.random()))
+
+    await asyncio.gather(*(churn() for _ in range(AT_ONCE)))
+    await until(lambda: not held(gw), seen=lambda: held(gw))
+    for replica in fleet.replicas:
+        await replica.until(lambda r: not (r.in_flight or r.running or r.waiting))
+    # No socket is left open either; the gateway's health checks keep a few of their own.
+    probing = 4 * REPLICAS
+    sockets = [replica.connections for replica in fleet.replicas]
+    await until(lambda: sum(map(len, sockets)) <= gw.upstreams.open_connections + probing)
+    # Every cancel was one of a request that was really there.
+    assert sum(replica.received_total for replica in fleet.replicas) > CANCELS / 4
+    assert sum(replica.finished["abort"] for replica in fleet.replicas) > CANCELS / 20
+
+    # All the room there was is there again: as many requests at once as slots and queue hold, all served.
+    clients = [await connect(gw.url) for _ in range(REPLICAS * SLOTS + QUEUE)]
+    answers = await asyncio.gather(*(client.ask(chat(max_tokens=4, stream=True)) for client in clients))
+    assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
+
+
+async def _one(gw: Gateway, dice: random.Random) -> None:
+    """One request, left at a random moment in a random way."""
+    client = await raw.connect(gw.url)
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        stream = dice.random() < 0.7
+        request = chat(stream=stream, max_tokens=dice.choice((1, 8, 64)), min_tokens=1)
+        match dice.randrange(6):
+            case 0:
+                client.send(request[: dice.randrange(1, len(request))])
+            case 1:
+                client.send(request)
+            case 2 | 3:
+                client.send(request)
+                for _ in range(dice.randrange(40)):
+                    await asyncio.sleep(0)
+            case 4:
+                client.send(request)
+                await client.head()
+                for _ in range(dice.randrange(6) if stream else 0):
+                    if not await client.chunk():
+                        break
+            case _:
+                client.send(request)
+                await client.response()
+        await _leave(client, request, dice)
+    await client.close()
+
+
+async def _leave(client: raw.Client, request: bytes, dice: random.Random) -> None:
+    match dice.randrange(4):
+        case 0:
+            client.fin()
+        case 1:
+            client.rst()
+        case 2:
+            client.half_close()
+            await client.rest()
+        case _:
+            client.send(request)
