@@ -1,0 +1,117 @@
+"""Processes started together and ended together: none outlives the block, whatever happens in it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+# Between SIGTERM and SIGKILL.
+GRACE_S = 15.0
+LINES_KEPT = 20
+LINE_LIMIT_BYTES = 2**20
+
+Tell = Callable[[str, str], None]
+"""Takes the name of a child and a line that it has printed."""
+
+
+class Child:
+    """One process. `ready` is the first of its lines that matches what was said it would print when it is."""
+
+    def __init__(self, name: str, process: Process, says: str) -> None:
+        self.name = name
+        self.process = process
+        self.ready: asyncio.Future[re.Match[str]] = asyncio.get_running_loop().create_future()
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._says = re.compile(says)
+
+    async def read(self, tell: Tell) -> None:
+        """Pass on what it prints, until it has ended."""
+        assert self.process.stdout is not None
+        async for raw in self.process.stdout:
+            line = raw.decode(errors="replace").rstrip()
+            self.lines.append(line)
+            tell(self.name, line)
+            found = self._says.search(line)
+            if found and not self.ready.done():
+                self.ready.set_result(found)
+        await self.process.wait()
+
+    @property
+    def how_it_ended(self) -> str:
+        """In words, with the last it printed."""
+        status = self.process.returncode or 0
+        how = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"
+        return "\n".join([f"{self.name} {how}", *(f"  {line}" for line in self.lines)])
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """End it now."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+
+class Children:
+    """An async context manager: on its way out it ends every child, the last one started first.
+
+    Each child gets a process group of its own, so that Ctrl-C reaches this process alone, which then ends them in
+    order.
+    """
+
+    def __init__(self, tell: Tell, *, grace_s: float = GRACE_S) -> None:
+        self.died: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        """The first child that ended before it was asked to."""
+        self._tell = tell
+        self._grace_s = grace_s
+        self._all: list[Child] = []
+        self._readers: list[asyncio.Task[None]] = []
+        self._ending = False
+
+    async def start(self, name: str, command: Sequence[str], says: str) -> Child:
+        """Start one; `says` is a regular expression for the line that it prints when it is ready."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            limit=LINE_LIMIT_BYTES,
+            process_group=0,
+        )
+        child = Child(name, process, says)
+        self._all.append(child)
+        self._readers.append(asyncio.create_task(self._follow(child)))
+        return child
+
+    def kill(self) -> None:
+        """End all of them now, without grace."""
+        for child in self._all:
+            child.kill()
+
+    async def _follow(self, child: Child) -> None:
+        await child.read(self._tell)
+        if not self._ending and not self.died.done():
+            self.died.set_result(child)
+
+    async def __aenter__(self) -> Children:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending = True
+        try:
+            for child, reader in zip(reversed(self._all), reversed(self._readers), strict=True):
+                child.terminate()
+                await asyncio.wait([reader], timeout=self._grace_s)
+                child.kill()
+        finally:
+            self.kill()
+        await asyncio.gather(*self._readers)

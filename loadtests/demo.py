@@ -1,0 +1,266 @@
+"""`make run`: emulated replicas, the gateway in front of them, and one request that shows that it works."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from rich.console import Console
+from rich.text import Text
+
+from gateway.core.rules import Policy, Pool, ReplicaSpec
+from gateway.policy import load
+from gateway.sim.profiles import PROFILES
+from loadtests.children import Children
+from loadtests.first_request import Answer, NoAnswer, ask
+
+POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
+HOST = "127.0.0.1"
+PORT, ADMIN_PORT = 8080, 9090
+START_S = 60.0
+DRAIN_S = 5.0
+ENGINES = ("short", "default", "long")  # from the shortest context to the longest
+REPLICA_LISTENS = r"^(http://\S+)"
+GATEWAY_LISTENS = r"API on (http://\S+), admin on (http://\S+)"
+QUESTION = {"model": "default", "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+ANSWER_TOKENS = 100
+LONG_WORDS = 20_000
+LONG_PROMPT = f'{{"model": "default", "prompt": "word " * {LONG_WORDS}, "max_tokens": 20}}'
+
+
+class Trouble(Exception):
+    """Why the demo cannot go on, for the person who started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything listens. A port of 0 is any free one; `free` is that for the replicas as well."""
+
+    port: int
+    admin_port: int
+    free: bool
+    policy_path: Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.demo",
+        description="Start the replicas of policies/default.yaml, emulated, and the gateway in front of them; "
+        "send one request through it, and serve until Ctrl-C.",
+    )
+    add = parser.add_argument
+    add("--port", type=int, help=f"port of the API ({PORT})")
+    add("--admin-port", type=int, help=f"port of metrics, state and console ({ADMIN_PORT})")
+    add("--free-ports", action="store_true", help="take free ports, for the replicas too: the policy is then a copy")
+    return parser
+
+
+# ---- what is started
+
+
+async def start(children: Children, plan: Plan) -> tuple[str, str]:
+    """Start everything, and wait until it is there: the URLs of the API and of the admin port."""
+    policy = load(POLICY)
+    replicas = [
+        (spec, await children.start(spec.name, _replica_command(policy, pool, spec, plan.free), REPLICA_LISTENS))
+        for pool, spec in _replicas(policy)
+    ]
+    urls = {spec.url: (await child.ready)[1] for spec, child in replicas}
+    if plan.free:
+        _write_policy(plan.policy_path, urls)
+    gateway = await children.start("gateway", _gateway_command(plan), GATEWAY_LISTENS)
+    api, admin = (await gateway.ready).groups()
+    await _until_ready(admin)
+    return api, admin
+
+
+def _replicas(policy: Policy) -> Iterator[tuple[Pool, ReplicaSpec]]:
+    return ((pool, spec) for pool in policy.pools.values() for spec in pool.replicas)
+
+
+def _replica_command(policy: Policy, pool: Pool, spec: ReplicaSpec, free: bool) -> list[str]:
+    model = next(model for model in policy.models.values() if pool.name in model.pools)
+    fits = [name for name in ENGINES if PROFILES[name].max_model_len >= (pool.max_prompt_tokens or 0)]
+    return [
+        *(sys.executable, "-m", "loadtests.emulator"),
+        *("--port", "0" if free else str(_port_of(spec))),
+        *("--profile", fits[0] if fits else ENGINES[-1]),
+        *("--model", model.upstream or model.name),
+    ]
+
+
+def _gateway_command(plan: Plan) -> list[str]:
+    return [
+        *(sys.executable, "-m", "gateway", "serve"),
+        *("--policy", str(plan.policy_path)),
+        *("--host", HOST, "--port", str(plan.port)),
+        *("--admin-host", HOST, "--admin-port", str(plan.admin_port)),
+        *("--drain-deadline", str(DRAIN_S), "--log-level", "info"),
+    ]
+
+
+def _write_policy(path: Path, urls: dict[str, str]) -> None:
+    path.write_text(re.sub(r"http://[\w.]+:\d+", lambda found: urls.get(found[0], found[0]), POLICY.read_text()))
+
+
+def _port_of(spec: ReplicaSpec) -> int:
+    port = urlsplit(spec.url).port
+    assert port is not None, "a policy always knows the port of a replica"
+    return port
+
+
+async def _until_ready(admin: str) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        while True:
+            if (await client.get(f"{admin}/readyz")).status_code == 200:
+                return
+            await asyncio.sleep(0.05)
+
+
+def check_ports(plan: Plan) -> None:
+    """Raises Trouble that names each port that cannot be had, and what to do."""
+    wanted = {"the API": plan.port, "the admin pages": plan.admin_port}
+    if not plan.free:
+        wanted |= {f"the replica {spec.name}": _port_of(spec) for _, spec in _replicas(load(POLICY))}
+    problems = [
+        (port, f"port {port}, for {what}: {problem}") for what, port in wanted.items() if (problem := _problem(port))
+    ]
+    if problems:
+        see = f"See who has it:   lsof -nP -iTCP:{problems[0][0]} -sTCP:LISTEN"
+        avoid = f"Take other ports: {_short(Path(sys.executable))} -m loadtests.demo --free-ports"
+        raise Trouble("\n".join([*(text for _, text in problems), see, avoid]))
+
+
+def _problem(port: int) -> str:
+    """Why nothing can listen on `port`; empty if something can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+# ---- what is shown
+
+
+def show(out: Console, answer: Answer, api: str, admin: str, policy_path: Path) -> None:
+    """What happened, and what to try next."""
+    json_body = "-H 'content-type: application/json' -d"
+    _head(out, "One streamed request went through:")
+    _fact(out, "pool", answer.pool)
+    _fact(out, "replica", answer.replica)
+    _fact(out, "TTFT", f"{answer.ttft_s * 1e3:.0f} ms", "from the request to the first token")
+    _fact(out, "TPOT", f"{answer.tpot_s * 1e3:.1f} ms", "for each token after it")
+    _fact(out, "e2e", f"{answer.e2e_s:.2f} s", "from the request to the end of the answer")
+    _fact(out, "tokens", f"{answer.prompt_tokens} in, {answer.output_tokens} out")
+    _head(out, "Try it, streamed:")
+    out.print(Text(f"curl -N {api}/v1/chat/completions {json_body} '{json.dumps(QUESTION)}'"))
+    _head(out, f"A prompt of {LONG_WORDS:,} words goes to the long pool (x-tailgate-pool says so):")
+    python = f"python3 -c 'import json; print(json.dumps({LONG_PROMPT}))'"
+    out.print(Text(f"{python} | curl -s -D - -o /dev/null {api}/v1/completions {json_body} @-"))
+    _head(out, "Look inside:")
+    _fact(out, "admin", f"{admin}/", "the console, in a browser")
+    _fact(out, "state", f"{admin}/admin/state")
+    _fact(out, "metrics", f"{admin}/metrics")
+    _fact(out, "policy", _short(policy_path), "edit it while this runs: it is read again when it is saved")
+    _head(out, "Serving until Ctrl-C.")
+
+
+def _head(out: Console, text: str) -> None:
+    out.print(Text(f"\n{text}", style="bold"))
+
+
+def _fact(out: Console, name: str, value: str, note: str = "") -> None:
+    line = Text.assemble((f"  {name:<9}", "cyan"), f"{value:<9}" if note else value)
+    out.print(line.append(f"  {note}", style="dim") if note else line)
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+# ---- from start to end
+
+
+async def run(plan: Plan, out: Console) -> int:
+    """Until a signal, or until something goes wrong; the exit status."""
+    stop = asyncio.Event()
+    async with Children(lambda name, line: out.print(Text(f"{name:>8}  {line}", style="dim"))) as children:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Whoever asks twice will not wait.
+            asyncio.get_running_loop().add_signal_handler(
+                number, lambda: children.kill() if stop.is_set() else stop.set()
+            )
+        showing = asyncio.create_task(_show_all(children, plan, out))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await _first(showing, stopping, children.died)
+            if showing.done():
+                showing.result()
+                await _first(stopping, children.died)
+            if not stop.is_set():
+                raise Trouble(children.died.result().how_it_ended)
+        except (Trouble, NoAnswer) as trouble:
+            out.print(Text(str(trouble), style="red"))
+            return 1
+        finally:
+            showing.cancel()
+            stopping.cancel()
+        out.print(f"\nEnding: requests under way have {DRAIN_S:.0f} s. Ctrl-C again ends at once.")
+        return 0
+
+
+async def _first(*events: asyncio.Future[Any]) -> None:
+    await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _show_all(children: Children, plan: Plan, out: Console) -> None:
+    check_ports(plan)
+    with out.status("starting the replicas and the gateway"):
+        try:
+            async with asyncio.timeout(START_S):
+                api, admin = await start(children, plan)
+                answer = await ask(api, {**QUESTION, "max_tokens": ANSWER_TOKENS})
+        except TimeoutError:
+            raise Trouble(f"not everything was ready within {START_S:.0f} s") from None
+    show(out, answer, api, admin, plan.policy_path)
+
+
+@contextmanager
+def planned(options: argparse.Namespace) -> Iterator[Plan]:
+    """What the command line asks for. The copy of the policy, if there is one, goes with the plan."""
+    free: bool = options.free_ports
+    port, admin_port = (0, 0) if free else (PORT, ADMIN_PORT)
+    port = port if options.port is None else options.port
+    admin_port = admin_port if options.admin_port is None else options.admin_port
+    with TemporaryDirectory(prefix="tailgate-") as folder:
+        yield Plan(port, admin_port, free, Path(folder) / POLICY.name if free else POLICY)
+
+
+def main() -> None:
+    """Run the demo."""
+    out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    with planned(parser().parse_args()) as plan:
+        status = asyncio.run(run(plan, out))
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
