@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -76,6 +78,8 @@ def main(
     effort = QUICK if quick else Effort()
     if rounds is not None:
         effort = Effort(rounds, effort.seconds, effort.chunks, effort.held_streams, effort.held_interval_s)
+    # Ended from outside, it takes along what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console, cores = Console(), split_cores()
     with alone(console.print):
         if profile:
