@@ -32,7 +32,7 @@ from gateway.core.alarms import Alarms
 from gateway.core.deadlines import next_deadline
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.ledger import Attempt, Live
-from gateway.core.limits import Tenants
+from gateway.core.limits import Left, Tenants
 from gateway.core.model import (
     Ask,
     Cancel,
@@ -53,7 +53,7 @@ from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.retry import RETRYABLE, RetryBudget
 from gateway.core.rules import Policy
-from gateway.core.snapshot import LimitView, Snapshot
+from gateway.core.snapshot import Snapshot
 
 MAX_RETRY_AFTER_S = 60.0
 BREAKERS = -1  # the alarm of all open breakers; requests have keys above zero
@@ -214,9 +214,9 @@ class Controller:
 
     # ---- reading
 
-    def limits_of(self, tenant: str, tier: str, now: float) -> LimitView | None:
-        """What the tenant has left, for `x-ratelimit-*`; None before its first request."""
-        return self._tenants.view(tenant, tier, now)
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """What the tenant has left of its requests and tokens a minute."""
+        return self._tenants.left(tenant, tier, now)
 
     def alive(self) -> bool:
         """Whether any pool has a replica that may be sent to."""

@@ -11,6 +11,12 @@ from gateway.core.rules import Limits, Tier
 from gateway.core.snapshot import LimitView
 
 
+Rate = tuple[float, float, float]
+"""(limit, what is left of it, seconds until it is full again)"""
+Left = tuple[Rate | None, Rate | None]
+"""Of requests and of tokens; None where the tier sets no limit."""
+
+
 class TokenBucket:
     """A bucket of `per_min` tokens that refills evenly; the whole minute is the burst. It may be overdrawn."""
 
@@ -36,6 +42,11 @@ class TokenBucket:
         """Take `amount`, or give back what is negative."""
         self._level = min(self.per_min, self.level(now) - amount)
         self._at = now
+
+    def left(self, now: float) -> Rate:
+        """What there is, as told to clients."""
+        level = self.level(now)
+        return self.per_min, level if level > 0.0 else 0.0, (self.per_min - level) * 60.0 / self.per_min
 
     def resize(self, per_min: float, now: float) -> None:
         """Change the rate; what has been used stays used."""
@@ -99,19 +110,21 @@ class TenantUse:
         if self.requests is not None and not served:
             self.requests.take(-1, now)
 
+    def left(self, now: float) -> Left:
+        """What is left, for `x-ratelimit-*` headers."""
+        return (
+            None if self.requests is None else self.requests.left(now),
+            None if self.tokens is None else self.tokens.left(now),
+        )
+
     def view(self, now: float) -> LimitView:
-        """A copy for people and for `x-ratelimit-*` headers."""
-        requests_limit, requests_left, requests_reset_s = _read(self.requests, now)
-        tokens_limit, tokens_left, tokens_reset_s = _read(self.tokens, now)
+        """A copy for people."""
+        requests, tokens = (rate or (None, None, None) for rate in self.left(now))
         return LimitView(
-            tenant=self.tenant,
-            tier=self.tier,
-            requests_limit=requests_limit,
-            requests_left=requests_left,
-            requests_reset_s=requests_reset_s,
-            tokens_limit=tokens_limit,
-            tokens_left=tokens_left,
-            tokens_reset_s=tokens_reset_s,
+            self.tenant,
+            self.tier,
+            *requests,
+            *tokens,
             concurrency_limit=self.limits.concurrency,
             in_flight=self.in_flight,
         )
@@ -138,22 +151,14 @@ class Tenants:
             if name in tiers:
                 use.configure(tiers[name].limits, self._share, now)
 
-    def view(self, tenant: str, tier: str, now: float) -> LimitView | None:
-        """What the tenant has left; None before its first request."""
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """What the tenant has left; nothing is said of one that never came."""
         use = self._uses.get((tenant, tier))
-        return None if use is None else use.view(now)
+        return (None, None) if use is None else use.left(now)
 
     def views(self, now: float) -> tuple[LimitView, ...]:
         """What every tenant has left."""
         return tuple(use.view(now) for use in self._uses.values())
-
-
-def _read(bucket: TokenBucket | None, now: float) -> tuple[float | None, float | None, float | None]:
-    """(limit, left, seconds until full) of a bucket that may not exist."""
-    if bucket is None:
-        return None, None, None
-    level = bucket.level(now)
-    return bucket.per_min, max(0.0, level), (bucket.per_min - level) * 60.0 / bucket.per_min
 
 
 def _bucket(old: TokenBucket | None, per_min: float | None, share: float, now: float) -> TokenBucket | None:

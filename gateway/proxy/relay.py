@@ -258,5 +258,4 @@ class Relay:
         limits = self.ask.tier.limits
         if limits.requests_per_min is None and limits.tokens_per_min is None:
             return b""
-        view = self.driver.controller.limits_of(self.ask.tenant, self.ask.tier.name, monotonic())
-        return b"" if view is None else rate_limit_lines(view)
+        return rate_limit_lines(self.driver.controller.left(self.ask.tenant, self.ask.tier.name, monotonic()))

@@ -7,9 +7,9 @@ import re
 from http import HTTPStatus
 from itertools import count
 
+from gateway.core.limits import Left
 from gateway.core.model import Endpoint
 from gateway.core.rules import ReplicaSpec
-from gateway.core.snapshot import LimitView
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -127,13 +127,14 @@ def whole_head(content_type: bytes | None, body_bytes: int | None) -> bytes:
     return b"%bcontent-type: %b\r\ncontent-length: %d\r\n" % (_OK, kind, body_bytes)
 
 
-def rate_limit_lines(view: LimitView) -> bytes:
+def rate_limit_lines(left: Left) -> bytes:
     """`x-ratelimit-*` for people: limit, what is left, and when it is full again."""
+    requests, tokens = left
     lines = b""
-    if view.requests_limit is not None:
-        lines = _REQUESTS % (view.requests_limit, view.requests_left, _span(view.requests_reset_s or 0.0))
-    if view.tokens_limit is not None:
-        lines += _TOKENS % (view.tokens_limit, view.tokens_left, _span(view.tokens_reset_s or 0.0))
+    if requests is not None:
+        lines = _REQUESTS % (requests[0], requests[1], _span(requests[2]))
+    if tokens is not None:
+        lines += _TOKENS % (tokens[0], tokens[1], _span(tokens[2]))
     return lines
 
 
