@@ -43,6 +43,8 @@ class Leg:
 
     __slots__ = (
         "_committed",
+        "_end",
+        "_framed",
         "_gaps",
         "_held_bytes",
         "_last_at",
@@ -78,6 +80,9 @@ class Leg:
         self.over = False
         """Whether the driver has been told the end."""
         self._splitter = EventSplitter()
+        self._end: list[bytes] = []
+        """The answer's own marks of its end: shown once the connection says that it has ended, too."""
+        self._framed = True
         self._held_bytes = 0
         self._committed = False
         self._write: Callable[[bytes], None] | None = None
@@ -139,6 +144,7 @@ class Leg:
         if status == 200:
             if self.relay.streams and (self.content_type or b"").startswith(b"text/event-stream"):
                 self.reader = READERS[self.relay.endpoint]()
+                self._framed = b"transfer-encoding" in headers or b"content-length" in headers
         else:
             self.retry_after_s = _seconds(headers.get(b"retry-after"))
 
@@ -184,8 +190,13 @@ class Leg:
                         self._show(out, None, now, content)
                         self._engine_failed(reader.error)
                         return
-                    if kind & Kind.DONE and not reader.finished:
-                        raise StreamError("[DONE] came before the generation had ended")
+                    if kind & Kind.DONE:
+                        if not reader.finished:
+                            raise StreamError("[DONE] came before the generation had ended")
+                        if event not in self._end:
+                            self._end.append(event)
+                        raw = None
+                        continue
                     if kind & Kind.USAGE_ONLY and not self.relay.wants_usage:
                         raw = None
                         continue
@@ -222,9 +233,14 @@ class Leg:
             self.relay.driver.first_token(self.id)
 
     def _stream_ended(self, reader: StreamReader) -> None:
-        ok = reader.complete and self._splitter.clean
+        # Without a length every end of the connection looks alike: the answer itself must say that it is over.
+        ok = reader.complete and self._splitter.clean and (self._framed or reader.done)
         self.complete = ok
-        if not ok:
+        if ok and self._committed:
+            self.relay.show(self._end)
+        elif ok:
+            self.held += self._end
+        else:
             log.warning("replica %s ended a stream before its end", self.upstream.spec.name)
         self._tell(
             Finish(

@@ -300,7 +300,7 @@ class ResponsesReader(TypedReader):
     def _read(self, typed: _Typed) -> Kind:
         match typed.type:
             case "response.completed" | "response.incomplete":
-                self.finished = True
+                self.finished = self.done = True
                 if typed.response is not None:
                     self._usage(typed.response.usage)
                 return Kind.FINISH
