@@ -10,7 +10,6 @@ from gateway.core.model import Why
 from gateway.core.rules import Limits, Tier
 from gateway.core.snapshot import LimitView
 
-
 Rate = tuple[float, float, float]
 """(limit, what is left of it, seconds until it is full again)"""
 Left = tuple[Rate | None, Rate | None]
@@ -119,12 +118,18 @@ class TenantUse:
 
     def view(self, now: float) -> LimitView:
         """A copy for people."""
-        requests, tokens = (rate or (None, None, None) for rate in self.left(now))
+        requests, tokens = self.left(now)
+        requests_limit, requests_left, requests_reset_s = requests or (None, None, None)
+        tokens_limit, tokens_left, tokens_reset_s = tokens or (None, None, None)
         return LimitView(
-            self.tenant,
-            self.tier,
-            *requests,
-            *tokens,
+            tenant=self.tenant,
+            tier=self.tier,
+            requests_limit=requests_limit,
+            requests_left=requests_left,
+            requests_reset_s=requests_reset_s,
+            tokens_limit=tokens_limit,
+            tokens_left=tokens_left,
+            tokens_reset_s=tokens_reset_s,
             concurrency_limit=self.limits.concurrency,
             in_flight=self.in_flight,
         )
