@@ -7,7 +7,7 @@ The rules, after vLLM's v1 scheduler:
    prompts, in order of arrival, in chunks. The step that ends a prompt yields its first token.
 3. A waiting request is admitted, in order of arrival, once a slot is free and its whole prompt fits into the KV cache.
 4. When the next token of every decoding sequence no longer fits, the latest arrival is preempted: it loses its
-   KV cache, waits at the head of the queue and computes prompt and output so far again. No other is admitted then.
+   KV cache, waits at the head of the queue and computes prompt and output so far again.
 5. A step takes what `Profile` says it takes.
 
 Steps in which nothing but decoding happens differ only by the growth of the context, so a run of them is kept as one
@@ -101,7 +101,6 @@ class Replica:
         self._step_s = 0.0
         self._growth_s = 0.0
         self._chunks: list[tuple[_Sequence, int]] = []
-        self._preempted = False
 
     @property
     def waiting(self) -> int:
@@ -145,7 +144,7 @@ class Replica:
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:
             self._interrupt(now)  # else it changes nothing before the run in flight is over
         self._waiting[request.id] = _Sequence(request)
-        if not self._steps or (self._began == now and not self._preempted):
+        if not self._steps or self._began == now:
             self._schedule(now, [])
 
     def abort(self, id: int, now: float) -> bool:
@@ -195,9 +194,9 @@ class Replica:
 
     def _done(self, now: float) -> int:
         """Steps of the run that are over by `now`: `_end` inverted, then corrected for rounding."""
-        elapsed = now - self._began
-        if elapsed < self._step_s:
+        if now < self._end(1):
             return 0
+        elapsed = now - self._began
         half = self._step_s - self._growth_s / 2
         root = 2 * elapsed / (half + math.sqrt(half * half + 2 * self._growth_s * elapsed))
         steps = min(int(root), self._steps)
@@ -232,15 +231,14 @@ class Replica:
     def _schedule(self, now: float, events: list[Event]) -> None:
         """Begin the next run at `now`, or go idle."""
         profile = self.profile
-        decoders, preempted = self._make_room(now, events)
-        self._preempted = preempted
+        decoders = self._make_room(now, events)
         budget = profile.max_batched_tokens - decoders
         chunks = self._chunks = []
         for sequence in self._prefilling.values():
             if not budget:
                 break
             budget -= self._chunk(sequence, budget)
-        while self._waiting and budget and not preempted and len(self._running) < profile.max_num_seqs:
+        while self._waiting and budget and len(self._running) < profile.max_num_seqs:
             id, sequence = next(iter(self._waiting.items()))
             if self._held + decoders + sequence.target > profile.kv_capacity_tokens:
                 break
@@ -256,7 +254,7 @@ class Replica:
         self._began = now
         self._step_s = self.slowdown * (step_s + profile.kv_s_per_token * self._context)
         self._growth_s = self.slowdown * profile.kv_s_per_token * decoders
-        self._steps = 1 if chunks or preempted else self._decode_steps(decoders)
+        self._steps = 1 if chunks else self._decode_steps(decoders)
 
     def _decode_steps(self, decoders: int) -> int:
         """Steps until a sequence finishes or the KV cache is full."""
@@ -276,9 +274,8 @@ class Replica:
         self._chunks.append((sequence, tokens))
         return tokens
 
-    def _make_room(self, now: float, events: list[Event]) -> tuple[int, bool]:
-        """Preempt until every decoding sequence can grow by one. The oldest always stays: alone it fits."""
-        before = self.preemptions_total
+    def _make_room(self, now: float, events: list[Event]) -> int:
+        """Preempt until every decoding sequence can grow by one, and count them. The oldest stays: alone it fits."""
         decoders = len(self._running) - len(self._prefilling)
         while self._held + decoders > self.profile.kv_capacity_tokens:
             id, victim = self._running.popitem()
@@ -288,7 +285,7 @@ class Replica:
             self._waiting.move_to_end(id, last=False)
             self.preemptions_total += 1
             events.append(Event(Kind.PREEMPTED, id, now))
-        return decoders, self.preemptions_total > before
+        return decoders
 
     def _release(self, sequence: _Sequence) -> None:
         """Free the KV cache of a sequence that has left `_running`, keeping what it has generated."""

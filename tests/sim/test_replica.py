@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gateway.sim.profiles import PROFILES, Profile
 from gateway.sim.replica import Event, Kind, Replica, Request
 
+from .reference import Reference
+
 TINY = Profile(
     name="tiny",
     max_model_len=64,
@@ -70,9 +72,8 @@ def bounds_hold(replica: Replica) -> None:
     assert 0 <= replica._context <= replica._held <= replica.profile.kv_capacity_tokens
 
 
-def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tuple[Run, Replica]:
-    """Feed the arrivals and departures to an engine, then let it run dry."""
-    replica, run = Replica(profile), Run()
+def calls_of(arrivals: list[Arrival]) -> list[tuple[float, int, Request | None]]:
+    """(time, id, request or None for an abort), in order."""
     calls: list[tuple[float, int, Request | None]] = []
     at_ms = 0
     for id, arrival in enumerate(arrivals):
@@ -83,7 +84,12 @@ def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tup
         calls.append((at, id, Request(id, arrival.prompt_tokens, arrival.output_tokens)))
         if arrival.patience_ms is not None:
             calls.append((at + arrival.patience_ms / 1e3 + 5e-4, id, None))
-    calls.sort(key=lambda call: call[0])
+    return sorted(calls, key=lambda call: call[0])
+
+
+def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tuple[Run, Replica]:
+    """Feed the arrivals and departures to an engine, then let it run dry."""
+    replica, run = Replica(profile), Run()
 
     def until(now: float) -> None:
         while replica.step_at() <= now:
@@ -96,7 +102,7 @@ def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tup
             run.events += step.events
             bounds_hold(replica)
 
-    for now, id, request in calls:
+    for now, id, request in calls_of(arrivals):
         until(now)
         if request is not None:
             replica.add(request, now)
@@ -132,6 +138,22 @@ def test_leaping_yields_the_events_of_stepping(arrivals: list[Arrival]) -> None:
     assert leapt.aborted == stepped.aborted
     assert [(e.kind, e.id) for e in leapt.events] == [(e.kind, e.id) for e in stepped.events]
     assert [e.at for e in leapt.events] == pytest.approx([e.at for e in stepped.events], rel=1e-9)
+
+
+@given(ARRIVALS)
+def test_it_does_what_the_plain_reference_does(arrivals: list[Arrival]) -> None:
+    run, _ = play(arrivals, leap=True)
+    reference = Reference(TINY)
+    for now, id, request in calls_of(arrivals):
+        reference.until(now)
+        if request is not None:
+            reference.add(request, now)
+        else:
+            reference.abort(id)
+    reference.until(FOREVER)
+    # Within one step the order of ends is free: the reference goes by arrival, the engine by place in its heap.
+    key = [(round(e.at, 6), e.kind, e.id) for e in run.events]
+    assert sorted(key) == sorted((round(e.at, 6), e.kind, e.id) for e in reference.events)
 
 
 @given(ARRIVALS)
@@ -210,6 +232,43 @@ def test_progress_can_be_read_in_the_middle_of_a_leap_and_reading_changes_nothin
     assert leapt.next_at() == pytest.approx(stepped.step_at())
 
 
+@given(
+    base_s=st.floats(1e-4, 1.0),
+    kv_s=st.floats(0, 1e-3),
+    prompt_tokens=st.integers(1, 16),
+    began=st.floats(0, 1e6),
+)
+def test_progress_changes_exactly_at_the_end_of_a_step(
+    base_s: float, kv_s: float, prompt_tokens: int, began: float
+) -> None:
+    replica = Replica(replace(TINY, step_base_s=base_s, kv_s_per_token=kv_s))
+    replica.add(Request(0, prompt_tokens, 48), began)
+    replica.step()
+    for tokens in range(2, 48):
+        at = replica._end(tokens - 1)
+        assert replica.generated(0, math.nextafter(at, -math.inf)) == tokens - 1
+        assert replica.generated(0, at) == tokens
+
+
+def test_those_who_come_together_are_read_together() -> None:
+    replica = Replica(TINY)
+    for id in range(2):
+        replica.add(Request(id, 5, 4), 3.0)
+    assert replica.step_at() == pytest.approx(3.0 + 1 + 10 * 0.1)
+    assert replica.step().tokens == [0, 1]
+
+
+def test_a_step_reads_no_more_than_its_budget() -> None:
+    replica = Replica(TINY)
+    replica.add(Request(0, 40, 2), 0.0)
+    replica.add(Request(1, 10, 2), 0.0)
+    for _ in range(2):
+        assert (replica.running, replica.waiting) == (1, 1)
+        began = replica.step_at()
+        replica.step()
+    assert replica.step_at() - began == pytest.approx(1 + 16 * 0.1 + 32 * 0.001)  # 8 of each
+
+
 def test_a_slower_engine_takes_longer_from_the_next_step_on() -> None:
     replica = Replica(TINY)
     replica.add(Request(0, 10, 5), 0.0)
@@ -217,6 +276,7 @@ def test_a_slower_engine_takes_longer_from_the_next_step_on() -> None:
     assert replica.step_at() == pytest.approx(2.0)
     replica.step()
     assert replica.step_at() == pytest.approx(2.0 + 3 * 1.02)
+    assert replica.next_at() == pytest.approx(2.0 + 3 * (4 * 1.01 + (10 + 11 + 12 + 13) * 0.001))
 
 
 @pytest.mark.parametrize("request_", [Request(0, 0, 1), Request(0, 1, -1), Request(0, 60, 5)])

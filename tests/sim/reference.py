@@ -1,0 +1,109 @@
+"""The same engine, written for the reader: no counters, no leaps, everything counted anew in every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.sim.profiles import Profile
+from gateway.sim.replica import Event, Kind, Request
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One request; `cached` tokens of it are in the KV cache."""
+
+    request: Request
+    generated: int = 0
+    cached: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.request.prompt_tokens + self.generated
+
+    @property
+    def decodes(self) -> bool:
+        return self.cached >= self.length - 1 and self.generated > 0
+
+
+@dataclass
+class Reference:
+    """Rules 1 to 5 of `gateway.sim.replica`, one after the other."""
+
+    profile: Profile
+    now: float = 0.0
+    waiting: list[Sequence] = field(default_factory=list)
+    running: list[Sequence] = field(default_factory=list)
+    work: list[tuple[Sequence, int]] = field(default_factory=list)
+    ends_at: float | None = None
+    events: list[Event] = field(default_factory=list)
+
+    def held(self, reading: set[int]) -> int:
+        """Tokens of KV cache spoken for."""
+        return sum(s.length if s.request.id in reading else s.cached for s in self.running)
+
+    def begin(self) -> None:
+        """Rules 2 to 5: what the next step does."""
+        profile = self.profile
+        reading = {s.request.id for s in self.running if not s.decodes}
+        while self.held(reading) + len([s for s in self.running if s.decodes]) > profile.kv_capacity_tokens:
+            victim = self.running.pop()
+            victim.cached = 0
+            self.waiting.insert(0, victim)
+            self.events.append(Event(Kind.PREEMPTED, victim.request.id, self.now))
+        decoders = [s for s in self.running if s.decodes]
+        context = sum(s.cached for s in self.running)
+        budget = profile.max_batched_tokens - len(decoders)
+        self.work = [(s, 1) for s in decoders]
+        for sequence in self.running:
+            if not sequence.decodes and budget:
+                self.work.append((sequence, min(budget, sequence.length - sequence.cached)))
+                budget -= self.work[-1][1]
+        while self.waiting and budget and len(self.running) < profile.max_num_seqs:
+            head = self.waiting[0]
+            reading = {s.request.id for s in self.running if not s.decodes}
+            if self.held(reading) + len(decoders) + head.length > profile.kv_capacity_tokens:
+                break
+            self.running.append(self.waiting.pop(0))
+            self.work.append((head, min(budget, head.length)))
+            budget -= self.work[-1][1]
+        read = sum(tokens for s, tokens in self.work if not s.decodes)
+        self.ends_at = None
+        if self.running:
+            self.ends_at = self.now + (
+                profile.step_base_s
+                + profile.prefill_s_per_token * read
+                + profile.decode_s_per_sequence * len(decoders)
+                + profile.kv_s_per_token * context
+            )
+
+    def end(self) -> None:
+        """Rule 1: what the step yields. Those who decoded come first."""
+        assert self.ends_at is not None
+        self.now = self.ends_at
+        for sequence, tokens in self.work:
+            if sequence not in self.running:
+                continue
+            sequence.cached += tokens
+            if sequence.cached == sequence.length:
+                if sequence.request.output_tokens:
+                    sequence.generated += 1
+                    if sequence.generated == 1:
+                        self.events.append(Event(Kind.FIRST_TOKEN, sequence.request.id, self.now))
+                if sequence.generated == sequence.request.output_tokens:
+                    self.running.remove(sequence)
+                    self.events.append(Event(Kind.FINISHED, sequence.request.id, self.now))
+        self.begin()
+
+    def until(self, now: float) -> None:
+        while self.ends_at is not None and self.ends_at <= now:
+            self.end()
+
+    def add(self, request: Request, now: float) -> None:
+        self.waiting.append(Sequence(request))
+        if self.ends_at is None:
+            self.now = now
+            self.begin()
+
+    def abort(self, id: int) -> None:
+        self.waiting = [s for s in self.waiting if s.request.id != id]
+        self.running = [s for s in self.running if s.request.id != id]
