@@ -161,6 +161,8 @@ class FrontDoor(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         """A client that closes its sending side has hung up: there is no way to tell it from one that is gone."""
+        # Said here and not left to connection_lost, which waits until everything written has been taken.
+        self._leave(Why.CLIENT_GONE)
 
     def data_received(self, data: bytes) -> None:
         phase = self._phase

@@ -1,0 +1,236 @@
+"""Row 2: a client that leaves, however it leaves and whatever its request is doing, frees the replica within 1 s.
+
+Every phase is one that would last for ever: the replica answers only as far as the test says, and every timeout of
+the gateway is longer than the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gateway.app import Gateway
+
+from .capture import STREAM_HEAD, Call, Capture, by_default, chunk, never, token
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import Client, chat
+from .state import held, queued
+from .waiting import until
+
+LIMIT_S = 1.0
+
+LEAVE: dict[str, Callable[[Client], object]] = {
+    "fin": Client.fin,
+    "rst": Client.rst,
+    "half-close": Client.half_close,
+    "pipelined": lambda client: client.send(chat(content="pipelined")),
+    "pipelined-then-fin": lambda client: (client.send(chat(content="pipelined")), client.fin()),
+    "pipelined-then-half-close": lambda client: (client.send(chat(content="pipelined")), client.half_close()),
+}
+both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+ROLE = chunk(b'data: {"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n')
+WHOLE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9000000\r\n\r\n"
+
+
+def start(stream: bool) -> bytes:
+    """The beginning of an answer, without anything that is worth showing to a client."""
+    return STREAM_HEAD + ROLE if stream else WHOLE_HEAD + b'{"id":"c-1",'
+
+
+async def sent_by_each(gw: Gateway, capture: Capture, connect: Connect, stream: bool) -> dict[str, tuple[Client, Call]]:
+    """For every way to leave a client, and its request as it has arrived at the replica."""
+    clients = {}
+    for way in LEAVE:
+        clients[way] = await connect(gw.url)
+        clients[way].send(chat(stream=stream, content=way))
+    await capture.until(lambda: len(capture.calls) == len(LEAVE))
+    calls = {way: next(c for c in capture.calls if f'"content":"{way}"'.encode() in c.body) for way in LEAVE}
+    return {way: (clients[way], calls[way]) for way in LEAVE}
+
+
+async def aborted_after_s(capture: Capture, call: Call) -> float:
+    """Seconds until the gateway closes the connection; inf if it does not."""
+    try:
+        return await capture.until(lambda: call.aborted, timeout_s=5 * LIMIT_S)
+    except TimeoutError:
+        return math.inf
+
+
+async def leave_and_see(gw: Gateway, capture: Capture, requests: dict[str, tuple[Client, Call]]) -> None:
+    for way, (client, call) in requests.items():
+        assert not call.aborted, f"{way}: too early"
+        LEAVE[way](client)
+        assert await aborted_after_s(capture, call) <= LIMIT_S, way
+    await until(lambda: not held(gw), LIMIT_S, seen=lambda: held(gw))
+    assert len(capture.calls) == len(requests), "what was pipelined is not served"
+
+
+@both
+async def test_while_it_is_prefilled(gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool) -> None:
+    capture.answer = never
+    gw = await gateway(rules(capture.url))
+    requests = await sent_by_each(gw, capture, connect, stream)
+    await leave_and_see(gw, capture, requests)
+
+
+@both
+async def test_while_the_answer_has_begun_but_nothing_can_be_shown(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
+    capture.answer = lambda call: call.send(start(stream))
+    gw = await gateway(rules(capture.url))
+    requests = await sent_by_each(gw, capture, connect, stream)
+    await leave_and_see(gw, capture, requests)
+
+
+@both
+async def test_while_the_answer_is_passed_on(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
+    # A whole answer is passed on before its end only if it is longer than 1 MB.
+    more = token("shown") if stream else b"x" * 2_000_000
+    capture.answer = lambda call: call.send(start(stream) + more)
+    gw = await gateway(rules(capture.url))
+    requests = await sent_by_each(gw, capture, connect, stream)
+    for client, _ in requests.values():
+        assert (await client.head())[0] == 200
+        while b"shown" not in (shown := await client.chunk()) and not shown.endswith(b"x"):
+            pass
+    await leave_and_see(gw, capture, requests)
+
+
+@both
+async def test_while_the_client_is_full(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
+    """Nobody reads: the gateway's buffers are full, and it reads no more of the replica's answer."""
+    gw = await gateway(rules(capture.url))
+    piece = token("x" * 4000) if stream else b"x" * 4000
+
+    async def pour(call: Call) -> None:
+        """Send until it stays in this side's buffer, as it does when the gateway has stopped reading."""
+        transport = call.connection.transport
+        call.send(start(stream) + piece * 400)
+        while not (transport.is_closing() or transport.get_write_buffer_size() > 4_000_000):
+            call.send(piece * 50)
+            await asyncio.sleep(0)
+
+    for way, leave in LEAVE.items():
+        pouring: list[asyncio.Task[None]] = []
+        capture.answer = lambda call, pouring=pouring: pouring.append(asyncio.create_task(pour(call)))
+        capture.calls.clear()
+        client = await connect(gw.url, receive_buffer=4096)
+        client.send(chat(stream=stream))
+        await capture.until(lambda: capture.calls)
+        async with asyncio.timeout(10):
+            await pouring[0]
+        (call,) = capture.calls
+        assert not call.aborted
+        leave(client)
+        assert await aborted_after_s(capture, call) <= LIMIT_S, way
+        await client.close()
+    await until(lambda: not held(gw), seen=lambda: held(gw))
+
+
+@both
+async def test_while_it_waits_for_a_slot(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
+    capture.answer = never
+    gw = await gateway(rules(capture.url, slots=1, tier="timeouts: {queue: 60s}"))
+    occupant = await connect(gw.url)
+    occupant.send(chat(content="occupant"))
+    await capture.until(lambda: capture.calls)
+    for way, leave in LEAVE.items():
+        client = await connect(gw.url)
+        client.send(chat(stream=stream, content=way))
+        await until(lambda: queued(gw) == 1)
+        leave(client)
+        assert await until(lambda: queued(gw) == 0) <= LIMIT_S, way
+    # The slot comes free, and nobody who has left is served in it.
+    capture.answer = by_default
+    capture.calls[0].send(by_default(capture.calls[0]).data)
+    assert (await occupant.response()).status == 200
+    assert (await occupant.ask(chat(content="the next"))).status == 200
+    assert [b"occupant" in call.body for call in capture.calls] == [True, False]
+    occupant.fin()
+    await until(lambda: not held(gw), LIMIT_S, seen=lambda: held(gw))
+
+
+@pytest.fixture
+async def unanswering() -> AsyncIterator[str]:
+    """The URL of a listener whose queue of new connections is full: connecting to it takes for ever."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers: list[socket.socket] = []
+        try:
+            while True:
+                filler = socket.socket()
+                filler.setblocking(False)
+                fillers.append(filler)
+                try:
+                    # A connection over loopback is there at once, or not at all.
+                    async with asyncio.timeout(0.2):
+                        await loop.sock_connect(filler, listener.getsockname())
+                except TimeoutError:
+                    break
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+@both
+async def test_while_the_connection_to_the_replica_is_made(
+    gateway: GatewayFactory, connect: Connect, unanswering: str, stream: bool
+) -> None:
+    gw = await gateway(rules(unanswering, pool="connect_timeout: 60s, health: {interval: 60s}"))
+    for way, leave in LEAVE.items():
+        client = await connect(gw.url)
+        client.send(chat(stream=stream))
+        await until(lambda: gw.upstreams.calls == 1, seen=lambda: held(gw))
+        leave(client)
+        assert await until(lambda: not held(gw), seen=lambda: held(gw)) <= LIMIT_S, way
+
+
+@both
+async def test_the_engine_stops_working_on_it(
+    gateway: GatewayFactory, emulator: Callable[..., object], connect: Connect, stream: bool
+) -> None:
+    fleet = await emulator(profile="default", time_scale=1.0)
+    (replica,) = fleet.replicas
+    gw = await gateway(rules(*fleet.urls))
+    for way, leave in LEAVE.items():
+        client = await connect(gw.url)
+        client.send(chat(stream=stream, max_tokens=4000, min_tokens=4000))
+        await replica.until(lambda r: r.running == 1)
+        if stream:
+            await client.head()
+        leave(client)
+        assert await until(lambda: not (replica.running or replica.in_flight)) <= LIMIT_S, way
+    assert replica.finished["abort"] == len(LEAVE)
+
+
+async def test_a_client_that_only_sends_line_ends_has_not_left(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = never
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    client.send(chat())
+    await capture.until(lambda: capture.calls)
+    client.send(b"\r\n\r\n")
+    # Whatever is sent on another connection afterwards is handled afterwards.
+    other = await connect(gw.url)
+    assert (await other.ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")).status == 200
+    (call,) = capture.calls
+    assert not call.aborted
+    call.send(by_default(call).data)
+    assert (await client.response()).status == 200
