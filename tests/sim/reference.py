@@ -10,19 +10,16 @@ from gateway.sim.replica import Event, Kind, Request
 
 @dataclass(eq=False)
 class Sequence:
-    """One request; `cached` tokens of it are in the KV cache."""
+    """One request; `cached` tokens of it are in the KV cache; it `decodes` once all it had when admitted are."""
 
     request: Request
     generated: int = 0
     cached: int = 0
+    decodes: bool = False
 
     @property
     def length(self) -> int:
         return self.request.prompt_tokens + self.generated
-
-    @property
-    def decodes(self) -> bool:
-        return self.cached >= self.length - 1 and self.generated > 0
 
 
 @dataclass
@@ -47,7 +44,7 @@ class Reference:
         reading = {s.request.id for s in self.running if not s.decodes}
         while self.held(reading) + len([s for s in self.running if s.decodes]) > profile.kv_capacity_tokens:
             victim = self.running.pop()
-            victim.cached = 0
+            victim.cached, victim.decodes = 0, False
             self.waiting.insert(0, victim)
             self.events.append(Event(Kind.PREEMPTED, victim.request.id, self.now))
         decoders = [s for s in self.running if s.decodes]
@@ -85,6 +82,7 @@ class Reference:
                 continue
             sequence.cached += tokens
             if sequence.cached == sequence.length:
+                sequence.decodes = True
                 if sequence.request.output_tokens:
                     sequence.generated += 1
                     if sequence.generated == 1:
