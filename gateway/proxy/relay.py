@@ -161,6 +161,7 @@ class Relay:
         """Everything is over and counted."""
         # Breaks the cycle between a relay and its legs, which would otherwise wait for the garbage collector.
         self._committed = None
+        self._legs.clear()
         self._gate.log(record, self.request_id)
 
     # ---- from the legs
