@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    add("--port", type=int, required=True, help="port of the first replica; the others follow")
+    add("--port", type=int, required=True, help="port of the first replica, the others follow; 0: any free ones")
     add("--replicas", type=int, default=1, metavar="N", help="how many (%(default)s)")
     add("--profile", choices=list(PROFILES), default="default", help="engine to emulate (%(default)s)")
     add("--time-scale", type=scale, default=1.0, metavar="X", help="virtual seconds per real second, or max (1)")
