@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -48,15 +50,12 @@ class Child:
         how = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"
         return "\n".join([f"{self.name} {how}", *(f"  {line}" for line in self.lines)])
 
-    def terminate(self) -> None:
-        """Ask it to end."""
-        with suppress(ProcessLookupError):
-            self.process.terminate()
-
-    def kill(self) -> None:
-        """End it now."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended yet."""
+        # Not `process.send_signal`: that may reap the child before asyncio does, and its exit status is lost.
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
 
 class Children:
@@ -93,7 +92,7 @@ class Children:
     def kill(self) -> None:
         """End all of them now, without grace."""
         for child in self._all:
-            child.kill()
+            child.signal(signal.SIGKILL)
 
     async def _follow(self, child: Child) -> None:
         await child.read(self._tell)
@@ -109,9 +108,9 @@ class Children:
         self._ending = True
         try:
             for child, reader in zip(reversed(self._all), reversed(self._readers), strict=True):
-                child.terminate()
+                child.signal(signal.SIGTERM)
                 await asyncio.wait([reader], timeout=self._grace_s)
-                child.kill()
+                child.signal(signal.SIGKILL)
         finally:
             self.kill()
         await asyncio.gather(*self._readers)

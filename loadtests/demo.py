@@ -38,6 +38,7 @@ GATEWAY_LISTENS = r"API on (http://\S+), admin on (http://\S+)"
 QUESTION = {"model": "default", "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 ANSWER_TOKENS = 100
 LONG_WORDS = 20_000
+DEAD_S = 20
 LONG_PROMPT = f'{{"model": "default", "prompt": "word " * {LONG_WORDS}, "max_tokens": 20}}'
 
 
@@ -53,6 +54,15 @@ class Plan:
     admin_port: int
     free: bool
     policy_path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where everything is: URLs."""
+
+    api: str
+    admin: str
+    replicas: tuple[str, ...]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
 # ---- what is started
 
 
-async def start(children: Children, plan: Plan) -> tuple[str, str]:
-    """Start everything, and wait until it is there: the URLs of the API and of the admin port."""
+async def start(children: Children, plan: Plan) -> Served:
+    """Start everything, and wait until it is there."""
     policy = load(POLICY)
     replicas = [
         (spec, await children.start(spec.name, _replica_command(policy, pool, spec, plan.free), REPLICA_LISTENS))
@@ -85,7 +95,7 @@ async def start(children: Children, plan: Plan) -> tuple[str, str]:
     gateway = await children.start("gateway", _gateway_command(plan), GATEWAY_LISTENS)
     api, admin = (await gateway.ready).groups()
     await _until_ready(admin)
-    return api, admin
+    return Served(api, admin, tuple(urls.values()))
 
 
 def _replicas(policy: Policy) -> Iterator[tuple[Pool, ReplicaSpec]]:
@@ -159,8 +169,9 @@ def _problem(port: int) -> str:
 # ---- what is shown
 
 
-def show(out: Console, answer: Answer, api: str, admin: str, policy_path: Path) -> None:
+def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> None:
     """What happened, and what to try next."""
+    api, admin = served.api, served.admin
     json_body = "-H 'content-type: application/json' -d"
     _head(out, "One streamed request went through:")
     _fact(out, "pool", answer.pool)
@@ -174,6 +185,8 @@ def show(out: Console, answer: Answer, api: str, admin: str, policy_path: Path) 
     _head(out, f"A prompt of {LONG_WORDS:,} words goes to the long pool (x-tailgate-pool says so):")
     python = f"python3 -c 'import json; print(json.dumps({LONG_PROMPT}))'"
     out.print(Text(f"{python} | curl -s -D - -o /dev/null {api}/v1/completions {json_body} @-"))
+    _head(out, f"A replica that is dead for {DEAD_S} seconds is not sent to (the console shows it):")
+    out.print(Text(f'curl {served.replicas[0]}/emulator/faults -d \'{{"fault": "dead", "for_s": {DEAD_S}}}\''))
     _head(out, "Look inside:")
     _fact(out, "admin", f"{admin}/", "the console, in a browser")
     _fact(out, "state", f"{admin}/admin/state")
@@ -236,11 +249,11 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
     with out.status("starting the replicas and the gateway"):
         try:
             async with asyncio.timeout(START_S):
-                api, admin = await start(children, plan)
-                answer = await ask(api, {**QUESTION, "max_tokens": ANSWER_TOKENS})
+                served = await start(children, plan)
+                answer = await ask(served.api, {**QUESTION, "max_tokens": ANSWER_TOKENS})
         except TimeoutError:
             raise Trouble(f"not everything was ready within {START_S:.0f} s") from None
-    show(out, answer, api, admin, plan.policy_path)
+    show(out, answer, served, plan.policy_path)
 
 
 @contextmanager

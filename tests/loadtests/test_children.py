@@ -1,0 +1,105 @@
+"""Processes that are started together end together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from loadtests.children import Child, Children
+
+DEADLINE_S = 20.0
+
+SERVES = "import time; print('serving on 7', flush=True); time.sleep(60)"
+IS_STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SERVES}"
+FAILS = "import sys; print('the disk is full'); sys.exit(3)"
+
+
+@pytest.fixture
+async def deadline() -> AsyncIterator[None]:
+    async with asyncio.timeout(DEADLINE_S):
+        yield
+
+
+async def start(children: Children, code: str, name: str = "worker") -> Child:
+    return await children.start(name, [sys.executable, "-c", code], r"serving on (\d+)")
+
+
+def gone(child: Child) -> bool:
+    """Whether there is no such process any more; one that has ended and was not waited for is still there."""
+    try:
+        os.kill(child.process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_a_child_is_ready_when_it_says_so_and_is_gone_after_the_block() -> None:
+    told: list[tuple[str, str]] = []
+    async with Children(lambda name, line: told.append((name, line))) as children:
+        child = await start(children, SERVES)
+        assert (await child.ready)[1] == "7"
+        assert not gone(child)
+    assert told == [("worker", "serving on 7")]
+    assert gone(child)
+    assert not children.died.done()
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_children_are_gone_when_the_block_fails() -> None:
+    started: list[Child] = []
+
+    async def fail() -> None:
+        async with Children(lambda _name, _line: None) as children:
+            started.extend([await start(children, SERVES), await start(children, SERVES)])
+            await started[0].ready
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert [gone(child) for child in started] == [True, True]
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_a_child_that_ends_by_itself_is_told_with_its_last_words() -> None:
+    async with Children(lambda _name, _line: None) as children:
+        await start(children, SERVES)
+        await start(children, FAILS, "unlucky")
+        died = await children.died
+    assert died.how_it_ended == "unlucky exited with status 3\n  the disk is full"
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_a_child_that_does_not_end_is_killed_after_the_grace() -> None:
+    async with Children(lambda _name, _line: None, grace_s=0.05) as children:
+        child = await start(children, IS_STUBBORN)
+        await child.ready
+    assert gone(child)
+    assert child.how_it_ended.startswith("worker was ended by signal 9")
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_kill_cuts_the_grace_short() -> None:
+    async with Children(lambda _name, _line: None, grace_s=3 * DEADLINE_S) as children:
+        child = await start(children, IS_STUBBORN)
+        await child.ready
+        children.kill()
+    assert gone(child)
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_a_program_that_cannot_be_started_takes_the_others_along() -> None:
+    started: list[Child] = []
+
+    async def fail() -> None:
+        async with Children(lambda _name, _line: None) as children:
+            started.append(await start(children, SERVES))
+            await children.start("nothing", ["/nowhere/at/all"], "")
+
+    with pytest.raises(FileNotFoundError):
+        await fail()
+    assert gone(started[0])

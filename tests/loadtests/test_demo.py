@@ -1,0 +1,185 @@
+"""`make run`, as the person who types it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.policy import load
+from loadtests.bench.process import process_table
+from loadtests.demo import POLICY, Plan, Trouble, check_ports
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 50.0
+NAMES = {"short-1", "short-2", "short-3", "long-1", "gateway"}
+
+
+class Demo:
+    """A demo under way, and what it has printed so far."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.text = ""
+
+    async def prints(self, what: str) -> str:
+        """Read until a line that has `what` in it; gives that line."""
+        assert self.process.stdout is not None
+        while raw := await self.process.stdout.readline():
+            self.text += raw.decode()
+            if what in raw.decode():
+                return raw.decode().strip()
+        raise AssertionError(f"it ended without a word of {what!r}:\n{self.text}")
+
+    async def ends(self) -> int:
+        """Read to the end; gives the exit status."""
+        assert self.process.stdout is not None
+        self.text += (await self.process.stdout.read()).decode()
+        return await self.process.wait()
+
+    def children(self) -> list[int]:
+        """The processes that it has started, the first one first."""
+        return sorted(entry.pid for entry in process_table() if entry.parent == self.process.pid)
+
+    def fact(self, name: str) -> str:
+        """What stands behind `name`."""
+        found = re.search(rf"^  {name} +(\S+( m?s\b)?)", self.text, re.MULTILINE)
+        assert found, f"nothing is said of {name}:\n{self.text}"
+        return found[1]
+
+
+Start = Callable[..., Coroutine[None, None, Demo]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    demos: list[Demo] = []
+
+    async def start(*options: str) -> Demo:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtests.demo", *options), stdout=PIPE, stderr=STDOUT, cwd=ROOT
+        )
+        demos.append(Demo(process))
+        return demos[-1]
+
+    async with asyncio.timeout(DEADLINE_S):
+        yield start
+    for demo in demos:
+        if demo.process.returncode is None:
+            demo.process.terminate()
+            await demo.ends()
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [entry.pid for entry in process_table() if entry.pid in pids]
+
+
+def request_of(line: str) -> httpx.Request:
+    """What a printed curl line sends: the body is its own, or comes from the program before it."""
+    program, _, curl = line.rpartition(" | ")
+    words = shlex.split(curl)
+    assert words[0] == "curl"
+    body = words[words.index("-d") + 1]
+    if body == "@-":
+        python, *arguments = shlex.split(program)
+        assert python == "python3"
+        body = subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True).stdout
+    (url,) = (word for word in words if word.startswith("http://"))
+    return httpx.Request("POST", url, content=body)
+
+
+def use_fewer_slots(policy: Path) -> None:
+    policy.write_text(policy.read_text().replace("slots: 64", "slots: 8"))
+
+
+async def test_it_shows_one_request_serves_what_it_prints_and_leaves_nothing_behind(start: Start) -> None:
+    demo = await start("--free-ports")
+    await demo.prints("Serving until Ctrl-C")
+    children = demo.children()
+    assert len(children) == len(NAMES)
+
+    assert demo.fact("pool") == "short"
+    assert demo.fact("replica") in NAMES
+    assert all(demo.fact(name).endswith(unit) for name, unit in (("TTFT", " ms"), ("TPOT", " ms"), ("e2e", " s")))
+    assert re.search(r"tokens +\d+ in, 100 out", demo.text)
+
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        lines = [request_of(line) for line in demo.text.splitlines() if "curl " in line]
+        streamed, long, broken = await asyncio.gather(*(client.send(request) for request in lines))
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert (long.status_code, long.headers["x-tailgate-pool"]) == (200, "long")
+    assert broken.json()["fault"] == "dead"
+
+    use_fewer_slots(Path(demo.fact("policy")))
+    await demo.prints("policy generation")
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        state = (await client.get(demo.fact("state"))).json()
+        console = await client.get(demo.fact("admin"))
+        metrics = await client.get(demo.fact("metrics"))
+    assert {replica["name"] for pool in state["pools"] for replica in pool["replicas"]} == NAMES - {"gateway"}
+    assert state["pools"][1]["slots"] == 8
+    assert console.headers["content-type"].startswith("text/html")
+    assert 'tailgate_finished_requests_total{tier="standard"}' in metrics.text
+
+    demo.process.send_signal(signal.SIGINT)
+    assert await demo.ends() == 0
+    assert alive(children) == []
+
+
+async def test_when_a_child_dies_it_says_which_and_ends_the_others(start: Start) -> None:
+    demo = await start("--free-ports")
+    await demo.prints("Serving until Ctrl-C")
+    children = demo.children()
+    os.kill(children[0], signal.SIGKILL)
+    assert await demo.ends() == 1
+    died = re.search(r"^(\S+) was ended by signal 9", demo.text, re.MULTILINE)
+    assert died
+    assert died[1] in NAMES
+    assert alive(children) == []
+
+
+async def test_a_signal_while_it_starts_ends_what_has_been_started(start: Start) -> None:
+    demo = await start("--free-ports")
+    await demo.prints("http://127.0.0.1:")
+    children = demo.children()
+    assert children
+    demo.process.terminate()
+    assert await demo.ends() == 0
+    assert "Serving" not in demo.text
+    assert alive(children) == []
+
+
+async def test_a_taken_port_is_named_with_what_to_do(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        demo = await start("--free-ports", "--port", str(port))
+        assert await demo.ends() == 1
+    assert f"port {port}, for the API: " in demo.text
+    assert f"lsof -nP -iTCP:{port}" in demo.text
+    assert "--free-ports" in demo.text
+
+
+def test_every_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as admin:
+        ports = [listener.getsockname()[1] for listener in (api, admin)]
+        with pytest.raises(Trouble) as trouble:
+            check_ports(Plan(*ports, free=True, policy_path=POLICY))
+    assert f"port {ports[0]}, for the API" in str(trouble.value)
+    assert f"port {ports[1]}, for the admin pages" in str(trouble.value)
+
+
+def test_the_ports_are_those_of_the_policy() -> None:
+    urls = [replica.url for pool in load(POLICY).pools.values() for replica in pool.replicas]
+    assert urls == [f"http://127.0.0.1:{port}" for port in (8101, 8102, 8103, 8104)]
