@@ -41,6 +41,7 @@ from gateway.core.model import (
     Dispatch,
     End,
     Ended,
+    Endpoint,
     Finish,
     Outcome,
     Random,
@@ -94,20 +95,14 @@ class Controller:
         pool = self._place(live, out, now)
         if pool is None or not self._reserve(live, out, now):
             return out
-        live.pool = pool
-        live.timeouts = ask.tier.timeouts.narrowed(pool.spec.timeouts)
-        if not pool.room.holds(ask.tier):
-            replica = pool.pick(ask.tier, None, self._random.random())
-            if replica is not None:
-                self._dispatch(live, replica, out, now)
-                return out
-        self._wait(live, pool, out, now)
+        self._enter(live, pool, out, now)
         return out
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         """The whole request of this attempt was handed to a connection to its replica."""
         attempt = self._attempts[attempt_id]
         attempt.sent_at = attempt.last_at = now
+        attempt.live.reached = True
         self._arm(attempt.live)
         return []
 
@@ -182,13 +177,21 @@ class Controller:
         return out
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
-        """Take on a policy. What is learned stays; requests under way keep the policy they arrived under."""
+        """Take on a policy. What is learned stays; requests under way keep the policy they arrived under.
+
+        Those that wait for a pool that is gone go to another one of their model.
+        """
         self.policy = policy
-        self._fleet.configure(policy)
+        gone = self._fleet.configure(policy)
         self._tenants.configure(policy.tiers, now)
         out: list[Command] = []
         for pool in self._fleet:
             self._pump(pool, out, now)
+        for live in [live for pool in gone for live in pool.room]:
+            self._unqueue(live)
+            other = self._place(live, out, now)
+            if other is not None:
+                self._enter(live, other, out, now)
         return out
 
     # ---- time
@@ -239,7 +242,7 @@ class Controller:
             low = high = ask.prompt_exact
         else:
             low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes)
-        live.prompt_tokens = high
+        live.prompt_tokens, live.prompt_likely = high, (low + high) // 2
         found = place(ask, low, high, self._fleet, now)
         if isinstance(found, PoolNow):
             return found
@@ -250,16 +253,17 @@ class Controller:
     def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
         """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
         ask = live.ask
-        caps = ask.tier.caps
-        wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
-        live.max_tokens = min(wanted, caps.max_tokens_limit)
+        if ask.endpoint is not Endpoint.EMBEDDINGS:
+            caps = ask.tier.caps
+            wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
+            live.max_tokens = min(wanted, caps.max_tokens_limit)
         use = self._tenants.of(ask.tenant, ask.tier, now)
         tokens = live.prompt_tokens + live.max_tokens * ask.choices
         exceeded = use.check(tokens, now)
         if exceeded is not None:
             detail = ""
             wait_s: float | None = exceeded.wait_s
-            if exceeded.wait_s == math.inf:
+            if wait_s == math.inf:
                 detail = f"this request reserves {tokens} tokens, more than the limit of a whole minute"
                 wait_s = None
             self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, wait_s, detail)
@@ -267,6 +271,18 @@ class Controller:
         use.take(tokens, now)
         live.use, live.reserved_tokens = use, tokens
         return True
+
+    def _enter(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
+        """Have `pool` serve the request, now or later."""
+        ask = live.ask
+        live.pool = pool
+        live.timeouts = ask.tier.timeouts.narrowed(ask.policy.pools[pool.spec.name].timeouts)
+        if not pool.room.holds(ask.tier):
+            replica = pool.pick(ask.tier, None, self._random.random())
+            if replica is not None:
+                self._dispatch(live, replica, out, now)
+                return
+        self._wait(live, pool, out, now)
 
     def _wait(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
         decision = decide(live, pool)
@@ -297,7 +313,7 @@ class Controller:
             context = pool.context_tokens
             if context is not None and live.ask.max_tokens is None:
                 # A default of ours must not make the engine refuse a prompt that it would have served.
-                live.max_tokens = max(1, min(live.max_tokens, context - live.prompt_tokens))
+                live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
         self._arm(live)
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens))
 
@@ -332,7 +348,7 @@ class Controller:
             return False
         pool = failed.replica.pool
         replica = pool.pick(live.ask.tier, failed.replica, self._random.random())
-        if replica is None or not self._retries.withdraw():
+        if replica is None or not self._retries.withdraw(live.ask.tier.retry.budget):
             return False
         self._dispatch(live, replica, out, now)
         return True
@@ -387,10 +403,12 @@ class Controller:
         del self._live[live.ask.id]
         self._alarms.clear(live.ask.id)
         if live.use is not None:
-            served = live.dispatched_at is not None
-            used = live.prompt_tokens + live.output_tokens if served else 0
-            live.use.settle(live.reserved_tokens, used, served, now)
+            # What an engine rejected it has not read.
+            worked = live.reached and live.outcome is not Outcome.INVALID
+            used = live.prompt_tokens + live.output_tokens if worked else 0
+            live.use.settle(live.reserved_tokens, used, live.reached, now)
         out.append(Ended(live.record()))
+        live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 
     def _count_tokens(self, live: Live, attempt: Attempt, finish: Finish) -> None:
         """Take the engine's own counts where it gave them, what was seen to pass where not."""
@@ -433,8 +451,8 @@ class Controller:
         """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
         wait_s = (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
-        return self._jittered(min(MAX_RETRY_AFTER_S, wait_s))
+        return self._jittered(wait_s)
 
     def _jittered(self, wait_s: float) -> float:
         """Spread over half to one and a half times, lest a crowd that was sent away return at once."""
-        return wait_s * (0.5 + self._random.random())
+        return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

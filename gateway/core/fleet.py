@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gateway.core.model import End, Sample
 from gateway.core.pools import PoolNow, Replica
@@ -20,16 +21,19 @@ class Fleet:
         self._pools: dict[str, PoolNow] = {}
         self.configure(policy)
 
-    def configure(self, policy: Policy) -> None:
-        """Take on the pools of a policy. One that is gone lives on in the requests that it still serves."""
+    def configure(self, policy: Policy) -> list[PoolNow]:
+        """Take on the pools of a policy. Those that are gone end what they serve; they are what is returned."""
         old, self._pools = self._pools, {}
         for name, spec in policy.pools.items():
-            pool = old.get(name)
+            pool = old.pop(name, None)
             if pool is None:
                 pool = PoolNow(spec)
             else:
                 pool.configure(spec)
             self._pools[name] = pool
+        for gone in old.values():
+            gone.configure(replace(gone.spec, replicas=()))
+        return list(old.values())
 
     def __iter__(self) -> Iterator[PoolNow]:
         return iter(self._pools.values())

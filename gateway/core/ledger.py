@@ -44,7 +44,9 @@ class Live:
         "outcome",
         "output_tokens",
         "pool",
+        "prompt_likely",
         "prompt_tokens",
+        "reached",
         "replica",
         "reserved_tokens",
         "timeouts",
@@ -63,12 +65,16 @@ class Live:
         """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
         self.use: TenantUse | None = None
         self.prompt_tokens = 0
+        """At most, until an engine has counted."""
+        self.prompt_likely = 0
         self.max_tokens = 0
         self.reserved_tokens = 0
         self.output_tokens = 0
         self.tokens_exact = False
         self.open: list[Attempt] = []
         self.attempts = 0
+        self.reached = False
+        """Whether any attempt was sent to an engine."""
         self.waiting = False
         self.committed: Attempt | None = None
         self.dispatched_at: float | None = None

@@ -17,41 +17,43 @@ Left = tuple[Rate | None, Rate | None]
 
 
 class TokenBucket:
-    """A bucket of `per_min` tokens that refills evenly; the whole minute is the burst. It may be overdrawn."""
+    """A bucket that refills evenly by `per_min`; the whole minute is the burst, at least one. It may be overdrawn."""
 
-    __slots__ = ("_at", "_level", "per_min")
+    __slots__ = ("_at", "_level", "burst", "per_min")
 
     def __init__(self, per_min: float, now: float) -> None:
         self.per_min = per_min
-        self._level = per_min
+        self.burst = max(1.0, per_min)
+        self._level = self.burst
         self._at = now
 
     def level(self, now: float) -> float:
         """Tokens there are at `now`; below zero after an overdraft."""
-        return min(self.per_min, self._level + (now - self._at) * self.per_min / 60.0)
+        return min(self.burst, self._level + (now - self._at) * self.per_min / 60.0)
 
     def wait_s(self, amount: float, now: float) -> float:
         """Seconds until `amount` can be taken; 0 if it can now, inf if it never fits the bucket."""
         missing = amount - self.level(now)
         if missing <= 0:
             return 0.0
-        return missing * 60.0 / self.per_min if amount <= self.per_min else math.inf
+        return missing * 60.0 / self.per_min if amount <= self.burst else math.inf
 
     def take(self, amount: float, now: float) -> None:
         """Take `amount`, or give back what is negative."""
-        self._level = min(self.per_min, self.level(now) - amount)
+        self._level = min(self.burst, self.level(now) - amount)
         self._at = now
 
     def left(self, now: float) -> Rate:
         """What there is, as told to clients."""
         level = self.level(now)
-        return self.per_min, level if level > 0.0 else 0.0, (self.per_min - level) * 60.0 / self.per_min
+        return self.burst, level if level > 0.0 else 0.0, (self.burst - level) * 60.0 / self.per_min
 
     def resize(self, per_min: float, now: float) -> None:
         """Change the rate; what has been used stays used."""
-        used = self.per_min - self.level(now)
+        used = self.burst - self.level(now)
         self.per_min = per_min
-        self._level = per_min - used
+        self.burst = max(1.0, per_min)
+        self._level = self.burst - used
         self._at = now
 
 
@@ -66,26 +68,25 @@ class Exceeded:
 class TenantUse:
     """The running use of one tenant in one tier. A lease is held from `take` to `settle`."""
 
-    __slots__ = ("in_flight", "limits", "requests", "tenant", "tier", "tokens")
+    __slots__ = ("concurrency", "in_flight", "requests", "tenant", "tier", "tokens")
 
     def __init__(self, tenant: str, tier: str) -> None:
         self.tenant = tenant
         self.tier = tier
-        self.limits = Limits()
+        self.concurrency: int | None = None
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
         self.in_flight = 0
 
     def configure(self, limits: Limits, share: float, now: float) -> None:
         """Take on `limits`, of which this process may use `share` (0-1]; use so far is kept."""
-        self.limits = limits
+        self.concurrency = None if limits.concurrency is None else max(1, int(limits.concurrency * share))
         self.requests = _bucket(self.requests, limits.requests_per_min, share, now)
         self.tokens = _bucket(self.tokens, limits.tokens_per_min, share, now)
 
     def check(self, tokens: int, now: float) -> Exceeded | None:
         """Whether one more request of `tokens` (prompt and output reserved) would pass a limit."""
-        limits = self.limits
-        if limits.concurrency is not None and self.in_flight >= limits.concurrency:
+        if self.concurrency is not None and self.in_flight >= self.concurrency:
             return Exceeded(Why.LIMIT_CONCURRENCY, 1.0)
         if self.requests is not None and (wait_s := self.requests.wait_s(1, now)):
             return Exceeded(Why.LIMIT_REQUESTS, wait_s)
@@ -101,12 +102,12 @@ class TenantUse:
         if self.tokens is not None:
             self.tokens.take(tokens, now)
 
-    def settle(self, reserved: int, used: int, served: bool, now: float) -> None:
-        """End a lease: give back what was reserved and not used; a request we refused costs nothing."""
+    def settle(self, reserved: int, used: int, reached: bool, now: float) -> None:
+        """End a lease: give back what was reserved and not used; what never reached an engine costs nothing."""
         self.in_flight -= 1
         if self.tokens is not None and reserved != used:
             self.tokens.take(used - reserved, now)
-        if self.requests is not None and not served:
+        if self.requests is not None and not reached:
             self.requests.take(-1, now)
 
     def left(self, now: float) -> Left:
@@ -130,7 +131,7 @@ class TenantUse:
             tokens_limit=tokens_limit,
             tokens_left=tokens_left,
             tokens_reset_s=tokens_reset_s,
-            concurrency_limit=self.limits.concurrency,
+            concurrency_limit=self.concurrency,
             in_flight=self.in_flight,
         )
 

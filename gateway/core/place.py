@@ -39,9 +39,10 @@ def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | 
             has = "has" if low == high else "has at least"
             detail = f"the prompt {has} {low} tokens; the longest prompt this model serves is {limit} tokens"
             return Impossible(Outcome.INVALID, Why.CONTEXT_LENGTH, detail)
-        fitting = (longest,)
+        fitting = tuple(p for p in route if p.max_prompt_tokens == limit)
     for spec in fitting:
         pool = fleet.pool(spec.name)
         if pool is not None and pool.alive:
             return pool
-    return Impossible(Outcome.REFUSED, Why.NO_REPLICAS, retry_after_s=fleet.cools_in_s(fitting[0].name, now))
+    cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
+    return Impossible(Outcome.REFUSED, Why.NO_REPLICAS, retry_after_s=cools_in_s)

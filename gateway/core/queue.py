@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
+from itertools import chain
 
 from gateway.core.ledger import Live
 from gateway.core.rules import AdmissionMode, Tier
@@ -26,6 +28,10 @@ class WaitingRoom:
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[Live]:
+        """All who wait, in the order in which they would be served."""
+        return iter(sorted(chain.from_iterable(self._bands.values()), key=_turn))
 
     def push(self, live: Live) -> None:
         """Let `live` wait."""

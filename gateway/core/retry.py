@@ -23,9 +23,9 @@ class RetryBudget:
         """A request was dispatched for the first time."""
         self._tokens = min(BURST, self._tokens + share)
 
-    def withdraw(self) -> bool:
-        """Take what one retry costs; False if there is not enough."""
-        if self._tokens < 1.0:
+    def withdraw(self, share: float) -> bool:
+        """Take what one retry costs; False if there is not enough, or `share` says that there shall be none."""
+        if share <= 0.0 or self._tokens < 1.0:
             return False
         self._tokens -= 1.0
         return True

@@ -1,0 +1,214 @@
+"""The breaker of a replica: what opens it, what does not, and how it closes."""
+
+import pytest
+
+from gateway.core.health import Breaker
+from gateway.core.model import End, Outcome, Sample, Why
+from gateway.core.rules import Health
+from gateway.core.snapshot import ReplicaState
+
+from .made import policy, pool
+from .playbook import Story, commit, dispatch, ended, play, refuse
+
+TWO = policy(pool("p", "r1", "r2", slots=4))
+HEALTH = Health(failures=3, open_s=5.0)
+FAULTS = (End.FAILED, End.UNREACHABLE, End.CONNECT_TIMEOUT, End.RESET, End.TRUNCATED)
+NEUTRAL = (End.REJECTED, End.BUSY, End.CANCELLED)
+
+
+def breaker(state: ReplicaState) -> Breaker:
+    made = Breaker()
+    if state is not ReplicaState.UP:
+        for _ in range(HEALTH.failures):
+            made.ended(End.FAILED, HEALTH, 0.0)
+    if state is ReplicaState.PROBING:
+        made.cooled(HEALTH, HEALTH.open_s)
+    assert made.state is state
+    return made
+
+
+def one_by_one(story: Story, ends: tuple[End, ...]) -> Story:
+    """Requests to the only replica, each ending so."""
+    for number, end in enumerate(ends):
+        name = f"a{number}"
+        story.arrives(name).sent(name).finishes(name, end)
+    return story.whatever()
+
+
+# ---- the table
+
+
+@pytest.mark.parametrize("end", FAULTS)
+def test_failures_in_a_row_open_it(end: End) -> None:
+    made = breaker(ReplicaState.UP)
+    for _ in range(HEALTH.failures - 1):
+        made.ended(end, HEALTH, 0.0)
+        assert made.state is ReplicaState.UP
+    made.ended(end, HEALTH, 0.0)
+    assert made.state is ReplicaState.DOWN
+
+
+@pytest.mark.parametrize("state", list(ReplicaState))
+@pytest.mark.parametrize("end", NEUTRAL)
+def test_what_says_nothing_of_health_moves_nothing(end: End, state: ReplicaState) -> None:
+    made = breaker(state)
+    failures = made.failures
+    for _ in range(1000):
+        made.ended(end, HEALTH, 10.0)
+    assert (made.state, made.failures) == (state, failures)
+
+
+def test_every_end_is_judged() -> None:
+    for end in End:
+        Breaker().ended(end, HEALTH, 0.0)
+    assert {*FAULTS, *NEUTRAL, End.COMPLETE} == set(End)
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "then"),
+    [
+        (ReplicaState.UP, "success", ReplicaState.UP),
+        (ReplicaState.UP, "failure", ReplicaState.UP),
+        (ReplicaState.UP, "healthy", ReplicaState.UP),
+        (ReplicaState.DOWN, "success", ReplicaState.DOWN),
+        (ReplicaState.DOWN, "failure", ReplicaState.DOWN),
+        (ReplicaState.DOWN, "healthy", ReplicaState.PROBING),
+        (ReplicaState.DOWN, "cooled", ReplicaState.PROBING),
+        (ReplicaState.PROBING, "success", ReplicaState.UP),
+        (ReplicaState.PROBING, "failure", ReplicaState.DOWN),
+        (ReplicaState.PROBING, "healthy", ReplicaState.PROBING),
+        (ReplicaState.PROBING, "cooled", ReplicaState.PROBING),
+    ],
+)
+def test_one_event_in_each_state(state: ReplicaState, event: str, then: ReplicaState) -> None:
+    made = breaker(state)
+    if event == "cooled":
+        made.cooled(HEALTH, 5.0)
+    elif event == "healthy":
+        made.checked(True, HEALTH, 1.0)
+    else:
+        made.ended(End.COMPLETE if event == "success" else End.FAILED, HEALTH, 1.0)
+    assert made.state is then
+
+
+def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
+    for forgive in (lambda b: b.ended(End.COMPLETE, HEALTH, 0.0), lambda b: b.checked(True, HEALTH, 0.0)):
+        made = breaker(ReplicaState.UP)
+        for _ in range(10):
+            made.ended(End.FAILED, HEALTH, 0.0)
+            made.checked(False, HEALTH, 0.0)
+            forgive(made)
+        assert made.state is ReplicaState.UP
+
+
+def test_failures_of_checks_and_of_requests_count_together() -> None:
+    made = breaker(ReplicaState.UP)
+    made.checked(False, HEALTH, 0.0)
+    made.ended(End.UNREACHABLE, HEALTH, 0.0)
+    made.checked(False, HEALTH, 0.0)
+    assert made.state is ReplicaState.DOWN
+
+
+def test_it_stays_open_for_its_time_and_longer_after_each_failed_probe() -> None:
+    made = breaker(ReplicaState.DOWN)
+    assert made.cools_in_s(HEALTH, 2.0) == 3.0
+    made.cooled(HEALTH, 4.999)
+    assert made.state is ReplicaState.DOWN
+    made.cooled(HEALTH, 5.0)
+    assert made.state is ReplicaState.PROBING
+    assert made.cools_in_s(HEALTH, 5.0) == 0.0
+    made.ended(End.FAILED, HEALTH, 7.0)
+    made.ended(End.FAILED, HEALTH, 9.0)
+    made.cooled(HEALTH, 11.999)
+    assert made.state is ReplicaState.DOWN
+    made.cooled(HEALTH, 12.0)
+    assert made.state is ReplicaState.PROBING
+
+
+# ---- in the controller
+
+
+def test_a_replica_that_is_down_gets_nothing() -> None:
+    story = play(TWO).fails("r1")
+    for name in ("a", "b", "c", "d"):
+        story.arrives(name).expect(dispatch("r2"))
+    story.arrives("e").expect()
+    assert story.replica("r1").state is ReplicaState.DOWN
+
+
+def test_failing_requests_open_it_without_any_check() -> None:
+    story = one_by_one(play(policy(pool("p", "r1"))), (End.FAILED,) * 3)
+    assert story.replica("r1").state is ReplicaState.DOWN
+    story.arrives("b").expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED))
+
+
+def test_a_thousand_client_errors_leave_it_closed() -> None:
+    story = one_by_one(play(policy(pool("p", "r1"))), (End.REJECTED, End.BUSY) * 500)
+    assert story.replica("r1").state is ReplicaState.UP
+
+
+def test_after_its_time_it_is_tried_with_one_request_at_a_time() -> None:
+    story = play(policy(pool("p", "r1", slots=4))).fails("r1").expect_alarm(5.0)
+    story.at(4.999).arrives("a").expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED))
+    story.at(5.0).arrives("b").expect(dispatch("r1"))
+    assert story.replica("r1").state is ReplicaState.PROBING
+    story.arrives("c").arrives("d").expect()
+    story.finishes("b", End.BUSY).expect(refuse(Why.UPSTREAM_BUSY), ended(Outcome.ERROR), dispatch("r1", of="c"))
+    story.finishes("c").expect(commit(), ended(Outcome.OK), dispatch("r1", of="d"))
+    assert story.replica("r1").state is ReplicaState.UP
+    story.arrives("e").expect(dispatch("r1"))
+
+
+def test_a_probe_that_succeeds_lets_all_who_wait_in() -> None:
+    story = play(policy(pool("p", "r1", slots=2))).fails("r1").at(5.0).arrives("a").arrives("b").arrives("c")
+    story.expect(dispatch("r1", of="a"))
+    story.finishes("a").expect(commit(), ended(Outcome.OK), dispatch("r1", of="b"), dispatch("r1", of="c"))
+
+
+def test_a_probe_that_fails_closes_the_door_for_another_while() -> None:
+    story = play(policy(pool("p", "r1"))).fails("r1").at(6.0).arrives("a").arrives("b").whatever()
+    story.at(7.0).finishes("a", End.FAILED).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR))
+    assert story.replica("r1").state is ReplicaState.DOWN
+    story.at(11.999).expect()
+    story.at(12.0).expect(dispatch("r1", of="b"))
+
+
+def test_a_passing_check_lets_those_who_wait_try_it_at_once() -> None:
+    story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").fails("r1").whatever()
+    story.finishes("a", End.RESET).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR))
+    story.recovers("r1").expect(dispatch("r1", of="b"))
+
+
+def test_requests_that_were_sent_before_it_opened_end_as_they_end() -> None:
+    story = play(policy(pool("p", "r1", slots=2))).arrives("a").arrives("b").sent("a").sent("b").fails("r1").whatever()
+    story.finishes("a").expect(commit(), ended(Outcome.OK))
+    assert story.replica("r1").state is ReplicaState.DOWN
+    story.recovers("r1").arrives("c").expect()
+    story.finishes("b").expect(commit(), ended(Outcome.OK), dispatch("r1", of="c"))
+    assert story.replica("r1").state is ReplicaState.UP
+
+
+def test_each_breaker_is_tried_in_its_own_time() -> None:
+    story = play(policy(pool("p", "r1", "r2"))).fails("r1").at(3.0).fails("r2")
+    story.expect_alarm(5.0)
+    story.at(5.0).expect_alarm(8.0)
+    assert [story.replica(r).state for r in ("r1", "r2")] == [ReplicaState.PROBING, ReplicaState.DOWN]
+    story.at(8.0)
+    assert story.replica("r2").state is ReplicaState.PROBING
+    assert story.controller.wake_at() == float("inf")
+
+
+def test_a_scrape_alone_says_nothing_of_health() -> None:
+    story = play(TWO).fails("r1").observes("r1", Sample(waiting=0, running=1))
+    assert story.replica("r1").state is ReplicaState.DOWN
+    assert story.replica("r1").sample == Sample(waiting=0, running=1)
+    assert story.after(2.5).replica("r1").sample_age_s == 2.5
+
+
+def test_a_check_does_not_wipe_out_the_last_scrape() -> None:
+    story = play(TWO).observes("r1", Sample(waiting=3)).recovers("r1")
+    assert story.replica("r1").sample == Sample(waiting=3)
+
+
+def test_a_replica_nobody_knows_is_ignored() -> None:
+    play(TWO).fails("r9").expect()

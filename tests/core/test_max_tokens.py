@@ -1,0 +1,59 @@
+"""The cap on output that goes with a request to its replica."""
+
+import pytest
+
+from gateway.core.model import End, Sample
+from gateway.core.rules import Caps, Policy
+
+from .made import policy, pool, tier
+from .playbook import dispatch, play
+
+
+def capped(default: int, limit: int) -> Policy:
+    caps = Caps(max_tokens_default=default, max_tokens_limit=limit)
+    return policy(pool("p", "r1", "r2", slots=8), tier("std", caps=caps))
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(None, 200), (1, 1), (300, 300), (301, 300), (10**9, 300)])
+def test_a_default_where_nothing_was_asked_and_a_ceiling_on_what_was(asked: int | None, granted: int) -> None:
+    play(capped(200, 300)).arrives("a", max_tokens=asked).expect(dispatch("r1", max_tokens=granted))
+
+
+def test_the_ceiling_holds_for_the_default_too() -> None:
+    play(capped(500, 300)).arrives("a", max_tokens=None).expect(dispatch("r1", max_tokens=300))
+
+
+@pytest.mark.parametrize(("prompt", "granted"), [(1000, 200), (1900, 100), (1999, 1), (2000, 1), (5000, 1)])
+def test_a_default_is_cut_to_what_the_context_leaves(prompt: int, granted: int) -> None:
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
+    story.arrives("a", prompt=prompt, max_tokens=None).expect(dispatch("r1", max_tokens=granted))
+
+
+def test_what_was_asked_is_not_cut_since_the_engine_shall_say_that_it_is_too_much() -> None:
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
+    story.arrives("a", prompt=1900, max_tokens=150).expect(dispatch("r1", max_tokens=150))
+
+
+def test_the_shortest_context_of_the_pool_counts() -> None:
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
+    story.observes("r2", Sample(context_tokens=1950))
+    story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=50))
+
+
+def test_a_context_that_changes_counts_from_then_on() -> None:
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000)).observes("r1", Sample(waiting=1))
+    story.observes("r1", Sample(context_tokens=1950))
+    story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=50))
+
+
+def test_an_estimated_prompt_cuts_by_what_it_most_likely_is() -> None:
+    # 6,000 bytes are 720 to 2,416 tokens: by the most there would be no room left, and an answer of one token.
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
+    story.arrives("a", prompt=None, prompt_bytes=6000, max_tokens=None).expect(dispatch("r1", max_tokens=200))
+    story.arrives("b", prompt=None, prompt_bytes=7000, max_tokens=None).expect(dispatch("r2", max_tokens=172))
+
+
+def test_a_second_attempt_has_the_cap_of_the_first() -> None:
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
+    story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=100))
+    story.finishes("a", End.UNREACHABLE).expect(dispatch("r2", max_tokens=100))

@@ -1,0 +1,150 @@
+"""Which pool serves a request: by the length of its prompt, the order in the policy, and what is up."""
+
+import pytest
+
+from gateway.core.model import Outcome, Why
+from gateway.core.rules import Health, Model
+
+from .made import policy, pool, tier
+from .playbook import Story, dispatch, ended, play, refuse
+
+SHORT = pool("short", "s1", slots=8, max_prompt_tokens=1000)
+LONG = pool("long", "l1", slots=8, max_prompt_tokens=8000)
+RULES = policy(SHORT, LONG)
+
+
+# ---- by length
+
+
+@pytest.mark.parametrize(("prompt", "replica"), [(1, "s1"), (1000, "s1"), (1001, "l1"), (8000, "l1")])
+def test_a_prompt_goes_to_the_first_pool_that_takes_its_length(prompt: int, replica: str) -> None:
+    play(RULES).arrives("a", prompt=prompt).expect(dispatch(replica))
+
+
+def test_a_pool_without_a_bound_takes_any_prompt() -> None:
+    rules = policy(SHORT, pool("any", "x1"))
+    play(rules).arrives("a", prompt=10**6).expect(dispatch("x1"))
+
+
+def test_an_estimated_prompt_is_placed_by_what_it_may_be_at_most() -> None:
+    # Nothing is learned yet: at most .40 tokens per byte and 16 of the template.
+    story = play(RULES)
+    story.arrives("a", prompt=None, prompt_bytes=2450).expect(dispatch("s1"))
+    story.arrives("b", prompt=None, prompt_bytes=2470).expect(dispatch("l1"))
+
+
+def test_a_prompt_that_is_too_long_for_every_pool_is_refused_at_once() -> None:
+    story = play(RULES).arrives("a", prompt=8001)
+    story.expect(
+        refuse(Why.CONTEXT_LENGTH, retry_after_s=None),
+        ended(Outcome.INVALID, why=Why.CONTEXT_LENGTH, pool=None, attempts=0),
+    )
+
+
+def test_the_refusal_says_how_long_the_prompt_is_and_may_be() -> None:
+    exact = "the prompt has 9000 tokens; the longest prompt this model serves is 8000 tokens"
+    play(RULES).arrives("a", prompt=9000).expect(refuse(Why.CONTEXT_LENGTH, detail=exact), ended(Outcome.INVALID))
+    estimate = "the prompt has at least 12000 tokens; the longest prompt this model serves is 8000 tokens"
+    play(RULES).arrives("a", prompt=None, prompt_bytes=100_000).expect(
+        refuse(Why.CONTEXT_LENGTH, detail=estimate), ended(Outcome.INVALID)
+    )
+
+
+def test_a_prompt_that_may_fit_after_all_is_left_to_the_longest_pool() -> None:
+    # Between 3,600 and 12,016 tokens, in pools of at most 8,000: the engine will count.
+    play(RULES).arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("l1"))
+
+
+def test_what_was_learned_of_a_model_moves_the_bound() -> None:
+    story = play(RULES)
+    for number in range(3000):
+        name = f"a{number}"
+        story.arrives(name, prompt=None, prompt_bytes=3000).finishes(name, prompt_tokens=750).whatever()
+    story.arrives("b", prompt=None, prompt_bytes=3000).expect(dispatch("s1"))
+
+
+# ---- by model and tier
+
+
+def test_pools_are_tried_in_the_order_of_the_model() -> None:
+    models = (Model("m", ("short", "long")), Model("backwards", ("long", "short")))
+    story = play(policy(SHORT, LONG, models=models))
+    story.arrives("a", model="m").expect(dispatch("s1"))
+    story.arrives("b", model="backwards").expect(dispatch("l1"))
+
+
+def test_a_tier_may_be_bound_to_its_own_pools() -> None:
+    rules = policy(SHORT, LONG, tier("std"), tier("bound", pools=("long",)))
+    play(rules).arrives("a", tier="bound").expect(dispatch("l1"))
+
+
+def test_a_tier_that_shares_no_pool_with_the_model_may_not_use_it() -> None:
+    rules = policy(SHORT, LONG, tier("bound", pools=("short",)), models=(Model("m", ("long",)),))
+    play(rules).arrives("a").expect(
+        refuse(Why.FORBIDDEN_MODEL, detail="tier bound may not use model m"),
+        ended(Outcome.INVALID, why=Why.FORBIDDEN_MODEL),
+    )
+
+
+# ---- by what is up
+
+
+def test_the_next_pool_serves_while_the_first_is_down() -> None:
+    story = play(RULES).fails("s1").arrives("a").expect(dispatch("l1"))
+    story.recovers("s1").arrives("b").expect(dispatch("s1"))
+
+
+def test_a_busy_pool_is_no_reason_to_go_to_the_next() -> None:
+    rules = policy(pool("short", "s1", max_prompt_tokens=1000), LONG)
+    play(rules).arrives("a").whatever().arrives("b").expect()
+
+
+def test_a_long_prompt_does_not_fail_over_to_a_short_pool() -> None:
+    play(RULES, 0.5).fails("l1").arrives("a", prompt=5000).expect(
+        refuse(Why.NO_REPLICAS, retry_after_s=5.0), ended(Outcome.REFUSED, why=Why.NO_REPLICAS)
+    )
+
+
+def all_down(*chances: float) -> Story:
+    rules = policy(
+        pool("short", "s1", "s2", max_prompt_tokens=1000, health=Health(failures=1, open_s=20.0)),
+        pool("long", "l1", health=Health(failures=1, open_s=6.0)),
+    )
+    story = play(rules, *chances).fails("s1", times=1).at(4.0)
+    return story.fails("s2", times=1).fails("l1", times=1)
+
+
+def test_with_everything_down_a_request_is_told_when_the_first_replica_is_tried_again() -> None:
+    story = all_down(0.5).arrives("a")
+    assert story.retry_after_s() == pytest.approx(6.0)
+    story.expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED, why=Why.NO_REPLICAS, replica=None))
+
+
+def test_that_time_is_spread_and_at_least_a_second() -> None:
+    assert all_down(0.0).arrives("a").retry_after_s() == pytest.approx(3.0)
+    story = all_down(0.5).at(9.9).arrives("a")
+    assert story.retry_after_s() == pytest.approx(1.0)
+
+
+def test_that_time_is_not_much_longer_than_a_minute() -> None:
+    story = play(policy(pool("p", "r1", health=Health(failures=1, open_s=3600.0))), 0.5).fails("r1", times=1)
+    assert story.arrives("a").retry_after_s() == pytest.approx(60.0)
+
+
+def test_a_pool_without_replicas_is_down() -> None:
+    play(policy(pool("p")), 0.5).arrives("a").expect(refuse(Why.NO_REPLICAS, retry_after_s=1.0), ended(Outcome.REFUSED))
+
+
+def test_of_several_longest_pools_the_one_that_is_up_gets_what_fits_nowhere_for_sure() -> None:
+    twin = pool("twin", "t1", max_prompt_tokens=8000)
+    story = play(policy(SHORT, LONG, twin)).fails("l1")
+    story.arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("t1"))
+
+
+def test_alive_says_whether_anything_could_be_served() -> None:
+    story = play(RULES).fails("s1")
+    assert story.controller.alive()
+    story.fails("l1")
+    assert not story.controller.alive()
+    story.recovers("l1")
+    assert story.controller.alive()

@@ -1,0 +1,151 @@
+"""A new policy while requests are under way."""
+
+from dataclasses import replace
+
+from gateway.core.model import End, Outcome, Why
+from gateway.core.rules import Caps, Objective, Policy, ReplicaSpec, Slo, Timeouts
+from gateway.core.snapshot import ReplicaState
+
+from .made import NEVER_TOO_LATE, policy, pool, tier
+from .playbook import commit, dispatch, ended, play, refuse
+
+ONE = policy(pool("p", "r1"))
+
+
+def patient(queue_s: float, **more: object) -> Policy:
+    timeouts = Timeouts(queue_s, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+    return policy(pool("p", "r1"), tier("std", timeouts=timeouts, **more))
+
+
+# ---- requests keep the policy they arrived under
+
+
+def test_those_who_wait_keep_their_deadlines() -> None:
+    story = play(patient(10.0)).arrives("running").arrives("old").configured(patient(2.0)).arrives("new").whatever()
+    story.at(2.0).expect(refuse(Why.QUEUE_TIMEOUT, of="new"), ended(Outcome.TIMEOUT, of="new"))
+    story.at(10.0).expect(refuse(Why.QUEUE_TIMEOUT, of="old"), ended(Outcome.TIMEOUT, of="old"))
+
+
+def test_those_who_run_keep_the_timeouts_of_their_pool() -> None:
+    hasty = policy(pool("p", "r1", timeouts=Timeouts(1.0, 1.0, 1.0, 1.0)))
+    story = play(ONE).arrives("a").configured(hasty).sent("a").expect(dispatch("r1"))
+    story.at(60.0).expect()
+
+
+def test_those_who_run_are_judged_by_their_own_objectives() -> None:
+    strict = policy(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, 0.1),))))
+    story = play(ONE).arrives("a").configured(strict).sent("a").at(5.0).first_token("a").finishes("a")
+    assert story.records["a"].good
+    story.arrives("b").sent("b").after(5.0).first_token("b").finishes("b")
+    assert not story.records["b"].good
+
+
+def test_those_who_wait_keep_their_caps() -> None:
+    story = play(patient(10.0, caps=Caps(max_tokens_limit=50))).arrives("running").arrives("old").whatever()
+    story.configured(patient(10.0, caps=Caps(max_tokens_limit=10)))
+    story.finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="old", max_tokens=50))
+
+
+# ---- replicas
+
+
+def test_what_is_known_of_a_replica_stays() -> None:
+    story = play(policy(pool("p", "r1", "r2"))).fails("r1").arrives("a").whatever()
+    story.configured(policy(pool("p", "r2", "r1", slots=2)))
+    assert story.replica("r1").state is ReplicaState.DOWN
+    assert story.replica("r2").in_flight == 1
+    story.arrives("b").expect(dispatch("r2"))
+    story.arrives("c").expect()
+
+
+def test_a_new_replica_serves_those_who_wait() -> None:
+    story = play(ONE).arrives("a").arrives("b").whatever()
+    story.configured(policy(pool("p", "r1", "r2"))).expect(dispatch("r2", of="b"))
+
+
+def test_more_slots_serve_those_who_wait() -> None:
+    story = play(ONE).arrives("a").arrives("b").arrives("c").whatever()
+    story.configured(policy(pool("p", "r1", slots=3))).expect(dispatch("r1", of="b"), dispatch("r1", of="c"))
+
+
+def test_fewer_slots_take_nothing_from_those_who_run() -> None:
+    story = play(policy(pool("p", "r1", slots=3))).arrives("a").arrives("b").arrives("c").whatever()
+    story.configured(ONE).expect()
+    story.arrives("d").finishes("a").expect(commit(of="a"), ended(Outcome.OK, of="a"))
+    story.finishes("b").expect(commit(), ended(Outcome.OK))
+    story.finishes("c").expect(commit(), ended(Outcome.OK), dispatch("r1", of="d"))
+
+
+def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has() -> None:
+    story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c").whatever()
+    story.configured(policy(pool("p", "r2"))).expect()
+    story.sent("a").first_token("a").finishes("a").expect(commit(), ended(Outcome.OK, replica="r1"))
+    story.arrives("d").expect()
+    story.finishes("b").expect(commit(), ended(Outcome.OK), dispatch("r2", of="c"))
+    assert story.pool("p").in_flight == 1
+
+
+def test_what_a_removed_replica_fails_is_tried_at_those_that_stayed() -> None:
+    story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").expect(dispatch("r1"))
+    story.configured(policy(pool("p", "r2", slots=2)))
+    story.finishes("a", End.UNREACHABLE).expect(dispatch("r2"))
+
+
+def test_a_replica_at_another_address_is_another_replica() -> None:
+    elsewhere = (ReplicaSpec("r1", "http://elsewhere:8000"),)
+    story = play(ONE).arrives("a").fails("r1").configured(policy(replace(pool("p"), replicas=elsewhere)))
+    assert story.replica("r1").state is ReplicaState.UP
+    story.arrives("b").expect(dispatch("r1", of="a"), dispatch("r1", of="b"))
+    story.finishes("a", End.RESET).whatever()
+    assert (story.replica("r1").failures, story.replica("r1").in_flight, story.pool("p").in_flight) == (0, 1, 1)
+
+
+# ---- pools
+
+
+def test_a_removed_pool_ends_what_it_serves() -> None:
+    story = play(policy(pool("p", "r1"), pool("q", "q1"))).arrives("a").sent("a").first_token("a").whatever()
+    story.configured(policy(pool("q", "q1"))).expect()
+    story.finishes("a").expect(ended(Outcome.OK, pool="p", replica="r1"))
+
+
+def test_those_who_wait_for_a_removed_pool_go_where_else_their_model_is_served() -> None:
+    story = play(policy(pool("p", "r1"), pool("q", "q1"))).arrives("a").arrives("b").arrives("c").whatever()
+    story.configured(policy(pool("q", "q1"))).expect(dispatch("q1", of="b"))
+    assert story.pool("q").queued == 1
+    story.finishes("b").expect(commit(), ended(Outcome.OK, pool="q"), dispatch("q1", of="c"))
+
+
+def test_those_who_move_do_so_by_priority_and_time_of_arrival() -> None:
+    tiers = (tier("free", 1), tier("premium", 0))
+    story = play(policy(pool("p", "r1"), pool("q", "q1"), *tiers)).arrives("a").whatever()
+    story.arrives("f1", tier="free").after(1).arrives("p1", tier="premium").arrives("p2", tier="premium").expect()
+    story.configured(policy(pool("q", "q1"), *tiers)).expect(dispatch("q1", of="p1"))
+    story.finishes("p1").expect(commit(), ended(Outcome.OK), dispatch("q1", of="p2"))
+    story.finishes("p2").expect(commit(), ended(Outcome.OK), dispatch("q1", of="f1"))
+
+
+def test_those_for_whom_nothing_is_left_are_told_so() -> None:
+    story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever()
+    story.configured(policy(pool("q", "q1"))).expect(
+        refuse(Why.NO_REPLICAS, of="b"), ended(Outcome.REFUSED, of="b", why=Why.NO_REPLICAS)
+    )
+    story.finishes("a").expect(commit(), ended(Outcome.OK))
+
+
+def test_nothing_is_sent_to_a_removed_pool_again() -> None:
+    story = play(policy(pool("p", "r1", "r2"))).arrives("a").configured(policy(pool("q", "q1"))).whatever()
+    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+
+
+def test_what_was_learned_of_prompts_stays() -> None:
+    story = play(ONE).arrives("a", prompt=None, prompt_bytes=400).sent("a").finishes("a", prompt_tokens=300)
+    before = story.controller.prompts.estimate("m", 400)
+    story.configured(policy(pool("p", "r1")))
+    assert story.controller.prompts.estimate("m", 400) == before
+
+
+def test_a_reload_is_seen() -> None:
+    story = play(ONE).configured(policy(pool("q", "q1"), generation=7))
+    snapshot = story.controller.snapshot(0.0)
+    assert (snapshot.generation, [p.name for p in snapshot.pools]) == (7, ["q"])

@@ -1,0 +1,88 @@
+"""Trying again: only what never reached an engine, once, elsewhere, within the budget, unseen."""
+
+import pytest
+
+from gateway.core.model import End, Outcome, Why
+from gateway.core.retry import BURST, RETRYABLE, RetryBudget
+from gateway.core.rules import Retry
+
+from .made import policy, pool, tier
+from .playbook import cancel, dispatch, ended, play, refuse
+
+RULES = policy(pool("p", "r1", "r2", "r3", slots=4))
+
+
+@pytest.mark.parametrize("end", RETRYABLE)
+def test_what_never_reached_the_engine_is_sent_elsewhere(end: End) -> None:
+    story = play(RULES).arrives("a").expect(dispatch("r1"))
+    story.finishes("a", end).expect(dispatch("r2"))
+    story.served("a").whatever()
+    assert (story.records["a"].outcome, story.records["a"].replica) == (Outcome.OK, "r2")
+    assert (story.records["a"].attempts, story.records["a"].queue_s) == (2, 0.0)
+
+
+@pytest.mark.parametrize("end", [e for e in End if e not in (*RETRYABLE, End.COMPLETE, End.CANCELLED)])
+def test_what_may_have_reached_it_is_not(end: End) -> None:
+    story = play(RULES).arrives("a").sent("a").whatever().finishes("a", end).whatever()
+    assert story.records["a"].attempts == 1
+
+
+def test_it_is_tried_again_once() -> None:
+    story = play(RULES).arrives("a").finishes("a", End.UNREACHABLE).whatever()
+    story.finishes("a", End.UNREACHABLE).expect(
+        refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2, replica="r2")
+    )
+
+
+def test_it_is_not_tried_again_at_the_same_replica() -> None:
+    story = play(policy(pool("p", "r1", slots=4))).arrives("a").whatever()
+    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+
+
+def test_it_is_not_tried_again_where_no_slot_is_free() -> None:
+    story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c").whatever()
+    story.finishes("a", End.CONNECT_TIMEOUT).expect(
+        refuse(Why.CONNECT_TIMEOUT, of="a"), ended(Outcome.ERROR, of="a"), dispatch("r1", of="c")
+    )
+
+
+def test_a_retry_is_counted_on_its_new_replica_only() -> None:
+    story = play(RULES).arrives("a", prompt=700).finishes("a", End.UNREACHABLE)
+    assert [story.replica(r).in_flight for r in ("r1", "r2")] == [0, 1]
+    assert [story.replica(r).unprefilled_tokens for r in ("r1", "r2")] == [0, 700]
+
+
+def test_a_client_that_left_is_not_served_again() -> None:
+    story = play(RULES).arrives("a").leaves("a").expect(dispatch("r1"), cancel())
+    story.finishes("a", End.UNREACHABLE).expect(ended(Outcome.ABANDONED, attempts=1))
+
+
+def test_retries_are_a_share_of_requests() -> None:
+    rules = policy(pool("p", "r1", "r2", slots=None), tier("std", retry=Retry(0.1)))
+    story = play(rules)
+    for number in range(1000):
+        name = f"a{number}"
+        story.arrives(name).finishes(name, End.UNREACHABLE)
+        if name not in story.records:
+            story.finishes(name)
+        story.recovers("r1").recovers("r2")
+    attempts = sum(record.attempts for record in story.records.values())
+    assert attempts - 1000 == pytest.approx(BURST + 0.1 * 1000, abs=1)
+
+
+def test_a_tier_with_no_retries_in_its_policy_gets_none() -> None:
+    rules = policy(pool("p", "r1", "r2", slots=4), tier("none", retry=Retry(0.0)), tier("some", retry=Retry(0.1)))
+    story = play(rules).arrives("a", tier="none").whatever()
+    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.arrives("b", tier="some").whatever().finishes("b", End.UNREACHABLE).expect(dispatch("r2"))
+
+
+def test_the_budget_saves_up_a_burst_and_no_more() -> None:
+    budget = RetryBudget()
+    for _ in range(1000):
+        budget.deposit(0.5)
+    assert [budget.withdraw(0.5) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
+    budget.deposit(0.5)
+    assert not budget.withdraw(0.5)
+    budget.deposit(0.5)
+    assert budget.withdraw(0.5)

@@ -1,0 +1,198 @@
+"""Limits of tenants: what is taken on arrival, given back, and settled at the end."""
+
+
+from gateway.core.model import End, Endpoint, Outcome, Why
+from gateway.core.rules import Limits, Policy
+
+from .made import policy, pool, tier
+from .playbook import commit, dispatch, ended, play, refuse
+
+
+def limited(*, slots: int | None = None, **limits: float) -> Policy:
+    return policy(pool("p", "r1", slots=slots), tier("std", limits=Limits(**limits)))  # type: ignore[arg-type]
+
+
+# ---- requests a minute
+
+
+def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
+    story = play(limited(requests_per_min=3))
+    for name in ("a", "b", "c"):
+        story.arrives(name).expect(dispatch("r1"))
+    story.arrives("d").expect(
+        refuse(Why.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA, why=Why.LIMIT_REQUESTS)
+    )
+    story.at(19.99).arrives("e").expect(refuse(Why.LIMIT_REQUESTS), ended(Outcome.QUOTA))
+    story.at(20.0).arrives("f").expect(dispatch("r1"))
+    story.arrives("g").expect(refuse(Why.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA))
+
+
+def test_a_limit_below_one_a_minute_still_lets_one_through() -> None:
+    story = play(limited(requests_per_min=0.5)).arrives("a").expect(dispatch("r1"))
+    story.arrives("b").expect(refuse(Why.LIMIT_REQUESTS, retry_after_s=120.0, detail=""), ended(Outcome.QUOTA))
+    assert story.limits().requests_limit == 1
+    story.at(120.0).arrives("c").expect(dispatch("r1"))
+
+
+# ---- tokens a minute
+
+
+def test_prompt_and_output_are_reserved_on_arrival_and_settled_on_usage() -> None:
+    story = play(limited(tokens_per_min=6000)).arrives("a", prompt=1000, max_tokens=500, choices=2)
+    assert story.limits().tokens_left == 4000
+    story.sent("a").first_token("a").finishes("a", prompt_tokens=1000, output_tokens=300)
+    assert story.limits().tokens_left == 4700
+
+
+def test_what_does_not_fit_is_told_when_it_will() -> None:
+    story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5000, max_tokens=500).whatever()
+    story.arrives("b", prompt=900, max_tokens=100).expect(
+        refuse(Why.LIMIT_TOKENS, retry_after_s=5.0), ended(Outcome.QUOTA, why=Why.LIMIT_TOKENS)
+    )
+    story.at(5.0).arrives("c", prompt=900, max_tokens=100).expect(dispatch("r1"))
+
+
+def test_what_never_fits_is_told_so() -> None:
+    detail = "this request reserves 6001 tokens, more than the limit of a whole minute"
+    story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5901, max_tokens=100)
+    story.expect(refuse(Why.LIMIT_TOKENS, retry_after_s=None, detail=detail), ended(Outcome.QUOTA))
+    story.arrives("b", prompt=5900, max_tokens=100).expect(dispatch("r1"))
+
+
+def test_more_output_than_was_reserved_is_owed() -> None:
+    story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5000, max_tokens=1000).sent("a").whatever()
+    story.finishes("a", prompt_tokens=6500, output_tokens=500).whatever()
+    assert story.limits().tokens_left == 0
+    story.arrives("b", prompt=50, max_tokens=50).expect(
+        refuse(Why.LIMIT_TOKENS, retry_after_s=11.0), ended(Outcome.QUOTA)
+    )
+
+
+def test_embeddings_reserve_their_prompt_alone() -> None:
+    story = play(limited(tokens_per_min=6000))
+    story.arrives("a", endpoint=Endpoint.EMBEDDINGS, stream=False, prompt=2000, choices=256, max_tokens=None)
+    story.expect(dispatch("r1", max_tokens=0))
+    assert story.limits().tokens_left == 4000
+
+
+# ---- given back
+
+
+def test_a_request_that_was_refused_costs_nothing() -> None:
+    rules = policy(pool("p", "r1", queue_limit=0), tier("std", limits=Limits(10, 6000, concurrency=5)), tier("other"))
+    story = play(rules).arrives("running", tier="other").whatever()
+    story.arrives("a").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    view = story.limits()
+    assert (view.requests_left, view.tokens_left, view.in_flight) == (10, 6000, 0)
+
+
+def test_a_request_that_reached_no_engine_costs_nothing() -> None:
+    story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a")
+    story.finishes("a", End.UNREACHABLE).expect(dispatch("r1"), refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    view = story.limits()
+    assert (view.requests_left, view.tokens_left) == (10, 6000)
+
+
+def test_a_request_that_the_engine_rejected_costs_a_request_but_no_tokens() -> None:
+    story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a").sent("a")
+    story.finishes("a", End.REJECTED).expect(dispatch("r1"), commit(), ended(Outcome.INVALID))
+    view = story.limits()
+    assert (view.requests_left, view.tokens_left) == (9, 6000)
+
+
+def test_a_client_that_left_has_used_what_was_done_for_it() -> None:
+    story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a", prompt=1000, max_tokens=1000)
+    story.sent("a").first_token("a").progress("a", 40).leaves("a").cancelled("a")
+    view = story.limits()
+    assert (view.requests_left, view.tokens_left) == (9, 6000 - 1040)
+
+
+def test_what_is_refused_by_one_limit_is_not_taken_from_another() -> None:
+    story = play(limited(requests_per_min=10, tokens_per_min=500)).arrives("a", prompt=400, max_tokens=200).whatever()
+    view = story.limits()
+    assert (view.requests_left, view.tokens_left, view.in_flight) == (10, 500, 0)
+
+
+# ---- at a time
+
+
+def test_concurrency_is_a_lease_held_to_the_end_of_the_last_attempt() -> None:
+    story = play(limited(concurrency=2)).arrives("a").arrives("b").whatever()
+    story.arrives("c").expect(refuse(Why.LIMIT_CONCURRENCY, retry_after_s=1.0), ended(Outcome.QUOTA))
+    story.leaves("a").whatever()
+    story.arrives("d").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    story.cancelled("a").whatever()
+    story.arrives("e").expect(dispatch("r1"))
+
+
+def test_those_who_wait_hold_leases_too() -> None:
+    story = play(limited(slots=1, concurrency=2)).arrives("a").arrives("b").expect(dispatch("r1", of="a"))
+    story.arrives("c").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    story.leaves("b").expect(ended(Outcome.ABANDONED))
+    story.arrives("d").expect()
+
+
+# ---- apart
+
+
+def test_tenants_do_not_share_their_limits() -> None:
+    story = play(limited(requests_per_min=1)).arrives("a", tenant="acme").expect(dispatch("r1"))
+    story.arrives("b", tenant="globex").expect(dispatch("r1"))
+    story.arrives("c", tenant="acme").expect(refuse(Why.LIMIT_REQUESTS), ended(Outcome.QUOTA))
+
+
+def test_the_tiers_of_one_tenant_are_counted_apart() -> None:
+    rules = policy(pool("p", "r1", slots=None), tier("x", limits=Limits(1)), tier("y", limits=Limits(1)))
+    story = play(rules).arrives("a", tier="x").arrives("b", tier="y")
+    story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"))
+
+
+def test_a_process_may_use_its_share_of_each_limit() -> None:
+    story = play(limited(requests_per_min=10, tokens_per_min=6000, concurrency=5), share=0.5)
+    story.arrives("a").arrives("b").whatever()
+    story.arrives("c").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    view = story.limits()
+    assert (view.requests_limit, view.tokens_limit, view.concurrency_limit) == (5, 3000, 2)
+
+
+# ---- seen
+
+
+def test_what_is_left_is_shown() -> None:
+    story = play(limited(requests_per_min=60, tokens_per_min=6000, concurrency=5))
+    assert story.controller.left("acme", "std", 0.0) == (None, None)
+    story.arrives("a", prompt=100, max_tokens=200).after(0.5)
+    view = story.limits()
+    assert story.controller.left("acme", "std", 0.5) == ((60, 59.5, 0.5), (6000, 5750, 2.5))
+    assert (view.requests_left, view.requests_reset_s) == (59.5, 0.5)
+    assert (view.tokens_left, view.tokens_reset_s) == (5750, 2.5)
+    assert (view.concurrency_limit, view.in_flight) == (5, 1)
+
+
+def test_where_there_is_no_limit_nothing_is_left_of_it() -> None:
+    view = play(limited()).arrives("a").limits()
+    assert (view.requests_left, view.tokens_left, view.concurrency_limit, view.in_flight) == (None, None, None, 1)
+
+
+# ---- a reload
+
+
+def test_a_reload_keeps_what_was_used() -> None:
+    story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a", prompt=900, max_tokens=100)
+    story.configured(limited(requests_per_min=20, tokens_per_min=2000)).whatever()
+    view = story.limits()
+    assert (view.requests_left, view.tokens_left) == (19, 1000)
+
+
+def test_a_reload_to_less_than_was_used_leaves_nothing() -> None:
+    story = play(limited(requests_per_min=10))
+    for number in range(8):
+        story.arrives(f"a{number}")
+    story.configured(limited(requests_per_min=5)).whatever()
+    assert story.limits().requests_left == 0
+    story.arrives("b").expect(refuse(Why.LIMIT_REQUESTS, retry_after_s=48.0), ended(Outcome.QUOTA))
+
+
+def test_a_limit_that_comes_with_a_reload_holds_for_leases_that_were_there() -> None:
+    story = play(limited()).arrives("a").configured(limited(concurrency=1)).whatever()
+    story.arrives("b").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
