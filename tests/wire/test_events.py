@@ -1,0 +1,207 @@
+"""What a replica's stream says: tokens, finish, usage, errors, in the words of each API."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.model import End, Endpoint
+from gateway.wire.events import (
+    READERS,
+    CompletionReader,
+    EventSplitter,
+    Kind,
+    MessagesReader,
+    ResponsesReader,
+    StreamError,
+    data_of,
+    read_whole,
+    usage_at_end,
+)
+
+
+def chat(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    body = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **more}
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+
+
+def typed(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+@given(
+    st.lists(st.text(alphabet="ab\u00e9 \"{}", min_size=0, max_size=8), min_size=1, max_size=5),
+    st.sampled_from(["\n\n", "\r\n\r\n"]),
+    st.lists(st.integers(0, 200), max_size=10),
+)
+def test_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, places: list[int]) -> None:
+    events = [f"data: {text}{end}".encode() for text in texts]
+    body = b"".join(events)
+    splitter = EventSplitter()
+    edges = sorted({min(p, len(body)) for p in places} | {0, len(body)})
+    got = [event for a, b in zip(edges, edges[1:], strict=False) for event in splitter.feed(body[a:b])]
+    assert b"".join(got) == body
+    if end == "\n\n" or not any(body[p - 1 : p + 1] == b"\r\n" for p in edges):
+        assert splitter.clean
+
+
+def test_an_event_without_end_is_bounded() -> None:
+    splitter = EventSplitter()
+    with pytest.raises(StreamError):
+        for _ in range(20):
+            splitter.feed(b"x" * 100_000)
+
+
+def test_the_role_chunk_is_not_a_token_and_the_first_word_is() -> None:
+    reader = CompletionReader()
+    assert reader.read(chat({"role": "assistant", "content": ""})) == Kind.OTHER
+    assert reader.read(chat({"content": "Hi"})) == Kind.CONTENT
+    assert reader.tokens_seen == 1
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm"},
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]},
+        {"refusal": "no"},
+    ],
+)
+def test_reasoning_and_tool_calls_are_output(delta: dict[str, object]) -> None:
+    assert CompletionReader().read(chat(delta)) == Kind.CONTENT
+
+
+def test_a_completion_ends_with_finish_usage_and_done() -> None:
+    reader = CompletionReader()
+    reader.read(chat({"content": "a"}))
+    assert not reader.complete
+    assert reader.read(chat({"content": "b"}, "stop")) == Kind.CONTENT | Kind.FINISH
+    assert reader.complete
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+    assert reader.read(usage) == Kind.USAGE_ONLY
+    assert (reader.prompt_tokens, reader.output_tokens) == (7, 2)
+    assert reader.read(b"data: [DONE]\n\n") == Kind.DONE
+
+
+def test_usage_on_the_finish_chunk_is_read_and_the_chunk_is_not_usage_only() -> None:
+    reader = CompletionReader()
+    kind = reader.read(chat({}, "stop", usage={"prompt_tokens": 3, "completion_tokens": 1}))
+    assert kind == Kind.FINISH
+    assert reader.output_tokens == 1
+
+
+@pytest.mark.parametrize(("code", "end"), [(503, End.BUSY), (429, End.BUSY), (500, End.FAILED), (400, End.REJECTED)])
+def test_an_error_inside_a_stream_of_status_200_says_what_it_stands_for(code: int, end: End) -> None:
+    reader = CompletionReader()
+    event = f'data: {{"error":{{"message":"no room","type":"Service Unavailable","code":{code}}}}}\n\n'
+    assert reader.read(event.encode()) == Kind.ERROR
+    assert reader.error is not None
+    assert (reader.error.end, reader.error.message) == (end, "no room")
+    assert not reader.complete
+
+
+@given(st.text(max_size=60))
+def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
+    reader = CompletionReader()
+    reader.read(chat({"content": "x"}))
+    tricky = text + '"finish_reason":"stop" "error":{"code":500} "usage":{} data: [DONE]\n\n'
+    event = chat({"content": tricky})
+    assert EventSplitter().feed(event) == [event]
+    assert reader.plain(event, 0)
+    assert reader.read(event) == Kind.CONTENT
+    assert not reader.finished
+    assert reader.error is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        chat({"content": "x"}, "stop"),
+        chat({}, usage={"prompt_tokens": 1}),
+        b'data: {"error":{"code":500}}\n\n',
+        b"data: [DONE]\n\n",
+        b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n',
+    ],
+)
+def test_what_is_more_than_output_takes_the_careful_way(event: bytes) -> None:
+    assert not CompletionReader().plain(event, 0)
+
+
+@pytest.mark.parametrize("payload", [b"{", b"[]", b'{"choices":3}', b"[" * 100_000, b"\xff\xfe"])
+def test_garbage_is_an_error_of_the_stream(payload: bytes) -> None:
+    with pytest.raises(StreamError):
+        CompletionReader().read(b"data: " + payload + b"\n\n")
+
+
+def test_comments_and_empty_events_are_nothing() -> None:
+    for reader in (CompletionReader(), MessagesReader(), ResponsesReader()):
+        assert reader.read(b": ping\n\n") == Kind.OTHER
+
+
+def test_messages_count_the_prompt_at_the_start_and_the_output_at_the_end() -> None:
+    reader = MessagesReader()
+    reader.read(typed("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0}}))
+    assert reader.read(typed("content_block_start", index=0)) == Kind.OTHER
+    assert reader.read(typed("content_block_delta", delta={"text": "hi"})) == Kind.CONTENT
+    assert reader.read(typed("message_delta", delta={}, usage={"output_tokens": 4})) == Kind.FINISH
+    assert not reader.complete
+    assert reader.read(typed("message_stop")) == Kind.DONE
+    assert reader.complete
+    assert (reader.prompt_tokens, reader.output_tokens) == (9, 4)
+
+
+def test_an_overloaded_error_of_messages_is_busy() -> None:
+    reader = MessagesReader()
+    assert reader.read(typed("error", error={"type": "overloaded_error", "message": "later"})) == Kind.ERROR
+    assert reader.error is not None
+    assert reader.error.end is End.BUSY
+
+
+@pytest.mark.parametrize("last", ["response.completed", "response.incomplete"])
+def test_responses_end_with_a_response_that_has_usage(last: str) -> None:
+    reader = ResponsesReader()
+    assert reader.read(typed("response.created", response={"usage": None, "error": None})) == Kind.OTHER
+    assert reader.read(typed("response.output_text.delta", delta="x")) == Kind.CONTENT
+    assert reader.read(typed("response.reasoning_text.delta", delta="x")) == Kind.CONTENT
+    assert reader.read(typed(last, response={"usage": {"input_tokens": 2, "output_tokens": 5}})) == Kind.FINISH
+    assert reader.complete
+    assert (reader.prompt_tokens, reader.output_tokens) == (2, 5)
+
+
+def test_a_failed_response_is_an_error() -> None:
+    reader = ResponsesReader()
+    failed = typed("response.failed", response={"error": {"code": "server_error", "message": "gone"}})
+    assert reader.read(failed) == Kind.ERROR
+    assert reader.error is not None
+    assert reader.error.end is End.FAILED
+
+
+def test_every_streaming_endpoint_has_a_reader() -> None:
+    assert set(READERS) == set(Endpoint) - {Endpoint.EMBEDDINGS}
+
+
+def test_data_lines_are_joined() -> None:
+    assert data_of(b"event: x\ndata: a\ndata:b\nid: 3\n\n") == b"a\nb"
+
+
+def test_a_whole_answer_has_usage_or_an_error() -> None:
+    usage, error = read_whole(Endpoint.CHAT, b'{"usage":{"prompt_tokens":5,"completion_tokens":6},"error":null}')
+    assert usage is not None
+    assert (usage.prompt, usage.output, error) == (5, 6, None)
+    usage, error = read_whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
+    assert error is not None
+    assert error.end is End.BUSY
+    with pytest.raises(StreamError):
+        read_whole(Endpoint.CHAT, b'{"usage":')
+
+
+def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
+    usage = usage_at_end(b'0.123],"index":0}],"usage":{"prompt_tokens":8,"total_tokens":8}}')
+    assert usage is not None
+    assert usage.prompt == 8
+    assert usage_at_end(b"no usage here") is None

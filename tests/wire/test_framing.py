@@ -1,0 +1,86 @@
+"""Chunked bodies of replicas: the same payload however they are cut, and nothing that is not chunked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.framing import LAST_CHUNK, ChunkReader, FramingError, chunk
+
+payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({min(place, len(data)) for place in places} | {0, len(data)})
+    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+
+
+@given(payloads, st.lists(st.integers(0, 300), max_size=12), st.sampled_from([b"", b"a: b\r\n", b"x: y\r\nz: 1\r\n"]))
+def test_however_it_is_cut_the_payload_is_the_same(parts: list[bytes], places: list[int], trailers: bytes) -> None:
+    body = b"".join(map(chunk, parts)) + b"0\r\n" + trailers + b"\r\n"
+    reader = ChunkReader()
+    got = [piece for part in cut(body, places) for piece in reader.feed(part)]
+    assert b"".join(got) == b"".join(parts)
+    assert reader.done
+    assert not reader.extra
+
+
+@given(payloads, st.lists(st.integers(0, 300), max_size=12))
+def test_bytes_between_two_boundaries_may_be_passed_on_as_they_are(parts: list[bytes], places: list[int]) -> None:
+    reader = ChunkReader()
+    passed_on = b""
+    for part in cut(b"".join(map(chunk, parts)), places):
+        before = reader.at_boundary
+        pieces = reader.feed(part)
+        passed_on += part if before and reader.at_boundary else b"".join(map(chunk, pieces))
+    again = ChunkReader()
+    assert b"".join(again.feed(passed_on + LAST_CHUNK)) == b"".join(parts)
+    assert again.done
+
+
+def test_one_whole_chunk_is_at_a_boundary_and_a_part_of_one_is_not() -> None:
+    reader = ChunkReader()
+    reader.feed(chunk(b"hello"))
+    assert reader.at_boundary
+    reader.feed(b"5\r\nhel")
+    assert not reader.at_boundary
+    reader.feed(b"lo\r")
+    assert not reader.at_boundary
+    reader.feed(b"\n")
+    assert reader.at_boundary
+
+
+def test_an_extension_is_ignored_and_what_follows_the_end_is_told() -> None:
+    reader = ChunkReader()
+    assert reader.feed(b"3;name=value\r\nabc\r\n0\r\n\r\nHTTP/1.1") == [b"abc"]
+    assert reader.done
+    assert reader.extra
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"0x3\r\nabc\r\n",
+        b"+3\r\nabc\r\n",
+        b"-1\r\n",
+        b"3_0\r\n",
+        b" 3\r\nabc\r\n",
+        b"\r\nabc",
+        b"3\r\nabcd\r\n",
+        b"123456789\r\n",
+        b"zz\r\n",
+        b"1" * 400,
+    ],
+)
+def test_what_is_not_a_chunk_is_refused(body: bytes) -> None:
+    with pytest.raises(FramingError):
+        ChunkReader().feed(body)
+
+
+def test_trailers_are_bounded() -> None:
+    reader = ChunkReader()
+    reader.feed(b"0\r\n")
+    with pytest.raises(FramingError):
+        for _ in range(100):
+            reader.feed(b"x-trailer: " + b"y" * 200 + b"\r\n")
