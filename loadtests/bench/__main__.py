@@ -17,7 +17,7 @@ from loadtests.bench import profiling
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
 from loadtests.bench.install import alone
 from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
-from loadtests.bench.process import Cores, split_cores
+from loadtests.bench.process import Cores, Neighbours, split_cores
 from loadtests.bench.report import as_json, show
 from loadtests.bench.section import Section
 
@@ -85,11 +85,13 @@ def main(
         if profile:
             chosen = [name for name in profiling.LOADS if name in plan]
             raise typer.Exit(0 if all(profiling.profile(name, console, cores) for name in chosen) else 1)
+        neighbours = Neighbours()
         sections = measure(plan, effort, cores, console)
+        others = neighbours.share()
     verdicts = judge_all(sections)
-    show(console, sections, verdicts, cores)
+    show(console, sections, verdicts, cores, others)
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(sections, verdicts, effort, cores), indent=2) + "\n")
+        json_file.write_text(json.dumps(as_json(sections, verdicts, effort, cores, others), indent=2) + "\n")
     if fail and not all_hold(verdicts):
         raise typer.Exit(1)
 

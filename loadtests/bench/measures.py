@@ -69,22 +69,21 @@ def chunks(bench: Bench, targets: Sequence[str]) -> Section:
 
 def latency(bench: Bench, targets: Sequence[str]) -> Section:
     """What a target adds to the p99 at half the rate at which it saturates; direct and proxied in turn."""
-    rates: dict[str, float] = {}
 
     def once(target: Running, turn: int) -> Raw:
-        if target.name not in rates:
-            raw = load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
-            if errors_of(raw):
-                return raw
-            rates[target.name] = number(raw, "requests") / number(raw, "seconds") / 2
+        # Found anew in each round: half load is half of what the machine can do now.
+        saturated = load(Closed(target.port, target.pid, seconds=bench.effort.seconds / 2), bench.cores.load)
+        if errors_of(saturated):
+            return saturated
+        rate = number(saturated, "requests") / number(saturated, "seconds") / 2
         ports = {"direct": built.upstream.ports[0], "proxied": target.port}
         ways = {
-            way: load(Open(ports[way], rates[target.name], bench.effort.seconds, seed=turn), bench.cores.load)
+            way: load(Open(ports[way], rate, bench.effort.seconds, seed=turn), bench.cores.load)
             for way in rotated(list(ports), turn)
         }
         errors = [f"{way}: {error}" for way, raw in ways.items() for error in errors_of(raw)]
         added_s = 0.0 if errors else number(ways["proxied"], "p99_s") - number(ways["direct"], "p99_s")
-        return {"rate": rates[target.name], "added_ms": 1e3 * added_s, "errors": errors, **ways}
+        return {"rate": rate, "added_ms": 1e3 * added_s, "errors": errors, "saturated": saturated, **ways}
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("latency", "ms added to the p99 at half load", skipped=built.skipped)

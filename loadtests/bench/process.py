@@ -9,6 +9,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,38 @@ def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
     if not any(entry.pid == root for entry in table):
         raise ProcessLookupError(f"process {root} is gone")
     return Usage(sum(usage.cpu_s for usage in usages), sum(usage.rss_bytes for usage in usages))
+
+
+def machine_busy_s() -> float | None:
+    """CPU seconds that all processes of the machine have used since it started; None where /proc does not tell."""
+    if sys.platform != "linux":
+        return None
+    with open("/proc/stat") as lines:
+        # proc(5): user nice system idle iowait irq softirq steal; guests are in user already
+        ticks = [int(field) for field in next(lines).split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+class Neighbours:
+    """Watches how much of the machine others use, from its making on: it is their noise that a run must bear."""
+
+    def __init__(self) -> None:
+        self._before = self._others_s()
+        self._started_at = time.monotonic()
+
+    def share(self) -> float | None:
+        """Share of all cores (0-1) that was used by what is neither this process nor a child that has ended."""
+        now = self._others_s()
+        if now is None or self._before is None:
+            return None
+        elapsed_s = time.monotonic() - self._started_at
+        return max(0.0, (now - self._before) / elapsed_s / (os.cpu_count() or 1))
+
+    @staticmethod
+    def _others_s() -> float | None:
+        busy_s = machine_busy_s()
+        ours = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return None if busy_s is None else busy_s - sum(usage.ru_utime + usage.ru_stime for usage in ours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,13 @@ def verdict_table(verdicts: list[Verdict]) -> Table:
     return table
 
 
-def show(console: Console, sections: Mapping[str, Section], verdicts: list[Verdict], cores: Cores) -> None:
+QUIET = 0.1
+"""Share of the machine that others may use before figures are called noisy."""
+
+
+def show(
+    console: Console, sections: Mapping[str, Section], verdicts: list[Verdict], cores: Cores, others: float | None
+) -> None:
     """Print everything."""
     for section in sections.values():
         console.print(section_table(section))
@@ -64,6 +70,9 @@ def show(console: Console, sections: Mapping[str, Section], verdicts: list[Verdi
         console.print()
     console.print(verdict_table(verdicts))
     console.print(f"{machine()['cpu']}, {cores}.", style="dim", highlight=False)
+    if others is not None and others > QUIET:
+        noise = f"Other processes used {others:.0%} of the machine meanwhile: ratios are noisy, latencies worthless."
+        console.print(noise, style="yellow", highlight=False)
 
 
 def machine() -> dict[str, str]:
@@ -86,11 +95,12 @@ def _cpu_name() -> str:
 
 
 def as_json(
-    sections: Mapping[str, Section], verdicts: list[Verdict], effort: Effort, cores: Cores
+    sections: Mapping[str, Section], verdicts: list[Verdict], effort: Effort, cores: Cores, others: float | None
 ) -> dict[str, object]:
     """All raw rounds, and what was concluded from them."""
     return {
         "machine": machine() | {"cores": str(cores)},
+        "share_of_others": others,
         "effort": asdict(effort),
         "sections": {name: asdict(section) for name, section in sections.items()},
         "claims": [asdict(verdict) for verdict in verdicts],

@@ -8,7 +8,18 @@ import time
 
 import pytest
 
-from loadtests.bench.process import Cores, Entry, Usage, on_cores, parse_ps, parse_stat, split_cores, tree_usage
+from loadtests.bench.process import (
+    Cores,
+    Entry,
+    Neighbours,
+    Usage,
+    machine_busy_s,
+    on_cores,
+    parse_ps,
+    parse_stat,
+    split_cores,
+    tree_usage,
+)
 
 STAT = (
     "4242 (a (b) c) S 17 4242 4242 0 -1 4194560 899 12 0 0 150 50 20 30 20 0 3 0 5000 100000000 2500 "
@@ -65,3 +76,26 @@ def test_cores_are_shared_out_and_given_back() -> None:
     with on_cores(cores.proxy):
         assert os.sched_getaffinity(0) == cores.proxy
     assert os.sched_getaffinity(0) == before
+
+
+def test_neighbours_are_what_the_machine_did_beside_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, clock, machine = [1.0], [0.0], [100.0]
+
+    class Rusage:
+        ru_utime, ru_stime = property(lambda _: ours[0] / 2), 0.0
+
+    monkeypatch.setattr("loadtests.bench.process.resource.getrusage", lambda who: Rusage())
+    monkeypatch.setattr("loadtests.bench.process.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("loadtests.bench.process.machine_busy_s", lambda: machine[0])
+    monkeypatch.setattr("loadtests.bench.process.os.cpu_count", lambda: 2)
+    neighbours = Neighbours()
+    # Ten seconds of two cores: the machine worked for 11 s, we for 6 of them.
+    clock[0], ours[0], machine[0] = 10.0, 7.0, 111.0
+    assert neighbours.share() == pytest.approx(0.25)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc/stat")
+def test_the_machine_has_been_busy_at_least_as_long_as_we() -> None:
+    busy_s = machine_busy_s()
+    assert busy_s is not None
+    assert busy_s > 0
