@@ -1,0 +1,155 @@
+"""`pip install .` in an empty environment, outside the checkout, gives a working `tailgate`.
+
+The wheel is built from a copy of what is needed and installed into a new venv. Its dependencies are those installed
+here, seen through a .pth file, so that nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ("gateway", "pyproject.toml", "README.md", "LICENSE")
+LOCAL = sys.stdlib_module_names | {"gateway"}
+PINNED_BY_OTHERS = {"pydantic-core"}  # pydantic wants exactly one version of it
+NO_CACHES = shutil.ignore_patterns("__pycache__")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A venv with nothing but tailgate in it, and a folder to work in that is not the checkout."""
+
+    wheel: Path
+    bin: Path
+    folder: Path
+
+    def run(self, program: str, *arguments: str) -> str:
+        """What a program of the venv prints; it must succeed."""
+        command = [str(self.bin / program), *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=environment(), capture_output=True, text=True, timeout=50)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """Without whatever could lead Python back to the checkout, or settings into the gateway."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILGATE_"))}
+
+
+def quietly(*command: str, cwd: Path) -> None:
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def imports(nodes: Iterable[ast.AST]) -> set[str]:
+    """The packages that these statements import."""
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    return names
+
+
+def normal(requirement: str) -> str:
+    """The name that a requirement begins with, as registries compare it."""
+    found = re.match(r"[\w.-]+", requirement)
+    assert found
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    base = tmp_path_factory.mktemp("install")
+    source, dist, venv, folder = (base / name for name in ("source", "dist", "venv", "elsewhere"))
+    folder.mkdir()
+    source.mkdir()
+    for name in SOURCE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=NO_CACHES)
+        else:
+            shutil.copy(ROOT / name, source / name)
+    quietly(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(dist), cwd=source)
+    (wheel,) = dist.glob("*.whl")
+    shutil.rmtree(source)
+    quietly(sys.executable, "-m", "venv", "--without-pip", str(venv), cwd=base)
+    pip = (sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check")
+    quietly(*pip, "install", "--no-deps", "--no-index", str(wheel), cwd=base)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    # .pth files in a folder that is named in a .pth file are not read: the editable install is not seen.
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    return Installed(wheel, venv / "bin", folder)
+
+
+def test_the_wheel_holds_the_package_all_of_it_and_nothing_else(installed: Installed) -> None:
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gateway").rglob("*") if path.is_file()}
+    there = {name for name in there if "__pycache__" not in name}
+    names = set(zipfile.ZipFile(installed.wheel).namelist())
+    assert {name for name in names if ".dist-info/" not in name} == there
+    assert "gateway/observe/console.html" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_package_is_imported_from_where_it_was_installed(installed: Installed) -> None:
+    modules = "gateway, gateway.app, gateway.cli"
+    place = installed.run("python", "-c", f"import {modules}; print(gateway.__file__)")
+    assert Path(place).is_relative_to(installed.bin.parent)
+
+
+def test_every_import_is_of_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {normal(line) for line in project["dependencies"]} | PINNED_BY_OTHERS
+    optional = {normal(line) for line in project["optional-dependencies"]["tokenizers"]}
+    at_import, later = set(), set()
+    for path in (ROOT / "gateway").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        at_import |= imports(tree.body)
+        later |= imports(ast.walk(tree))
+    distributions = {name: normal(of[0]) for name, of in packages_distributions().items()}
+    third_party = [{distributions[name] for name in names - LOCAL} for names in (at_import, later)]
+    assert third_party[0] <= declared
+    assert third_party[1] <= declared | optional
+    assert "uvloop" in third_party[0]
+
+
+def test_the_command_helps_and_checks(installed: Installed) -> None:
+    assert "serve" in installed.run("tailgate", "--help")
+    assert re.fullmatch(r"tailgate \d+\.\d+\.\d+\n", installed.run("tailgate", "--version"))
+    shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)
+    assert "ok: 1 model" in installed.run("tailgate", "check", "default.yaml")
+
+
+def test_the_gateway_serves_with_its_console(installed: Installed) -> None:
+    ports = ("--port", "0", "--admin-port", "0")
+    # A port that nobody listens on: the gateway serves, and says that its replica cannot be reached.
+    command = [str(installed.bin / "tailgate"), "serve", "--replica", "http://127.0.0.1:1", *ports]
+    with subprocess.Popen(
+        command, cwd=installed.folder, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = next(found for line in process.stderr if (found := re.search(r"admin on (http://\S+)", line)))
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with direct.open(f"{said[1]}/", timeout=20) as page:
+                assert b"<title>tailgate</title>" in page.read()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+        assert process.wait(30) == 0
