@@ -1,0 +1,126 @@
+"""Row 4: only the listed paths reach a replica, and they reach it as they stand in the list."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.model import Endpoint
+
+from .capture import Capture
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, Client, Response, chat_body, head, request
+
+# What vLLM and SGLang serve without a key even where --api-key is set, and what else there is to be found.
+ENGINE_PATHS = (
+    *("/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/update_weights", "/tokenize", "/detokenize"),
+    *("/score", "/v1/score", "/rerank", "/v1/rerank", "/load", "/metrics", "/version", "/ping", "/pooling"),
+    *("/classify", "/collective_rpc", "/reset_prefix_cache", "/server_info", "/start_profile", "/scale_elastic_ep"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/audio/transcriptions", "/v1/audio/translations"),
+    *("/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/messages/count_tokens", "/generate", "/flush_cache"),
+    *(
+        "/get_model_info",
+        "/update_weights_from_disk",
+        "/abort_request",
+        "/openapi.json",
+        "/docs",
+        "/",
+        "/emulator/fault",
+    ),
+    *("/admin/state", "/livez", "/v1", "/v1/", "/v1/chat", "/v1/chat/", "*", "/v1/models/x/y/../../../load"),
+)
+# Other ways to write a path that is listed, which somebody on the way could take for it or for another one.
+DISGUISES = (
+    *("/v1/../load", "/v1/./chat/completions", "/v1/chat/../chat/completions", "//v1/chat/completions"),
+    *("/v1//chat/completions", "/v1/chat/completions/", "/v1/chat/completions//", "/v1/chat/completions/."),
+    *("/v1/chat/completions/..", "/v1/chat/completions/../../../load", "/v1/chat/completions/..;/load"),
+    *("/v1/chat/completions;a=b", "/v1/chat/completions;/../../load", "/v1/chat/completions#"),
+    *("/v1/chat/completions#f", "/%76%31/chat/completions", "/v1/chat%2fcompletions", "/v1/chat%2Fcompletions"),
+    *("/v1/chat/completions%00", "/v1/chat/completions%20", "/v1/chat/completions%3f", "/v1/chat/completions%23"),
+    *("/v1/%2e%2e/load", "/v1/%2e%2e%2fload", "/v1/%252e%252e/load", "/V1/CHAT/COMPLETIONS"),
+    *("/v1/Chat/Completions", r"/v1\chat\completions", r"\v1\chat\completions", r"/v1/chat/completions\..\..\load"),
+    *("v1/chat/completions", "/v1/chat/completions.json", "/v1/chat/completions@evil"),
+    *("http://gateway/v1/chat/completions", "http://evil/v1/chat/completions", "HTTP://gateway/v1/chat/completions"),
+    *("https://evil:443/v1/chat/completions", "//evil/v1/chat/completions", "http:///v1/chat/completions"),
+    *("http://evil", "evil:443", "user@evil/v1/chat/completions", "/v1/chat/completi\xf6ns"),
+    *("/v1/chat/completions\x7f", "/v1/chat/completions\t", "/v1/chat/completions\x0b", "/v1/chat/completions\x00"),
+    "/v1/chat/completions\xa0",
+)
+SPLITS = (
+    "/v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\nGET /load",
+    "/v1/chat/completions\r\nX: y",
+    "/v1/chat/completions\nGET /load",
+    "/v1/chat/completions\rGET /load",
+    "/v1/chat/completions /load",
+)
+METHODS = (
+    *("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PRI", "PROPFIND", "M-SEARCH"),
+    *("get", "post", "Post", "POSTS", "POS", "P\xd6ST", "_POST"),
+)
+QUERIES = ("", "?", "?api-version=2024-10-21", "?a=/../../load", "?a=%0d%0aHost:+evil", "??", "?a#b")
+
+
+async def answer(client: Client, data: bytes) -> Response | None:
+    """The answer, None if the connection was closed without one."""
+    client.send(data)
+    rest = await client.rest()
+    if not rest:
+        return None
+    top, _, body = rest.partition(b"\r\n\r\n")
+    return Response(int(top.split(b" ")[1]), {}, body)
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_nothing_else_reaches_a_replica(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, method: str
+) -> None:
+    gw = await gateway(rules(capture.url))
+    for path in (*ENGINE_PATHS, *DISGUISES, *SPLITS):
+        client = await connect(gw.url)
+        body = chat_body()
+        response = await answer(
+            client, head(path, "Connection: close", f"Content-Length: {len(body)}", method=method) + body
+        )
+        assert response is None or response.status in (400, 404, 405), (path, response)
+    # Whatever was to be sent upstream for one of them has been: this one came last.
+    last = await connect(gw.url)
+    assert (await last.ask(request(CHAT, chat_body(content="last")))).status == 200
+    assert [b'"last"' in call.body for call in capture.calls] == [True]
+    assert len(capture.traffic) == 1
+
+
+async def test_only_post_does(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    body = chat_body()
+    for path in Endpoint:
+        for method in METHODS:
+            client = await connect(gw.url)
+            data = head(path, "Connection: close", f"Content-Length: {len(body)}", method=method) + body
+            response = await answer(client, data)
+            assert response is None or response.status in (400, 405), (path, method, response)
+    assert not capture.calls
+
+
+async def test_the_path_upstream_is_the_one_in_the_list(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """A query is let through by the allow-list, and is not sent on."""
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    for query in QUERIES:
+        response = await client.ask(request(CHAT + query, chat_body()))
+        assert response.status == 200, (query, response)
+    assert {call.line for call in capture.calls} == {f"POST {CHAT} HTTP/1.1"}
+    assert len(capture.calls) == len(QUERIES)
+
+
+async def test_names_of_models_do_not_reach_a_replica(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    for name in ("..", "../../load", "%2e%2e%2fload", "a/b", "x" * 300, "%00", "%ff", "", "%E0%A4%A", "emulated/.."):
+        response = await client.ask(request(f"/v1/models/{name}"))
+        assert response.status == 404, name
+        assert response.error["code"] == "model_not_found"
+    assert not capture.traffic
