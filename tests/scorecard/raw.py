@@ -91,8 +91,9 @@ class Client:
     was_reset: bool = field(default=False)
 
     def send(self, data: bytes) -> None:
-        """Write, without waiting for the other side to take it."""
-        self.writer.write(data)
+        """Write, without waiting for the other side to take it; it may be gone."""
+        if not self.writer.transport.is_closing():
+            self.writer.write(data)
 
     async def drain(self) -> None:
         """Wait until the other side has taken most of it."""
