@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
     log_format: Literal["text", "json"] = Field(default="text", description="Lines for people, or JSON lines.")
     admin_names: frozenset[str] = Field(
-        default=frozenset(), description="Host names the admin pages are known by, a JSON list; addresses always work."
+        default=frozenset(), description="Host names that the admin pages answer to, besides addresses and localhost."
     )
     drain_deadline_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=30.0, description="Longest time that running requests are given to finish after SIGTERM."

@@ -37,6 +37,7 @@ def serve(
     admin_host: Annotated[str | None, _option("admin_host", rich_help_panel="Addresses")] = None,
     admin_port: Annotated[int | None, _option("admin_port", rich_help_panel="Addresses")] = None,
     admin_uds: Annotated[Path | None, _option("admin_uds", rich_help_panel="Addresses")] = None,
+    admin_names: Annotated[list[str] | None, _option("admin_names", "--admin-name", rich_help_panel="Addresses")] = None,
     ssl_certfile: Annotated[Path | None, _option("ssl_certfile", rich_help_panel="Addresses")] = None,
     ssl_keyfile: Annotated[Path | None, _option("ssl_keyfile", rich_help_panel="Addresses")] = None,
     max_connections: Annotated[int | None, _option("max_connections", rich_help_panel="Bounds")] = None,
@@ -55,6 +56,7 @@ def serve(
         float | None, _option("drain_deadline_s", "--drain-deadline", rich_help_panel="Times in seconds")
     ] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
+    log_format: Annotated[str | None, _option("log_format")] = None,
 ) -> None:
     """Run the gateway, from a policy file or in front of replicas named here.
 
