@@ -1,6 +1,6 @@
 """No body gets past the caps, and none makes the parser fail, whatever the bytes.
 
-TAILGATE_EXAMPLES sets the number of examples of the first property, 2,000 unless set; the others take a quarter of that.
+TAILGATE_EXAMPLES sets the number of examples of the first property (2,000); the others take a quarter of that.
 """
 
 from __future__ import annotations

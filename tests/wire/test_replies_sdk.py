@@ -1,0 +1,163 @@
+"""The official SDKs take our errors for what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from gateway.core.model import Endpoint, Why
+from gateway.wire.replies import Dialect, Problem, error_event, error_response
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def transport(raw: bytes) -> tuple[httpx2.MockTransport, list[httpx2.Request]]:
+    """Answers every request with these bytes; the list is of the requests it got."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    status_line, *lines = head.decode().split("\r\n")
+    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    seen: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(int(status_line.split()[1]), headers=headers, content=body)
+
+    return httpx2.MockTransport(answer), seen
+
+
+def openai_client(mock: httpx2.MockTransport, retries: int = 0) -> openai.OpenAI:
+    client = httpx2.Client(transport=mock)
+    return openai.OpenAI(api_key="k", base_url="http://gateway/v1", max_retries=retries, http_client=client)
+
+
+def anthropic_client(mock: httpx2.MockTransport, retries: int = 0) -> anthropic.Anthropic:
+    client = httpx2.Client(transport=mock)
+    return anthropic.Anthropic(api_key="k", base_url="http://gateway", max_retries=retries, http_client=client)
+
+
+OPENAI_CLASSES = [
+    (Why.BAD_REQUEST, openai.BadRequestError),
+    (Why.CONTEXT_LENGTH, openai.BadRequestError),
+    (Why.UNAUTHORIZED, openai.AuthenticationError),
+    (Why.FORBIDDEN_MODEL, openai.PermissionDeniedError),
+    (Why.MODEL_NOT_FOUND, openai.NotFoundError),
+    (Why.LIMIT_TOKENS, openai.RateLimitError),
+    (Why.QUEUE_FULL, openai.RateLimitError),
+    (Why.NO_REPLICAS, openai.InternalServerError),
+    (Why.TTFT_TIMEOUT, openai.InternalServerError),
+    (Why.BODY_TOO_LARGE, openai.APIStatusError),
+]
+
+
+@pytest.mark.parametrize(("why", "error"), OPENAI_CLASSES)
+def test_openai_raises_its_own_class(why: Why, error: type[openai.APIStatusError]) -> None:
+    mock, _ = transport(error_response(Dialect.OPENAI, Problem(why, "said so", param="n", code="c0de"), "req-1"))
+    with openai_client(mock) as client, pytest.raises(error) as caught:
+        client.chat.completions.create(model="m", messages=MESSAGES)
+    raised = caught.value
+    assert (raised.param, raised.code, raised.request_id) == ("n", "c0de", "req-1")
+    assert isinstance(raised.body, dict)
+    assert raised.body["message"] == "said so"
+
+
+ANTHROPIC_CLASSES = [
+    (Why.BAD_REQUEST, anthropic.BadRequestError),
+    (Why.UNAUTHORIZED, anthropic.AuthenticationError),
+    (Why.FORBIDDEN_MODEL, anthropic.PermissionDeniedError),
+    (Why.MODEL_NOT_FOUND, anthropic.NotFoundError),
+    (Why.QUEUE_FULL, anthropic.RateLimitError),
+    (Why.BODY_TOO_LARGE, anthropic.APIStatusError),
+    (Why.NO_REPLICAS, anthropic.APIStatusError),
+    (Why.TTFT_TIMEOUT, anthropic.APIStatusError),
+]
+
+
+@pytest.mark.parametrize(("why", "error"), ANTHROPIC_CLASSES)
+def test_anthropic_raises_its_own_class(why: Why, error: type[anthropic.APIStatusError]) -> None:
+    mock, _ = transport(error_response(Dialect.ANTHROPIC, Problem(why, "said so"), "req-1"))
+    with anthropic_client(mock) as client, pytest.raises(error) as caught:
+        client.messages.create(model="m", max_tokens=1, messages=MESSAGES)
+    raised = caught.value
+    assert raised.request_id == "req-1"
+    assert isinstance(raised.body, dict)
+    assert raised.body["error"]["message"] == "said so"
+
+
+@pytest.mark.parametrize(
+    ("why", "requests"), [(Why.QUEUE_FULL, 2), (Why.NO_REPLICAS, 2), (Why.TOTAL_TIMEOUT, 1), (Why.MODEL_NOT_FOUND, 1)]
+)
+def test_the_sdks_retry_what_is_worth_it_and_nothing_else(why: Why, requests: int) -> None:
+    problem = Problem(why, retry_after_s=0.001)
+    mock, seen = transport(error_response(Dialect.OPENAI, problem, "r"))
+    with openai_client(mock, retries=1) as client, pytest.raises(openai.APIStatusError):
+        client.chat.completions.create(model="m", messages=MESSAGES)
+    assert len(seen) == requests
+    mock, seen = transport(error_response(Dialect.ANTHROPIC, problem, "r"))
+    with anthropic_client(mock, retries=1) as other, pytest.raises(anthropic.APIStatusError):
+        other.messages.create(model="m", max_tokens=1, messages=MESSAGES)
+    assert len(seen) == requests
+
+
+def stream(*events: bytes) -> httpx2.MockTransport:
+    mock, _ = transport(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + b"".join(events))
+    return mock
+
+
+def until_error(chunks: Iterator[object], error: type[Exception]) -> tuple[int, Exception]:
+    """How many chunks came before the error, and the error."""
+    count = 0
+    with pytest.raises(error) as caught:  # noqa: PT012
+        for _ in chunks:
+            count += 1
+    return count, caught.value
+
+
+PROBLEM = Problem(Why.IDLE_TIMEOUT)
+CHAT_CHUNK = (
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+)
+TEXT_CHUNK = (
+    b'data: {"id":"c","object":"text_completion","created":1,"model":"m",'
+    b'"choices":[{"index":0,"text":"a","logprobs":null,"finish_reason":null}]}\n\n'
+)
+
+
+def test_openai_raises_inside_a_stream_of_chat() -> None:
+    with openai_client(stream(CHAT_CHUNK, error_event(Dialect.OPENAI, Endpoint.CHAT, PROBLEM))) as client:
+        chunks = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        count, error = until_error(iter(chunks), openai.APIError)
+    assert (count, error.code) == (1, "deadline_exceeded")  # type: ignore[attr-defined]
+
+
+def test_openai_raises_inside_a_stream_of_completions() -> None:
+    with openai_client(stream(TEXT_CHUNK, error_event(Dialect.OPENAI, Endpoint.COMPLETIONS, PROBLEM))) as client:
+        chunks = client.completions.create(model="m", prompt="x", stream=True)
+        assert until_error(iter(chunks), openai.APIError)[0] == 1
+
+
+def test_openai_raises_inside_a_stream_of_responses() -> None:
+    delta = (
+        b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":1,'
+        b'"item_id":"i","output_index":0,"content_index":0,"delta":"a","logprobs":[]}\n\n'
+    )
+    with openai_client(stream(delta, error_event(Dialect.OPENAI, Endpoint.RESPONSES, PROBLEM))) as client:
+        chunks = client.responses.create(model="m", input="x", stream=True)
+        count, error = until_error(iter(chunks), openai.APIError)
+    assert (count, error.code) == (1, "deadline_exceeded")  # type: ignore[attr-defined]
+
+
+def test_anthropic_raises_inside_a_stream() -> None:
+    delta = (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+        b'"delta":{"type":"text_delta","text":"a"}}\n\n'
+    )
+    with anthropic_client(stream(delta, error_event(Dialect.ANTHROPIC, Endpoint.MESSAGES, PROBLEM))) as client:
+        chunks = client.messages.create(model="m", max_tokens=1, messages=MESSAGES, stream=True)
+        count, error = until_error(iter(chunks), anthropic.APIStatusError)
+    assert count == 1
+    assert error.body["error"]["type"] == "timeout_error"  # type: ignore[attr-defined]
