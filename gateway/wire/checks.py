@@ -223,6 +223,17 @@ def stateful(value: Any, field: str, caps: Caps) -> None:
     )
 
 
+def function_tools(value: Any, field: str, caps: Caps) -> Any:
+    """Tools of chat: vLLM answers 500 to one without a name, and 500s are held against the replica."""
+    for i, tool in enumerate(objects(value, field, caps)):
+        if tool.get("type", "function") != "function":
+            raise BadRequest(f"{field}[{i}].type", "only 'function' tools are served")
+        function = tool.get("function")
+        if type(function) is not dict or type(function.get("name")) is not str:
+            raise BadRequest(f"{field}[{i}].function", "must be an object with a name")
+    return value
+
+
 def client_tools(value: Any, field: str, caps: Caps) -> Any:
     """Tools that the client runs. Those an engine would run loop without bound and call out to other hosts."""
     for i, tool in enumerate(objects(value, field, caps)):

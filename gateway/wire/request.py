@@ -90,7 +90,7 @@ def _finish(
     options = fields.pop("stream_options", None)
     if options is not None and not stream:
         raise BadRequest("stream_options", "is only allowed when 'stream' is true")
-    wants_usage = bool(options and options.get("include_usage"))
+    wants_usage = shape.usage and bool(options and options.get("include_usage"))
     if options:
         known = _USAGE_ALWAYS if shape.usage else ()
         changed.extend(f"stream_options.{name}" for name in options if name not in known)

@@ -48,7 +48,7 @@ def test_everything_of_a_message_counts() -> None:
 
 @pytest.mark.parametrize("field", ["tools", "functions", "documents"])
 def test_what_is_laid_before_the_messages_counts(field: str) -> None:
-    value = [{"name": "f", "text": "t" * 100}]
+    value = [{"type": "function", "function": {"name": "f", "description": "d" * 100}}]
     assert chat_bytes({"role": "user", "content": "hi"}, **{field: value}) == 2 + compact(value)
 
 

@@ -196,7 +196,11 @@ def test_usage_is_always_asked_for_in_a_stream(
 
 @pytest.mark.parametrize("endpoint", [Endpoint.RESPONSES, Endpoint.MESSAGES])
 def test_streams_that_report_usage_unasked_are_not_asked(endpoint: Endpoint) -> None:
-    assert "stream_options" not in sent(endpoint, {**MINIMAL[endpoint], "stream": True})
+    document = {**MINIMAL[endpoint], "stream": True}
+    assert "stream_options" not in sent(endpoint, document)
+    document["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    if endpoint is Endpoint.RESPONSES:
+        assert "stream_options" not in sent(endpoint, document)
 
 
 def test_usage_is_not_asked_for_without_a_stream() -> None:

@@ -222,6 +222,12 @@ def test_a_known_name_in_other_letters_is_refused(disguise: str, name: str) -> N
         ({"model": "a\r\nx: 1"}, "model"),
         ({"tools": {}}, "tools"),
         ({"tools": ["f"]}, "tools[0]"),
+        # vLLM 0.32 answers 500 to these
+        ({"tools": [{"type": "function"}], "tool_choice": {"function": {"name": "f"}}}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": None}}]}, "tools[0].function"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+        ({"structured_outputs": "x"}, "structured_outputs"),
+        ({"response_format": [1]}, "response_format"),
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
         ({"bad_words": ["x"] * 1025}, "bad_words"),
         ({"stop_token_ids": 5}, "stop_token_ids"),
