@@ -101,9 +101,11 @@ class Controller:
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         """The whole request of this attempt was handed to a connection to its replica."""
         attempt = self._attempts[attempt_id]
+        live = attempt.live
         attempt.sent_at = attempt.last_at = now
-        attempt.live.reached = True
-        self._arm(attempt.live)
+        live.reached = True
+        if live.outcome is None:
+            self._arm(live)
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
@@ -185,8 +187,7 @@ class Controller:
         gone = self._fleet.configure(policy)
         self._tenants.configure(policy.tiers, now)
         out: list[Command] = []
-        for pool in self._fleet:
-            self._pump(pool, out, now)
+        self._cool(out, now)
         for live in [live for pool in gone for live in pool.room]:
             self._unqueue(live)
             other = self._place(live, out, now)
@@ -322,8 +323,15 @@ class Controller:
         live.committed = winner
         live.replica = winner.replica
         out: list[Command] = [Commit(live.ask.id, winner.id)]
-        out.extend(Cancel(live.ask.id, other.id) for other in live.open if other is not winner)
+        self._cancel(live, out)
         return out
+
+    def _cancel(self, live: Live, out: list[Command]) -> None:
+        """Have every open attempt closed that nobody waits for any more."""
+        for attempt in live.open:
+            if not attempt.cancelled and (live.outcome is not None or attempt is not live.committed):
+                attempt.cancelled = True
+                out.append(Cancel(live.ask.id, attempt.id))
 
     def _conclude(self, live: Live, attempt: Attempt, finish: Finish, out: list[Command], now: float) -> None:
         """Decide what the end of an attempt means for a request that has no outcome yet."""
@@ -393,7 +401,7 @@ class Controller:
         if outcome is not Outcome.ABANDONED:
             wait_s = None if live.pool is None else self._drains_in_s(live.pool, live)
             out.append(Refuse(live.ask.id, why, wait_s))
-        out.extend(Cancel(live.ask.id, attempt.id) for attempt in live.open)
+        self._cancel(live, out)
         self._settle(live, out, now)
 
     def _settle(self, live: Live, out: list[Command], now: float) -> None:
@@ -440,7 +448,7 @@ class Controller:
         self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), now + pool.spec.health.open_s))
 
     def _cool(self, out: list[Command], now: float) -> None:
-        """Let open breakers whose time is up try again, and come back for the others."""
+        """Let open breakers whose time is up try again, and come back for the others; serve those who wait."""
         self._alarms.set(BREAKERS, now + self._fleet.cool(now))
         for pool in self._fleet:
             self._pump(pool, out, now)

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 class Attempt:
     """One try at one replica; holds a slot from creation until it is closed."""
 
-    __slots__ = ("first_at", "id", "last_at", "live", "opened_at", "prompt_tokens", "replica", "sent_at", "tokens")
+    __slots__ = (
+        "cancelled",
+        "first_at",
+        "id",
+        "last_at",
+        "live",
+        "opened_at",
+        "prompt_tokens",
+        "replica",
+        "sent_at",
+        "tokens",
+    )
 
     def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float) -> None:
         self.id = attempt_id
@@ -26,6 +37,7 @@ class Attempt:
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = now
+        self.cancelled = False
         self.tokens = 0
 
 

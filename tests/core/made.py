@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hypothesis import settings
+
 from gateway.core.model import Ask, Endpoint
 from gateway.core.rules import Admission, AdmissionMode, Health, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
 
+STEADY = settings(derandomize=True, deadline=None)
+"""For properties: the same examples in every run, however slow the machine is."""
 NEVER_TOO_LATE = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 SHADOW = Admission(AdmissionMode.SHADOW)
 

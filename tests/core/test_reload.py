@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import Caps, Objective, Policy, ReplicaSpec, Slo, Timeouts
+from gateway.core.rules import Caps, Health, Objective, Policy, ReplicaSpec, Slo, Timeouts
 from gateway.core.snapshot import ReplicaState
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
@@ -56,6 +56,12 @@ def test_what_is_known_of_a_replica_stays() -> None:
     assert story.replica("r2").in_flight == 1
     story.arrives("b").expect(dispatch("r2"))
     story.arrives("c").expect()
+
+
+def test_a_breaker_stays_open_as_long_as_the_new_policy_says() -> None:
+    story = play(ONE).fails("r1").at(1.0)
+    story.configured(policy(pool("p", "r1", health=Health(failures=3, open_s=2.0)))).expect_alarm(2.0)
+    assert story.at(2.0).replica("r1").state is ReplicaState.PROBING
 
 
 def test_a_new_replica_serves_those_who_wait() -> None:

@@ -1,6 +1,5 @@
 """Limits of tenants: what is taken on arrival, given back, and settled at the end."""
 
-
 from gateway.core.model import End, Endpoint, Outcome, Why
 from gateway.core.rules import Limits, Policy
 

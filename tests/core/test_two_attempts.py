@@ -63,6 +63,11 @@ def test_after_a_failure_following_commit_it_is_over_once_the_loser_is_closed() 
     story.cancelled("a", attempt=2).expect(ended(Outcome.ERROR, replica="r1"))
 
 
+def test_an_attempt_is_cancelled_once() -> None:
+    story = hedged().first_token("a", attempt=1).expect(commit(attempt=1), cancel(attempt=2))
+    story.shuts().expect(refuse(Why.SHUTTING_DOWN), cancel(attempt=1))
+
+
 def test_leaving_closes_both() -> None:
     story = hedged().leaves("a").expect(cancel(attempt=1), cancel(attempt=2))
     story.cancelled("a", attempt=2).expect()

@@ -1,0 +1,373 @@
+"""Policies of every kind, and a driver that tells a controller whatever may legally happen and checks each answer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from hypothesis import strategies as st
+
+from gateway.core.controller import BREAKERS, Controller
+from gateway.core.deadlines import next_deadline
+from gateway.core.ledger import Attempt, Live
+from gateway.core.model import (
+    Ask,
+    Cancel,
+    Command,
+    Commit,
+    Dispatch,
+    End,
+    Ended,
+    Finish,
+    Outcome,
+    Record,
+    Refuse,
+    Why,
+)
+from gateway.core.pools import PoolNow, Replica
+from gateway.core.route import ROUTERS
+from gateway.core.rules import (
+    Admission,
+    AdmissionMode,
+    Caps,
+    Health,
+    Limits,
+    Model,
+    Policy,
+    Pool,
+    ReplicaSpec,
+    Retry,
+    Tier,
+    Timeouts,
+)
+from gateway.core.snapshot import ReplicaState
+
+TIERS = ("t0", "t1", "t2")
+POOLS = ("p0", "p1", "p2")
+TENANTS = ("acme", "globex")
+
+QUOTA = (Why.LIMIT_REQUESTS, Why.LIMIT_TOKENS, Why.LIMIT_CONCURRENCY)
+
+seconds = st.sampled_from([0.5, 1.0, 3.0, 10.0, math.inf])
+timeouts = st.builds(Timeouts, seconds, seconds, seconds, seconds)
+
+
+@st.composite
+def tiers(draw: st.DrawFn, name: str) -> Tier:
+    limits = Limits(
+        draw(st.sampled_from([None, None, 3.0, 60.0])),
+        draw(st.sampled_from([None, None, 400.0, 10_000.0])),
+        draw(st.sampled_from([None, None, 1, 4])),
+    )
+    return Tier(
+        name,
+        priority=draw(st.integers(0, 2)),
+        pools=draw(st.sampled_from([None, None, None, ("p0",), ("p1", "p2")])),
+        timeouts=draw(timeouts),
+        limits=limits,
+        caps=Caps(max_tokens_default=50, max_tokens_limit=100),
+        admission=Admission(draw(st.sampled_from([AdmissionMode.ENFORCE, AdmissionMode.ENFORCE, AdmissionMode.OFF]))),
+        retry=Retry(draw(st.sampled_from([0.0, 0.1, 1.0]))),
+    )
+
+
+@st.composite
+def pools(draw: st.DrawFn, name: str) -> Pool:
+    return Pool(
+        name,
+        tuple(ReplicaSpec(f"{name}r{i}", f"http://{name}r{i}:1") for i in range(draw(st.integers(1, 3)))),
+        max_prompt_tokens=draw(st.sampled_from([None, None, 150, 1000])),
+        slots=draw(st.sampled_from([1, 1, 2, 3, None])),
+        queue_limit=draw(st.integers(0, 4)),
+        queue_bytes=draw(st.sampled_from([1500, 4000, 10**6])),
+        timeouts=draw(timeouts),
+        reserve=draw(st.sampled_from([(), (("t0", 0.5),), (("t1", 0.34), ("t2", 0.5)), (("t2", 1.0),)])),
+        router=draw(st.sampled_from(sorted(ROUTERS))),
+        health=Health(failures=draw(st.integers(1, 3)), open_s=draw(st.sampled_from([0.7, 2.0]))),
+    )
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    """One to three pools, three tiers; each pool in its own way."""
+    names = draw(st.sampled_from([("p0",), ("p0", "p1"), ("p2", "p0"), POOLS]))
+    model = Model("m", names)
+    return Policy(
+        models={"m": model},
+        pools={name: draw(pools(name)) for name in names},
+        tiers={name: draw(tiers(name)) for name in TIERS},
+        keys={},
+        default_tier="t0",
+    )
+
+
+def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
+    """What a rule for hedging would do: there is none yet, but everything else is ready for it."""
+    live = controller._attempts[attempt_id].live
+    first = live.open[0].replica
+    out: list[Command] = []
+    free = first.pool.pick(live.ask.tier, first, 0.0)
+    if live.outcome is None and live.committed is None and free is not None:
+        controller._dispatch(live, free, out, now)
+    return out
+
+
+@dataclass
+class Seen:
+    """What a client and a relay have seen of one request."""
+
+    ask: Ask
+    dispatches: int = 0
+    committed: bool = False
+    refused: Why | None = None
+    left: bool = False
+    record: Record | None = None
+
+
+class Driver:
+    """Makes calls, keeps account of the answers, and compares the books after each call."""
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self.controller = Controller(policy, Random(seed))
+        self.now = 0.0
+        self.seen: dict[int, Seen] = {}
+        self.open: dict[int, int] = {}
+        """Open attempts and their asks."""
+        self.cancelled: set[int] = set()
+        self.calls: list[tuple[str, tuple[object, ...], list[Command]]] = []
+        self._policy, self._seed = policy, seed
+
+    # ---- calls
+
+    def arrive(self, ask: Ask) -> None:
+        self.seen[ask.id] = Seen(ask)
+        before = {pool.spec.name: len(pool.room) for pool in self.controller._fleet}
+        self._call("arrive", ask, self.now)
+        live = self.controller._live.get(ask.id)
+        if live is not None and live.waiting and ask.tier.admission.mode is AdmissionMode.ENFORCE:
+            assert live.pool is not None
+            room, spec = live.pool.room, live.pool.spec
+            assert len(room) <= max(spec.queue_limit, before[spec.name])
+            assert room.bytes <= spec.queue_bytes
+
+    def leave(self, ask_id: int) -> None:
+        seen = self.seen[ask_id]
+        seen.left = seen.left or seen.refused is None
+        self._call("leave", ask_id, self.now)
+
+    def finish(self, attempt: int, finish: Finish) -> None:
+        ask = self.open.pop(attempt)
+        self.cancelled.discard(attempt)
+        self._call("finish", attempt, finish, self.now, closing=(attempt, ask))
+
+    def hedge(self, attempt_id: int) -> None:
+        """A second attempt beside one that is open, where a rule for hedging might open one."""
+        out = hedge(self.controller, attempt_id, self.now)
+        self.calls.append(("hedge", (attempt_id, self.now), out))
+        self._hear(out, None)
+        self.check()
+
+    def tell(self, what: str, *args: object) -> None:
+        """Any other call."""
+        self._call(what, *args, self.now)
+
+    def pass_time(self, duration_s: float) -> None:
+        """Wake when asked to, for `duration_s`."""
+        until = self.now + duration_s
+        while (at := self.controller.wake_at()) <= until:
+            assert at >= self.now, "an alarm lies in the past"
+            self.now = at
+            self._call("wake", self.now)
+            assert self.controller.wake_at() > at, "an alarm that rang is still due"
+        self.now = until
+
+    def end_all(self) -> None:
+        """Every client is told the end, every attempt closed; then nothing is left of anything."""
+        self._call("shut", self.now)
+        for attempt in list(self.open):
+            self.finish(attempt, Finish(End.CANCELLED))
+        controller = self.controller
+        assert not controller._live
+        assert not controller._attempts
+        assert all(seen.record is not None for seen in self.seen.values())
+        assert all(use.in_flight == 0 for use in controller._tenants._uses.values())
+        assert all(key == BREAKERS for key in controller._alarms._at)
+        for pool in controller._fleet:
+            assert (pool.in_flight, len(pool.room), pool.room.bytes) == (0, 0, 0)
+            assert all((r.in_flight, r.unprefilled_tokens) == (0, 0) for r in pool.replicas.values())
+
+    def replay(self) -> None:
+        """The same calls to another controller with the same seed are answered alike."""
+        other = Controller(self._policy, Random(self._seed))
+        for what, args, answer in self.calls:
+            call = partial(hedge, other) if what == "hedge" else getattr(other, what)
+            assert call(*args) == answer
+
+    # ---- answers
+
+    def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
+        queues = {(id(pool), key): list(band) for pool in self._pools() for key, band in pool.room._bands.items()}
+        call: Callable[..., list[Command]] = getattr(self.controller, what)
+        out = call(*args)
+        self.calls.append((what, args, out))
+        self._hear(out, closing)
+        if what != "configure":
+            self._check_turns(queues, out)
+        self.check()
+
+    def _hear(self, out: list[Command], closing: tuple[int, int] | None) -> None:
+        for command in out:
+            if isinstance(command, Ended):
+                self._hear_end(command.record)
+                continue
+            seen = self.seen[command.ask]
+            assert seen.record is None, "answered after the end"
+            match command:
+                case Dispatch(ask, attempt, replica, max_tokens):
+                    assert not seen.committed
+                    assert seen.refused is None
+                    assert attempt not in self.open
+                    assert any(replica in pool.replicas for pool in self.controller._fleet)
+                    assert 1 <= max_tokens <= 100
+                    self.open[attempt] = ask
+                    seen.dispatches += 1
+                case Commit(ask, attempt):
+                    assert not seen.committed
+                    assert seen.refused is None
+                    assert self.open.get(attempt) == ask or closing == (attempt, ask)
+                    seen.committed = True
+                case Cancel(ask, attempt):
+                    assert self.open[attempt] == ask
+                    assert attempt not in self.cancelled
+                    self.cancelled.add(attempt)
+                case Refuse(ask, why, retry_after_s, _):
+                    assert seen.refused is None
+                    assert not seen.left
+                    assert retry_after_s is None or retry_after_s >= 0
+                    assert why in QUOTA or retry_after_s is None or retry_after_s <= 90
+                    self._check_not_early(seen, why)
+                    seen.refused = why
+
+    def _hear_end(self, record: Record) -> None:
+        seen = self.seen[record.ask.id]
+        assert seen.record is None, "ended twice"
+        assert record.ask.id not in self.open.values(), "ended with an attempt open"
+        assert record.attempts == seen.dispatches
+        assert 0 <= record.queue_s <= record.e2e_s
+        assert record.ttft_s is None or record.queue_s <= record.ttft_s <= record.e2e_s
+        assert record.tpot_s is None or record.tpot_s >= 0
+        assert record.good <= (record.outcome is Outcome.OK)
+        match record.outcome:
+            case Outcome.OK:
+                assert seen.committed
+                assert seen.refused is None
+            case Outcome.ABANDONED:
+                assert seen.left
+                assert seen.refused is None
+            case Outcome.INVALID:
+                assert seen.committed != (seen.refused is not None)
+            case _:
+                assert seen.refused is record.why
+        seen.record = record
+
+    def _check_not_early(self, seen: Seen, why: Why) -> None:
+        ask = seen.ask
+        live = self.controller._live.get(ask.id)
+        mine = ask.tier.timeouts
+        attempt = None if live is None or not live.open else live.committed or live.open[-1]
+        match why:
+            case Why.QUEUE_TIMEOUT:
+                assert self.now >= ask.body_at + min(mine.queue_s, self._pool_timeouts(seen).queue_s)
+            case Why.TOTAL_TIMEOUT:
+                assert self.now >= ask.head_at + min(mine.total_s, self._pool_timeouts(seen).total_s)
+            case Why.TTFT_TIMEOUT:
+                assert ask.stream
+                assert attempt is not None
+                assert attempt.sent_at is not None
+                assert attempt.first_at is None
+                assert self.now >= attempt.sent_at + min(mine.ttft_s, self._pool_timeouts(seen).ttft_s)
+            case Why.IDLE_TIMEOUT:
+                assert ask.stream
+                assert attempt is not None
+                assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
+
+    def _pool_timeouts(self, seen: Seen) -> Timeouts:
+        """The tightest of all pools that could serve it: a bound that holds whichever pool did."""
+        route = seen.ask.policy.route(seen.ask.model, seen.ask.tier)
+        tightest = route[0].timeouts
+        for pool in route:
+            tightest = tightest.narrowed(pool.timeouts)
+        return tightest
+
+    # ---- the books
+
+    def _check_turns(self, queues: dict[tuple[int, tuple[int, str]], list[Live]], out: list[Command]) -> None:
+        """Whoever was served out of a band stood before all who still wait in it."""
+        served = {command.ask for command in out if isinstance(command, Dispatch)}
+        for queue in queues.values():
+            still = [index for index, live in enumerate(queue) if live.waiting]
+            gone = [index for index, live in enumerate(queue) if live.ask.id in served]
+            assert not still or not gone or max(gone) < min(still)
+
+    def _pools(self) -> list[PoolNow]:
+        """Those in force, and those gone that still serve."""
+        pools = list(self.controller._fleet)
+        pools += [a.replica.pool for a in self.controller._attempts.values() if a.replica.pool not in pools]
+        return list({id(pool): pool for pool in pools}.values())
+
+    def check(self) -> None:
+        """Every count agrees with what it counts."""
+        controller = self.controller
+        assert set(controller._attempts) == set(self.open)
+        assert set(controller._live) == {number for number, seen in self.seen.items() if seen.record is None}
+        for pool in self._pools():
+            self._check_pool(pool)
+        self._check_leases()
+        self._check_alarms()
+
+    def _check_pool(self, pool: PoolNow) -> None:
+        mine = [a for a in self.controller._attempts.values() if a.replica.pool is pool]
+        assert pool.in_flight == len(mine)
+        for replica in {id(r): r for r in (*pool.replicas.values(), *(a.replica for a in mine))}.values():
+            self._check_replica(replica, [a for a in mine if a.replica is replica])
+        having = [r for r in pool.replicas.values() if r.slots]
+        held = Counter(a.live.ask.tier.name for a in mine if a.replica.slots)
+        assert {tier: count for tier, count in pool._by_tier.items() if count} == held
+        free = [r for r in having if r.in_flight < r.slots]
+        assert pool._free == free
+        assert pool._spare == sum(r.slots - r.in_flight for r in free)
+        assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in pool.replicas.values())
+        waiting = [live for live in self.controller._live.values() if live.waiting and live.pool is pool]
+        assert sorted(live.ask.id for live in pool.room) == [live.ask.id for live in waiting]
+        assert len(pool.room) == len(waiting)
+        assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
+        for head in pool.room.heads():
+            assert not (pool._free and pool._may_take(head.ask.tier)), "a slot is free for one who waits"
+
+    @staticmethod
+    def _check_replica(replica: Replica, attempts: list[Attempt]) -> None:
+        assert replica.in_flight == len(attempts)
+        assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
+        unread = [a.prompt_tokens for a in attempts if a.first_at is None]
+        assert replica.unprefilled_tokens == sum(unread) >= 0
+
+    def _check_leases(self) -> None:
+        held = Counter((live.ask.tenant, live.ask.tier.name) for live in self.controller._live.values())
+        for key, use in self.controller._tenants._uses.items():
+            assert use.in_flight == held[key]
+
+    def _check_alarms(self) -> None:
+        alarms = self.controller._alarms
+        for number, live in self.controller._live.items():
+            if live.outcome is None:
+                assert alarms.at(number) <= next_deadline(live)[0]
+        assert all(key == BREAKERS or key in self.controller._live for key in alarms._at)
+        for pool in self.controller._fleet:
+            for replica in pool.replicas.values():
+                if replica.breaker.state is ReplicaState.DOWN:
+                    cools_at = self.now + replica.breaker.cools_in_s(pool.spec.health, self.now)
+                    assert alarms.at(BREAKERS) <= cools_at + 1e-9

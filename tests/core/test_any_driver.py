@@ -1,0 +1,195 @@
+"""Whatever happens in whatever order: every request is answered once, no slot overflows, nothing leaks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gateway.core.model import Ask, End, Endpoint, Finish, Sample
+from gateway.core.rules import Policy
+
+from .drivers import POOLS, TENANTS, TIERS, Driver, policies
+from .made import STEADY
+
+replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
+pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
+UNSENT = (End.UNREACHABLE, End.CONNECT_TIMEOUT)
+SENT = (End.COMPLETE, End.COMPLETE, End.COMPLETE, End.REJECTED, End.BUSY, End.FAILED, End.RESET, End.TRUNCATED)
+
+
+class AnyDriver(RuleBasedStateMachine):
+    """A caller that keeps to the contract of the controller, and to nothing else."""
+
+    driver: Driver
+    policy: Policy
+
+    @initialize(policy=policies(), seed=st.integers(0, 3))
+    def begin(self, policy: Policy, seed: int) -> None:
+        self.policy = policy
+        self.driver = Driver(policy, seed)
+
+    # ---- requests
+
+    @rule(
+        tier=st.sampled_from(TIERS),
+        tenant=st.sampled_from(TENANTS),
+        stream=st.booleans(),
+        prompt=st.sampled_from([None, 1, 100, 150, 151, 900, 5000]),
+        prompt_bytes=st.sampled_from([0, 300, 2000, 30_000]),
+        max_tokens=st.sampled_from([None, 1, 60, 1000]),
+        choices=st.integers(1, 2),
+        body_bytes=st.sampled_from([10, 1000, 2000]),
+        receiving=st.sampled_from([0.0, 0.4]),
+    )
+    def arrive(
+        self,
+        tier: str,
+        tenant: str,
+        stream: bool,
+        prompt: int | None,
+        prompt_bytes: int,
+        max_tokens: int | None,
+        choices: int,
+        body_bytes: int,
+        receiving: float,
+    ) -> None:
+        now = self.driver.now
+        ask = Ask(
+            id=len(self.driver.seen) + 1,
+            policy=self.policy,
+            tier=self.policy.tiers[tier],
+            model=self.policy.models["m"],
+            tenant=tenant,
+            endpoint=Endpoint.CHAT,
+            stream=stream,
+            prompt_bytes=prompt_bytes,
+            prompt_exact=prompt,
+            max_tokens=max_tokens,
+            choices=choices,
+            body_bytes=body_bytes,
+            head_at=now - receiving,
+            body_at=now,
+        )
+        self.driver.arrive(ask)
+
+    @precondition(lambda self: self.driver.open)
+    @rule(pick=st.integers(0, 20))
+    def sent(self, pick: int) -> None:
+        attempt = self._attempt(pick)
+        if self.driver.controller._attempts[attempt].sent_at is None:
+            self.driver.tell("sent", attempt)
+
+    @precondition(lambda self: self.driver.open)
+    @rule(pick=st.integers(0, 20))
+    def first_token(self, pick: int) -> None:
+        self._sent(attempt := self._attempt(pick))
+        self.driver.tell("first_token", attempt)
+
+    @precondition(lambda self: self.driver.open)
+    @rule(pick=st.integers(0, 20), tokens=st.integers(0, 60))
+    def progress(self, pick: int, tokens: int) -> None:
+        self._sent(attempt := self._attempt(pick))
+        self.driver.tell("progress", attempt, tokens)
+
+    @precondition(lambda self: self.driver.open)
+    @rule(
+        pick=st.integers(0, 20),
+        end=st.sampled_from(SENT),
+        usage=st.sampled_from([(None, None), (80, 40), (3000, 200)]),
+    )
+    def finish(self, pick: int, end: End, usage: tuple[int | None, int | None]) -> None:
+        self._sent(attempt := self._attempt(pick))
+        self.driver.finish(attempt, Finish(end, *usage, tokens_seen=7))
+
+    @precondition(lambda self: self.driver.open)
+    @rule(pick=st.integers(0, 20), end=st.sampled_from(UNSENT))
+    def never_connected(self, pick: int, end: End) -> None:
+        attempt = self._attempt(pick)
+        if self.driver.controller._attempts[attempt].sent_at is None:
+            self.driver.finish(attempt, Finish(end))
+
+    @precondition(lambda self: self.driver.cancelled)
+    @rule()
+    def close_what_was_cancelled(self) -> None:
+        for attempt in sorted(self.driver.cancelled):
+            self.driver.finish(attempt, Finish(End.CANCELLED))
+
+    @precondition(lambda self: self.driver.open)
+    @rule(pick=st.integers(0, 20))
+    def hedge(self, pick: int) -> None:
+        self.driver.hedge(self._attempt(pick))
+
+    @precondition(lambda self: self.driver.seen)
+    @rule(pick=st.integers(0, 50))
+    def leave(self, pick: int) -> None:
+        seen = self.driver.seen
+        self.driver.leave(list(seen)[pick % len(seen)])
+
+    # ---- time, replicas, policies
+
+    @rule(pause=pauses)
+    def pass_time(self, pause: float) -> None:
+        self.driver.pass_time(pause)
+
+    @rule()
+    def wake_early(self) -> None:
+        self.driver.tell("wake")
+
+    @rule(replica=replicas, healthy=st.sampled_from([True, False, False]))
+    def check_health(self, replica: str, healthy: bool) -> None:
+        self.driver.tell("observe", replica, Sample(healthy=healthy))
+
+    @rule(replica=replicas, context=st.sampled_from([None, 120, 4000]))
+    def scrape(self, replica: str, context: int | None) -> None:
+        self.driver.tell("observe", replica, Sample(waiting=1, running=2, context_tokens=context))
+
+    @rule(policy=st.one_of(st.none(), st.none(), policies()))
+    def reload(self, policy: Policy | None) -> None:
+        if policy is not None:
+            self.policy = policy
+            self.driver.tell("configure", policy)
+
+    @rule(really=st.integers(0, 4))
+    def shut(self, really: int) -> None:
+        if really == 4:
+            self.driver.tell("shut")
+
+    # ---- always
+
+    @invariant()
+    def the_snapshot_agrees_with_the_books(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        snapshot = self.driver.controller.snapshot(self.driver.now)
+        assert [pool.name for pool in snapshot.pools] == list(self.policy.pools)
+        for pool in snapshot.pools:
+            assert pool.queued >= 0
+            assert pool.in_flight >= sum(replica.in_flight for replica in pool.replicas)
+
+    def teardown(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.end_all()
+            self.driver.replay()
+
+    # ---- inside
+
+    def _attempt(self, pick: int) -> int:
+        return list(self.driver.open)[pick % len(self.driver.open)]
+
+    def _sent(self, attempt: int) -> None:
+        if self.driver.controller._attempts[attempt].sent_at is None:
+            self.driver.tell("sent", attempt)
+
+
+TestAnyDriver = AnyDriver.TestCase
+TestAnyDriver.settings = settings(
+    STEADY,
+    max_examples=120,
+    stateful_step_count=60,
+    phases=(Phase.generate, Phase.shrink),
+    report_multiple_bugs=False,
+)
+# What fails is made as short as possible, which takes its time.
+TestAnyDriver.pytestmark = [pytest.mark.timeout(600)]

@@ -1,0 +1,124 @@
+"""Token buckets and the use of a tenant: nothing is lost, nothing is made."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.limits import Tenants, TokenBucket
+from gateway.core.rules import Limits
+
+from .made import STEADY, tier
+
+rates = st.floats(0.01, 1e6)
+gaps = st.floats(0.0, 1e4)
+amounts = st.floats(-1e6, 1e6)
+
+
+@STEADY
+@given(rates, st.lists(st.tuples(gaps, amounts), max_size=30))
+def test_a_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tuple[float, float]]) -> None:
+    bucket, now = TokenBucket(per_min, 0.0), 0.0
+    for gap, amount in steps:
+        now += gap
+        bucket.take(amount, now)
+        assert bucket.level(now) <= bucket.burst == max(1.0, per_min)
+        assert bucket.level(now + gap) >= bucket.level(now)
+        limit, left, reset_s = bucket.left(now)
+        assert (limit, left) == (bucket.burst, max(0.0, bucket.level(now)))
+        assert bucket.level(now + reset_s) == pytest.approx(bucket.burst)
+
+
+@STEADY
+@given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), max_size=60))
+def test_what_passes_is_at_most_the_burst_and_what_has_flowed_in(
+    per_min: float, steps: list[tuple[float, float]]
+) -> None:
+    bucket, now, passed = TokenBucket(per_min, 0.0), 0.0, 0.0
+    for gap, amount in steps:
+        now += gap
+        if bucket.wait_s(amount, now) == 0.0:
+            bucket.take(amount, now)
+            passed += amount
+    assert passed <= (bucket.burst + now * per_min / 60.0) * (1 + 1e-9)
+
+
+@STEADY
+@given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), max_size=20), st.floats(0.0, 1e3), gaps)
+def test_who_waits_as_told_gets_what_was_asked(
+    per_min: float, steps: list[tuple[float, float]], amount: float, gap: float
+) -> None:
+    bucket, now = TokenBucket(per_min, 0.0), 0.0
+    for gap_s, taken in steps:
+        now += gap_s
+        bucket.take(taken, now)
+    now += gap
+    wait_s = bucket.wait_s(amount, now)
+    if amount > bucket.burst:
+        assert wait_s == math.inf or bucket.level(now) >= amount
+    else:
+        assert bucket.level(now + wait_s) >= amount - 1e-6 * max(1.0, bucket.burst)
+        assert wait_s == 0.0 or bucket.level(now + 0.99 * wait_s) < amount
+
+
+@STEADY
+@given(rates, st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1.0)), max_size=20), gaps)
+def test_what_is_given_back_is_as_if_it_had_never_been_taken(
+    per_min: float, leases: list[tuple[float, float]], gap: float
+) -> None:
+    """As long as the bucket does not fill up in between: what then flows over is lost, as in any bucket."""
+    bucket, plain = TokenBucket(per_min, 0.0), TokenBucket(per_min, 0.0)
+    bucket.take(1e9, 0.0)
+    plain.take(1e9, 0.0)
+    for reserved, share in leases:
+        used = reserved * share
+        plain.take(used, 0.0)
+        bucket.take(reserved, 0.0)
+    for reserved, share in leases:
+        bucket.take(reserved * share - reserved, gap)
+    assert bucket.level(gap) == pytest.approx(plain.level(gap), rel=1e-6)
+
+
+@STEADY
+@given(rates, rates, st.floats(0.0, 1e3), gaps)
+def test_another_rate_keeps_what_was_used(old: float, new: float, taken: float, gap: float) -> None:
+    bucket = TokenBucket(old, 0.0)
+    bucket.take(taken, 0.0)
+    used = bucket.burst - bucket.level(gap)
+    bucket.resize(new, gap)
+    assert bucket.burst - bucket.level(gap) == pytest.approx(used, abs=1e-6 * max(old, new, 1.0))
+    assert bucket.level(gap + 1e9) == bucket.burst == max(1.0, new)
+
+
+LIMITS = Limits(requests_per_min=5, tokens_per_min=1000, concurrency=4)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.integers(1, 400), st.floats(0.0, 20.0)),
+        st.tuples(st.just("end"), st.integers(0, 400), st.floats(0.0, 20.0)),
+        st.tuples(st.just("refuse"), st.just(0), st.floats(0.0, 20.0)),
+    ),
+    max_size=60,
+)
+
+
+@STEADY
+@given(steps, st.sampled_from([1.0, 0.5, 0.25]))
+def test_a_tenant_never_has_more_than_its_share(steps: list[tuple[str, int, float]], share: float) -> None:
+    use, now, open_leases, passed = Tenants(share).of("acme", tier("std", limits=LIMITS), 0.0), 0.0, list[int](), 0
+    for what, tokens, gap in steps:
+        now += gap
+        if what == "arrive":
+            if use.check(tokens, now) is None:
+                use.take(tokens, now)
+                open_leases.append(tokens)
+                passed += 1
+        elif open_leases:
+            reached = what == "end"
+            use.settle(open_leases.pop(0), tokens, reached, now)
+            passed -= not reached
+        view = use.view(now)
+        assert view.in_flight == len(open_leases) <= max(1, 4 * share)
+        assert passed <= max(1.0, 5 * share) + now * 5 * share / 60 + 1e-6
+        assert 0 <= (view.requests_left or 0) <= max(1.0, 5 * share)
+        assert 0 <= (view.tokens_left or 0) <= 1000 * share

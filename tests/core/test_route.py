@@ -1,0 +1,132 @@
+"""Routers: the least loaded, fair to equals, cheap in large fleets."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count, islice
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.route import FULL_SCAN, ROUTERS, Router
+
+from .made import STEADY
+
+
+@dataclass
+class Fake:
+    rank: int
+    in_flight: int = 0
+    unprefilled_tokens: int = 0
+
+
+loads = st.tuples(st.integers(0, 5), st.sampled_from([0, 100, 5000]))
+draws = st.floats(0.0, 1.0, exclude_max=True)
+
+
+def fleet(loads: list[tuple[int, int]]) -> list[Fake]:
+    return [Fake(rank, *load) for rank, load in enumerate(loads)]
+
+
+def shares(router: Router, replicas: list[Fake], draws: int) -> list[float]:
+    """How often each replica is picked, relative to an equal share."""
+    random = Random(7)
+    picked = Counter(router.pick(replicas, random.random()).rank for _ in range(draws))
+    return [picked[r.rank] * len(replicas) / draws for r in replicas]
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@STEADY
+@given(loads=st.lists(loads, min_size=1, max_size=40), random=draws)
+def test_every_router_picks_one_of_those_it_is_given(name: str, loads: list[tuple[int, int]], random: float) -> None:
+    replicas = fleet(loads)
+    assert ROUTERS[name]().pick(replicas, random) in replicas
+
+
+@STEADY
+@given(loads=st.lists(loads, min_size=1, max_size=FULL_SCAN), random=draws)
+def test_the_fewest_prompt_tokens_then_the_fewest_requests(loads: list[tuple[int, int]], random: float) -> None:
+    replicas = fleet(loads)
+    picked = ROUTERS["least-prefill"]().pick(replicas, random)
+    assert (picked.unprefilled_tokens, picked.in_flight) == min((r.unprefilled_tokens, r.in_flight) for r in replicas)
+
+
+@STEADY
+@given(loads=st.lists(loads, min_size=1, max_size=FULL_SCAN), random=draws)
+def test_the_fewest_requests(loads: list[tuple[int, int]], random: float) -> None:
+    replicas = fleet(loads)
+    assert ROUTERS["least-requests"]().pick(replicas, random).in_flight == min(r.in_flight for r in replicas)
+
+
+@pytest.mark.parametrize("name", ["least-prefill", "least-requests"])
+@pytest.mark.parametrize("busy", [(), (0,), (0, 1, 2, 5), tuple(range(14))])
+def test_equals_are_picked_equally_often_wherever_they_stand(name: str, busy: tuple[int, ...]) -> None:
+    replicas = [Fake(rank, 9 * (rank in busy), 9000 * (rank in busy)) for rank in range(16)]
+    idle = [r for r in replicas if r.rank not in busy]
+    random = Random(7)
+    picked = Counter(ROUTERS[name]().pick(replicas, random.random()).rank for _ in range(16_000))
+    assert sum(picked.values()) == sum(picked[r.rank] for r in idle)
+    assert all(picked[r.rank] == pytest.approx(16_000 / len(idle), rel=0.1) for r in idle)
+
+
+@pytest.mark.parametrize("name", ["least-prefill", "least-requests"])
+@pytest.mark.parametrize("size", [FULL_SCAN + 1, 100, 1000])
+def test_in_a_large_fleet_equals_are_picked_equally_often(name: str, size: int) -> None:
+    picks = shares(ROUTERS[name](), fleet([(0, 0)] * size), 200 * size)
+    assert min(picks) > 0.6
+    assert max(picks) < 1.4
+
+
+@pytest.mark.parametrize("name", ["least-prefill", "least-requests"])
+@pytest.mark.parametrize("size", [FULL_SCAN + 1, 100, 1000])
+def test_in_a_large_fleet_the_better_of_two_at_random_is_picked(name: str, size: int) -> None:
+    # Of two drawn without repetition the better one of ranks 0..n-1 is rank k with probability 2(n-1-k)/(n(n-1)).
+    replicas = [Fake(rank, rank, rank) for rank in range(size)]
+    random = Random(7)
+    ranks = [ROUTERS[name]().pick(replicas, random.random()).rank for _ in range(20_000)]
+    assert sum(ranks) / len(ranks) == pytest.approx((size - 2) / 3, rel=0.05)
+    assert max(ranks) < size - 1, "the worst of all is never the better of two"
+
+
+@dataclass
+class Costly(Fake):
+    """Counts how often it is looked at."""
+
+    looked: Callable[[], int] = count().__next__
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("in_flight", "unprefilled_tokens"):
+            object.__getattribute__(self, "looked")()
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_in_a_large_fleet_only_a_few_are_looked_at(name: str) -> None:
+    looks = count()
+    replicas = [Costly(rank, looked=looks.__next__) for rank in range(1000)]
+    before = next(looks)
+    ROUTERS[name]().pick(replicas, 0.5)
+    assert next(looks) - before - 1 <= 6
+
+
+def test_round_robin_takes_each_in_turn_from_the_first() -> None:
+    router, replicas = ROUTERS["round-robin"](), fleet([(9, 9000), (0, 0), (3, 10)])
+    assert [router.pick(replicas, 0.9).rank for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_round_robin_passes_over_those_that_are_full_and_keeps_its_place() -> None:
+    router, replicas = ROUTERS["round-robin"](), fleet([(0, 0)] * 5)
+    without = [r for r in replicas if r.rank != 2]
+    turns = [replicas, replicas, without, replicas, without, without, replicas, replicas]
+    assert [router.pick(free, 0.0).rank for free in turns] == [0, 1, 3, 4, 0, 1, 2, 3]
+
+
+def test_every_router_is_deterministic() -> None:
+    for make in ROUTERS.values():
+        first, second = make(), make()
+        random = Random(3)
+        draws = list(islice(iter(random.random, None), 200))
+        replicas = fleet([(rank % 3, 100 * (rank % 5)) for rank in range(40)])
+        assert [first.pick(replicas, d).rank for d in draws] == [second.pick(replicas, d).rank for d in draws]
