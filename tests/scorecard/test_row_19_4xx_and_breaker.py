@@ -1,0 +1,136 @@
+"""Row 19: what is wrong with requests never opens a breaker; an open one lets a probe through, and recovers."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+from gateway.app import Gateway
+from gateway.core.snapshot import ReplicaState
+
+from .capture import Answer, Call, Capture, Then, by_default, whole
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .policies import rules
+from .raw import Client, Response, chat
+from .waiting import until
+
+CLIENTS = 10
+REQUESTS = 1000
+OPENS_SOON = "health: {failures: 3, interval: 20ms, open: 60ms}"
+
+
+def _states(gw: Gateway) -> list[tuple[ReplicaState, int]]:
+    """State and consecutive failures of every replica."""
+    (pool,) = gw.controller.snapshot(monotonic()).pools
+    return [(replica.state, replica.failures) for replica in pool.replicas]
+
+
+async def _repeated(client: Client, request: bytes, times: int) -> list[Response]:
+    return [await client.ask(request) for _ in range(times)]
+
+
+async def test_a_thousand_400s_leave_the_breakers_closed(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    replicas = await emulator(replicas=2)
+    gw = await gateway(rules(*replicas.urls, pool="health: {failures: 1, interval: 100s}"))
+    clients = [await connect(gw.url) for _ in range(CLIENTS)]
+    too_long = chat(content="word " * 6000)
+    answers = await asyncio.gather(*(_repeated(client, too_long, REQUESTS // CLIENTS) for client in clients))
+    errors = [answer.error for some in answers for answer in some]
+    assert len(errors) == REQUESTS
+    assert {error["code"] for error in errors} == {"context_length_exceeded"}
+    assert sum(replica.received_total for replica in replicas.replicas) == REQUESTS, "the gateway refused by itself"
+    assert _states(gw) == [(ReplicaState.UP, 0)] * 2
+    assert (await clients[0].ask(chat(max_tokens=2))).status == 200
+
+
+STATUSES = {
+    "400 Bad Request": 400,
+    "401 Unauthorized": 502,
+    "403 Forbidden": 502,
+    "404 Not Found": 404,
+    "405 Method Not Allowed": 502,
+    "413 Content Too Large": 413,
+    "422 Unprocessable Entity": 400,
+    "429 Too Many Requests": 503,
+    "503 Service Unavailable": 503,
+}
+"""What a picky or busy replica says, and what the client sees of it."""
+
+
+async def test_no_such_status_counts(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, pool="health: {failures: 1, interval: 100s}"))
+    client = await connect(gw.url)
+    for status, seen in STATUSES.items():
+        capture.answer = lambda call, status=status: Answer(whole(b'{"error":{"message":"no","code":1}}', status))
+        for stream in (False, True):
+            answers = await _repeated(client, chat(stream=stream), 10)
+            assert {answer.status for answer in answers} == {seen}, status
+    assert _states(gw) == [(ReplicaState.UP, 0)]
+
+
+def _broken(call: Call) -> Answer:
+    return Answer(b"HTTP/1.1 200 OK\r\n", Then.RESET)
+
+
+async def _opened(gw: Gateway, capture: Capture, client: Client) -> None:
+    """Break the replica until nothing is sent to it any more."""
+    capture.answer = _broken
+    answers = await _repeated(client, chat(), 3)
+    assert [answer.error["code"] for answer in answers] == ["upstream_truncated"] * 3
+    assert _states(gw)[0][0] is not ReplicaState.UP
+
+
+async def test_an_open_breaker_keeps_requests_away_and_then_asks_for_one_success(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, pool="health: {failures: 3, interval: 100s, open: 100s}"))
+    client = await connect(gw.url)
+    await _opened(gw, capture, client)
+    seen = len(capture.calls)
+    refused = await client.ask(chat())
+    assert (refused.status, refused.error["code"]) == (503, "no_replicas")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert len(capture.calls) == seen
+
+
+async def test_a_half_open_breaker_recovers(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, pool=OPENS_SOON))
+    clients = [await connect(gw.url) for _ in range(5)]
+    await _opened(gw, capture, clients[0])
+    await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
+
+    # What is wrong with a request neither closes it nor keeps it from being tried again.
+    capture.answer = lambda call: Answer(whole(b'{"error":{"message":"no","code":400}}', "400 Bad Request"))
+    assert [a.status for a in await _repeated(clients[0], chat(), 20)] == [400] * 20
+    assert _states(gw)[0][0] is ReplicaState.PROBING
+
+    # One request at a time: the others wait for what becomes of it.
+    capture.calls.clear()
+    capture.answer = lambda call: None
+    for client in clients:
+        client.send(chat())
+    await capture.until(lambda: capture.calls)
+    await until(lambda: gw.controller.snapshot(monotonic()).pools[0].queued == 4)
+    (probe,) = capture.calls
+    capture.answer = by_default
+    probe.send(whole())
+    probe.finish()
+    assert [(await client.response()).status for client in clients] == [200] * 5
+    assert _states(gw) == [(ReplicaState.UP, 0)]
+
+
+async def test_a_probe_that_fails_opens_it_again(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, pool=OPENS_SOON))
+    client = await connect(gw.url)
+    await _opened(gw, capture, client)
+    for _ in range(3):
+        await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
+        seen = len(capture.calls)
+        assert (await client.ask(chat())).status == 502
+        assert len(capture.calls) == seen + 1
+    capture.answer = by_default
+    await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
+    assert (await client.ask(chat())).status == 200
+    assert _states(gw) == [(ReplicaState.UP, 0)]
