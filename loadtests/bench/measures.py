@@ -186,7 +186,7 @@ class Measure:
 
 MEASURES: dict[str, Measure] = {
     "requests": Measure(requests, ("tailgate", "tailgate+journal", "vllm-router", "nginx", "python-floor")),
-    "latency": Measure(latency, ("tailgate", "vllm-router")),
+    "latency": Measure(latency, ("tailgate", "vllm-router", "nginx")),
     "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx", "python-floor")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),
     "memory": Measure(memory, ("tailgate", "vllm-router"), in_rounds=False),
