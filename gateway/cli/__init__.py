@@ -39,4 +39,8 @@ def tailgate(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """An SLO-aware front door for LLM replicas: admission control, routing and limits behind the OpenAI API."""
+    """An SLO-aware front door for LLM replicas: tiers, limits and routing behind the OpenAI and Anthropic APIs.
+
+    For a first look: `tailgate serve --replica http://127.0.0.1:8000`. For more, write a policy file, ask
+    `tailgate check FILE` whether it is right, and `tailgate serve --policy FILE`.
+    """

@@ -22,7 +22,7 @@ from gateway.wire.tokens import TokenizerError
 
 
 def explain_command(
-    policy: Annotated[Path, typer.Option(help="The policy file.", show_default=False)],
+    policy: Annotated[Path, typer.Option(metavar="FILE", help="The policy file.", show_default=False)],
     key: Annotated[
         str | None,
         typer.Option(

@@ -24,12 +24,18 @@ def _option(field: str, *names: str, **more: Any) -> Any:
 def serve(
     policy: Annotated[
         Path | None,
-        typer.Option(help="The policy file; it is read again when it changes, and on SIGHUP.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="The policy file; it is read again when it changes, and on SIGHUP.",
+            show_default=False,
+        ),
     ] = None,
     replica: Annotated[
         list[str] | None,
         typer.Option(
-            help="URL of a replica, http://host:port; may be repeated. Instead of a policy.", show_default=False
+            metavar="URL",
+            help="A replica, http://host:port; may be repeated. Instead of a policy.",
+            show_default=False,
         ),
     ] = None,
     host: Annotated[str | None, _option("host", rich_help_panel="Addresses")] = None,
@@ -37,7 +43,9 @@ def serve(
     admin_host: Annotated[str | None, _option("admin_host", rich_help_panel="Addresses")] = None,
     admin_port: Annotated[int | None, _option("admin_port", rich_help_panel="Addresses")] = None,
     admin_uds: Annotated[Path | None, _option("admin_uds", rich_help_panel="Addresses")] = None,
-    admin_names: Annotated[list[str] | None, _option("admin_names", "--admin-name", rich_help_panel="Addresses")] = None,
+    admin_names: Annotated[
+        list[str] | None, _option("admin_names", "--admin-name", rich_help_panel="Addresses")
+    ] = None,
     ssl_certfile: Annotated[Path | None, _option("ssl_certfile", rich_help_panel="Addresses")] = None,
     ssl_keyfile: Annotated[Path | None, _option("ssl_keyfile", rich_help_panel="Addresses")] = None,
     max_connections: Annotated[int | None, _option("max_connections", rich_help_panel="Bounds")] = None,
@@ -65,7 +73,7 @@ def serve(
     `tailgate serve --replica http://10.0.0.1:8000 --replica http://10.0.0.2:8000`
 
     With --replica alone a built-in policy holds: one pool, the models that the replicas name, no limit on slots, and
-    admission that counts what it would refuse without refusing it.
+    no request refused because the replicas are busy.
 
     Options win over the environment. The token of the admin API comes from TAILGATE_ADMIN_TOKEN only. SIGTERM stops
     accepting, lets running requests finish until the drain deadline, and exits with 0.
