@@ -114,8 +114,8 @@ def array(value: Any, field: str, caps: Caps) -> Any:
 
 
 def objects(value: Any, field: str, caps: Caps) -> Any:
-    """An array of objects."""
-    for i, item in enumerate(array(value, field, caps)):
+    """A bounded array of objects."""
+    for i, item in enumerate(short(array(value, field, caps), field, caps)):
         if type(item) is not dict:
             raise wrong_type(f"{field}[{i}]", "an object", item)
     return value

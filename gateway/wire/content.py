@@ -11,6 +11,7 @@ from gateway.wire.checks import MISSING, BadRequest, wrong_type
 
 MEDIA_BYTES = 8192
 """What one image, audio clip or video counts as: about 2,000 tokens at 4 bytes each, on the long side for an image."""
+MAX_ITEMS = 20_000
 MAX_KEYS = 64
 MAX_ROLE_CHARS = 64
 MAX_BLOCK_DEPTH = 3
@@ -78,6 +79,8 @@ def parts(given: list[Any], field: str, caps: Caps, depth: int = 0) -> int:
     """Bytes of a list of parts, each of a kind that is served."""
     if depth == MAX_BLOCK_DEPTH:
         raise BadRequest(field, "is nested too deeply")
+    if len(given) > MAX_ITEMS:
+        raise BadRequest(field, f"must have at most {MAX_ITEMS} entries", "array_above_max_length")
     total = 0
     for j, part in enumerate(given):
         where = f"{field}[{j}]"

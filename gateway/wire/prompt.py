@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 from gateway.core.rules import Caps
 from gateway.wire.checks import BAD_TYPE, BadRequest, kind, wrong_type
-from gateway.wire.content import bad_role, others, parts, role_fits, size, text_or_parts, utf8
+from gateway.wire.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
 
 MAX_TOKEN_ID = 2**31 - 1
-MAX_ITEMS = 20_000
 RESPONSE_ITEMS = frozenset(
     {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
 )

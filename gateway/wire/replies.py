@@ -27,7 +27,6 @@ MAX_MESSAGE_CHARS = 2000
 _OUTSIDE = re.compile(r"[^\x21-\x7e]")
 _OPENAI_PATHS = frozenset(e.value.encode() for e in Endpoint if e is not Endpoint.MESSAGES)
 _ANTHROPIC_PREFIX = Endpoint.MESSAGES.value.encode()
-_FROM_REPLICAS = frozenset({Why.UPSTREAM_BUSY, Why.UPSTREAM_ERROR, Why.UPSTREAM_TRUNCATED, Why.UPSTREAM_REJECTED})
 # What an engine may hold against a request. Its other 4xx are about us, our key or our path: not the client's fault.
 _CLIENT_FAULTS = {400: 400, 404: 404, 413: 413, 422: 400}
 
@@ -116,7 +115,7 @@ def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, 
 
 def _error(dialect: Dialect, row: Row, problem: Problem, request_id: str | None) -> dict[str, Any]:
     message = problem.message
-    if problem.why in _FROM_REPLICAS:
+    if row.status >= 500 or problem.why is Why.UPSTREAM_REJECTED:  # may be an engine's words
         message = rejected.clean(message)
     message = _encodable(message[:MAX_MESSAGE_CHARS]) or row.message
     match dialect:

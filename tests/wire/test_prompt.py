@@ -162,6 +162,7 @@ def test_malformed_prompts_are_named(value: object, field: str) -> None:
         ([{"role": "user", "content": [{"type": "hologram"}]}], "messages[0].content[0]"),
         ([{"role": "user", "content": "x", **{f"k{i}": 1 for i in range(64)}}], "messages[0]"),
         ([{"role": "user", "content": "x"}] * 20_001, "messages"),
+        ([{"role": "user", "content": [{"type": "text", "text": ""}] * 20_001}], "messages[0].content"),
     ],
 )
 def test_malformed_messages_are_named(messages: object, field: str) -> None:

@@ -336,8 +336,9 @@ def test_a_message_does_not_tell_where_the_engine_lives(inside: str) -> None:
     raw = json.dumps({"error": {"message": f"refused by {inside} today"}}).encode()
     _, _, document = read(upstream_error(Dialect.OPENAI, 400, raw, "r"))
     assert document["error"]["message"] == "refused by [...] today"
-    event = error_event(Dialect.OPENAI, Endpoint.CHAT, Problem(Why.UPSTREAM_ERROR, f"died at {inside}"))
-    assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "died at [...]"
+    for why in (Why.UPSTREAM_ERROR, Why.UPSTREAM_BUSY, Why.IDLE_TIMEOUT, Why.INTERNAL):
+        event = error_event(Dialect.OPENAI, Endpoint.CHAT, Problem(why, f"died at {inside}"))
+        assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "died at [...]"
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,7 @@ def test_a_known_name_in_other_letters_is_refused(disguise: str, name: str) -> N
         ({"model": "a\r\nx: 1"}, "model"),
         ({"tools": {}}, "tools"),
         ({"tools": ["f"]}, "tools[0]"),
+        ({"documents": [{}] * 1025}, "documents"),
         # vLLM 0.32 answers 500 to these
         ({"tools": [{"type": "function"}], "tool_choice": {"function": {"name": "f"}}}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": None}}]}, "tools[0].function"),
