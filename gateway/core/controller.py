@@ -277,7 +277,7 @@ class Controller:
         """Have `pool` serve the request, now or later."""
         ask = live.ask
         live.pool = pool
-        live.timeouts = ask.tier.timeouts.narrowed(ask.policy.pools[pool.spec.name].timeouts)
+        live.timeouts = ask.policy.timeouts(ask.tier, pool.spec.name)
         if not pool.room.holds(ask.tier):
             replica = pool.pick(ask.tier, None, self._random.random())
             if replica is not None:

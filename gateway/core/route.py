@@ -23,10 +23,10 @@ class Candidate(Protocol):
 
 
 C = TypeVar("C", bound=Candidate)
+W = TypeVar("W", int, tuple[int, int])
 
 _rank: Callable[[Candidate], int] = attrgetter("rank")
 _requests: Callable[[Candidate], int] = attrgetter("in_flight")
-_prefill: Callable[[Candidate], int] = attrgetter("unprefilled_tokens")
 _prefill_then_requests: Callable[[Candidate], tuple[int, int]] = attrgetter("unprefilled_tokens", "in_flight")
 
 
@@ -46,20 +46,14 @@ class LeastPrefill:
     """
 
     def pick(self, free: Sequence[C], random: float) -> C:
-        if len(free) > FULL_SCAN:
-            return min(_two(free, random), key=_prefill_then_requests)
-        tied = _least(_least(free, _prefill), _requests)
-        return tied[int(random * len(tied))]
+        return _least(free, _prefill_then_requests, random)
 
 
 class LeastRequests:
     """Fewest requests in flight; ties go to chance."""
 
     def pick(self, free: Sequence[C], random: float) -> C:
-        if len(free) > FULL_SCAN:
-            return min(_two(free, random), key=_requests)
-        tied = _least(free, _requests)
-        return tied[int(random * len(tied))]
+        return _least(free, _requests, random)
 
 
 class RoundRobin:
@@ -74,18 +68,20 @@ class RoundRobin:
         return chosen
 
 
-def _least(free: Sequence[C], weigh: Callable[[Candidate], int]) -> Sequence[C]:
-    """All that weigh least."""
+def _least(free: Sequence[C], weigh: Callable[[Candidate], W], random: float) -> C:
+    """The one that weighs least, of a large fleet the lighter of two drawn at random; ties go to chance."""
+    count = len(free)
+    if count > FULL_SCAN:
+        # Both come from one draw: the first, which wins ties, is uniform; the second is at some distance from it.
+        first = int(random * count)
+        second = (first + 1 + int(random * count * 7919) % (count - 1)) % count
+        return min(free[first], free[second], key=weigh)
     weights = list(map(weigh, free))
     least = min(weights)
-    return [replica for replica, weight in zip(free, weights, strict=True) if weight == least]
-
-
-def _two(free: Sequence[C], random: float) -> tuple[C, C]:
-    """Power of two choices, from one draw: the first, which wins ties, is uniform; the second at some distance."""
-    count = len(free)
-    first = int(random * count)
-    return free[first], free[(first + 1 + int(random * count * 7919) % (count - 1)) % count]
+    index = weights.index(least)
+    for _ in range(int(random * weights.count(least))):
+        index = weights.index(least, index + 1)
+    return free[index]
 
 
 ROUTERS: dict[str, Callable[[], Router]] = {

@@ -273,6 +273,7 @@ class Policy:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """Routes found so far: a policy is read by every request and written by none."""
+    _timeouts: dict[tuple[str, str], Timeouts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def model(self, name: str) -> Model | None:
         """The model that a client's `name` stands for, or None if this policy has none."""
@@ -286,3 +287,10 @@ class Policy:
             route = tuple(self.pools[p] for p in model.pools if allowed is None or p in allowed)
             self._routes[model.name, tier.name] = route
         return route
+
+    def timeouts(self, tier: Tier, pool: str) -> Timeouts:
+        """The tighter of those of `tier` and of the pool, in every phase."""
+        timeouts = self._timeouts.get((tier.name, pool))
+        if timeouts is None:
+            timeouts = self._timeouts[tier.name, pool] = tier.timeouts.narrowed(self.pools[pool].timeouts)
+        return timeouts
