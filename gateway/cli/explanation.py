@@ -113,7 +113,7 @@ def _caller(policy: Policy, key: str | None) -> Caller | Refusal:
 
 
 def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int) -> Explanation:
-    controller = Controller(policy, random.Random(0), 0.0)
+    controller = Controller(policy, random.Random(0))
     exact = parsed.prompt_exact
     if exact is None and model.tokenizer is not None:
         exact = Tokenizer.load(model.tokenizer).count(parsed)
