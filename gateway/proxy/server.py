@@ -33,6 +33,8 @@ log = logging.getLogger("tailgate.server")
 LINGER_S = 2.0
 SWEEP_S = 0.25
 WRITE_HIGH_WATER_BYTES = 64 * 1024
+# Bytes on the wire for each byte of a body; chunks of one byte need six.
+MAX_FRAMING = 8
 
 
 class Phase(Enum):
@@ -119,8 +121,6 @@ class FrontDoor(HttpToolsProtocol):
         self._guard = guard
         self._phase = Phase.IDLE
         self._pipelined = False
-        self._head_bytes = 0
-        self._head_tail = b""
         self.chunked = True
         self._relay: Relay | None = None
         self._begin()
@@ -129,12 +129,14 @@ class FrontDoor(HttpToolsProtocol):
         self._head = RequestHead()
         self._head_at = 0.0
         self._head_done = False
+        self._head_tail = b""
+        self._received_bytes = 0
         self._path = b""
         self._endpoint: Endpoint | None = None
         self._caller: Caller | None = None
         self._problem: Problem | None = None
         self._dialect = Dialect.OPENAI
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._urgent = False
         self._keep_alive = True
@@ -174,11 +176,15 @@ class FrontDoor(HttpToolsProtocol):
                 self.abort()
             return
         if phase is Phase.IDLE:
+            # Line ends between requests are no request (RFC 9112, 2.2), and no part of the next one's head.
+            data = data.lstrip(b"\r\n")
+            if not data:
+                return
             self._phase = Phase.RECEIVING
-            self._head_bytes = 0
-            self._head_tail = b""
+            self._begin()
             self._guard.idle.stop(self)
             self._guard.receiving.start(self, monotonic())
+        self._received_bytes += len(data)
         if not self._head_done and self._is_head_too_large(data):
             self._reject(Problem(Why.HEADERS_TOO_LARGE))
             return
@@ -199,23 +205,22 @@ class FrontDoor(HttpToolsProtocol):
                 self._reject(self._problem)
             elif self._whole:
                 self._answer()
+            elif self._received_bytes > 2 * self._guard.max_header_bytes + MAX_FRAMING * self._body_bytes:
+                self._reject(Problem(Why.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large."))
 
     def _is_head_too_large(self, data: bytes) -> bool:
-        """Count the bytes of a head before they are parsed: httptools would collect them without limit."""
-        before, self._head_bytes = self._head_bytes, self._head_bytes + len(data)
-        if self._head_bytes <= self._guard.max_header_bytes:
+        """Look at the bytes of a head before they are parsed: httptools would collect them without limit."""
+        if self._received_bytes <= self._guard.max_header_bytes:
             self._head_tail = data[-3:]
             return False
         end = (self._head_tail + data).find(b"\r\n\r\n") + 4 - len(self._head_tail)
-        return end <= 0 or before + end > self._guard.max_header_bytes
+        return end <= 0 or self._received_bytes - len(data) + end > self._guard.max_header_bytes
 
     # ---- httptools
 
     def on_message_begin(self) -> None:
         if self._whole:
             self._pipelined = True
-            return
-        self._begin()
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -287,12 +292,19 @@ class FrontDoor(HttpToolsProtocol):
         if self._pipelined:
             return
         self._body_bytes += len(body)
-        if self._problem is None:
-            self._body.append(body)
-            if self._body_bytes > self._guard.max_body_bytes:
-                self._body.clear()
-                self._problem = self._too_large()
-                self._urgent = True
+        if self._body_bytes > self._guard.max_body_bytes:
+            self._body = b""
+            self._problem = self._problem or self._too_large()
+            self._urgent = True
+        elif self._problem is not None:
+            return
+        elif not self._body:
+            self._body = body
+        elif type(self._body) is bytearray:
+            self._body += body
+        else:
+            # Not a list of pieces: chunks of two bytes would take twenty times their size.
+            self._body = bytearray(self._body + body)
 
     def _too_large(self) -> Problem:
         limit = self._guard.max_body_bytes
@@ -308,8 +320,7 @@ class FrontDoor(HttpToolsProtocol):
         self._phase = Phase.ANSWERING
         guard, gate = self._guard, self._guard.gate
         guard.receiving.stop(self)
-        body = b"".join(self._body)
-        self._body.clear()
+        body, self._body = bytes(self._body), b""
         rid = request_id(self._head.get(b"x-request-id"))
         problem = self._problem
         if problem is None and self._endpoint is None:
