@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -77,7 +78,7 @@ def main(
     plan = plan_of(_known(only or [], list(MEASURES)), _known(target or [], KNOWN), quick=quick)
     effort = QUICK if quick else Effort()
     if rounds is not None:
-        effort = Effort(rounds, effort.seconds, effort.chunks, effort.held_streams, effort.held_interval_s)
+        effort = replace(effort, rounds=rounds)
     # Ended from outside, it takes along what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console, cores = Console(), split_cores()

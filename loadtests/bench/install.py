@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import subprocess
-import venv
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +38,7 @@ def vllm_router() -> Path:
     command = home / "bin" / "vllm-router"
     stamp = home / VLLM_ROUTER
     if not stamp.exists():
-        venv.create(home, with_pip=True, clear=True)
+        _run([sys.executable, "-m", "venv", "--clear", str(home)])
         _run([str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", VLLM_ROUTER])
         stamp.touch()
     return command
@@ -66,4 +66,4 @@ def _run(command: list[str], folder: Path | None = None) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise Skipped(f"{Path(command[0]).name} {command[1]} failed: {said[-1]}")
+        raise Skipped(f"{Path(command[0]).name} {' '.join(command[1:3])} failed: {said[-1]}")

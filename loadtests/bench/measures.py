@@ -27,11 +27,12 @@ class Effort:
     rounds: int = 7
     seconds: float = 3.0
     chunks: int = 200
+    decisions: int = 20_000
     held_streams: int = 5000
     held_interval_s: float = 5.0
 
 
-QUICK = Effort(rounds=3, seconds=0.8, chunks=80, held_streams=500, held_interval_s=1.0)
+QUICK = Effort(rounds=3, seconds=0.8, chunks=80, decisions=3000, held_streams=500, held_interval_s=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def decisions(bench: Bench, targets: Sequence[str]) -> Section:
 
     def once(target: Running | str, _: int) -> Raw:
         if isinstance(target, str):
-            return load(Decisions(FLEETS[target]), bench.cores.proxy)
+            return load(Decisions(FLEETS[target], bench.effort.decisions), bench.cores.proxy)
         return load(Closed(target.port, target.pid, seconds=bench.effort.seconds), bench.cores.load)
 
     with rig([name for name in targets if name not in alone], STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
