@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import re
 import signal
 import socket
@@ -22,10 +21,12 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.core.rules import Policy, Pool, ReplicaSpec
-from gateway.policy import load
+from gateway.policy import PolicyErrors, load
+from gateway.policy.exposure import is_loopback
 from gateway.sim.profiles import PROFILES
 from loadtests.children import Children
-from loadtests.first_request import Answer, NoAnswer, ask
+from loadtests.demo_text import QUESTION, Served, short, show
+from loadtests.first_request import NoAnswer, ask
 
 POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
 HOST = "127.0.0.1"
@@ -35,11 +36,7 @@ DRAIN_S = 5.0
 ENGINES = ("short", "default", "long")  # from the shortest context to the longest
 REPLICA_LISTENS = r"^(http://[\w.:]+)"
 GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
-QUESTION = {"model": "default", "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 ANSWER_TOKENS = 100
-LONG_WORDS = 20_000
-DEAD_S = 20
-LONG_PROMPT = f'{{"model": "default", "prompt": "word " * {LONG_WORDS}, "max_tokens": 20}}'
 
 
 class Trouble(Exception):
@@ -54,15 +51,6 @@ class Plan:
     admin_port: int
     free: bool
     policy_path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Where everything is: URLs."""
-
-    api: str
-    admin: str
-    replicas: tuple[str, ...]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -84,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 async def start(children: Children, plan: Plan) -> Served:
     """Start everything, and wait until it is there."""
-    policy = load(POLICY)
+    policy = read_policy()
     replicas = [
         (spec, await children.start(spec.name, _replica_command(policy, pool, spec, plan.free), REPLICA_LISTENS))
         for pool, spec in _replicas(policy)
@@ -98,12 +86,27 @@ async def start(children: Children, plan: Plan) -> Served:
     return Served(api, admin, tuple(urls.values()))
 
 
+def read_policy(path: Path = POLICY) -> Policy:
+    """The policy of the demo. Raises Trouble where it is broken, or where its replicas are not on this machine."""
+    try:
+        policy = load(path)
+    except PolicyErrors as errors:
+        raise Trouble(str(errors)) from None
+    for pool, spec in _replicas(policy):
+        if not is_loopback(urlsplit(spec.url).hostname or ""):
+            raise Trouble(
+                f"{path.name}: pools.{pool.name}: {spec.url} is not on this machine; all replicas of the demo are "
+                f"emulated. To serve your own: tailgate serve --policy {short(path)}"
+            )
+    return policy
+
+
 def _replicas(policy: Policy) -> Iterator[tuple[Pool, ReplicaSpec]]:
     return ((pool, spec) for pool in policy.pools.values() for spec in pool.replicas)
 
 
 def _replica_command(policy: Policy, pool: Pool, spec: ReplicaSpec, free: bool) -> list[str]:
-    model = next(model for model in policy.models.values() if pool.name in model.pools)
+    model = next((m for m in policy.models.values() if pool.name in m.pools), next(iter(policy.models.values())))
     fits = [name for name in ENGINES if PROFILES[name].max_model_len >= (pool.max_prompt_tokens or 0)]
     return [
         *(sys.executable, "-m", "loadtests.emulator"),
@@ -145,13 +148,13 @@ def check_ports(plan: Plan) -> None:
     """Raises Trouble that names each port that cannot be had, and what to do."""
     wanted = {"the API": plan.port, "the admin pages": plan.admin_port}
     if not plan.free:
-        wanted |= {f"the replica {spec.name}": _port_of(spec) for _, spec in _replicas(load(POLICY))}
+        wanted |= {f"the replica {spec.name}": _port_of(spec) for _, spec in _replicas(read_policy())}
     problems = [
         (port, f"port {port}, for {what}: {problem}") for what, port in wanted.items() if (problem := _problem(port))
     ]
     if problems:
         see = f"See who has it:   lsof -nP -iTCP:{problems[0][0]} -sTCP:LISTEN"
-        avoid = f"Take other ports: {_short(Path(sys.executable))} -m loadtests.demo --free-ports"
+        avoid = f"Take other ports: {short(Path(sys.executable))} -m loadtests.demo --free-ports"
         raise Trouble("\n".join([*(text for _, text in problems), see, avoid]))
 
 
@@ -164,49 +167,6 @@ def _problem(port: int) -> str:
         except OSError as error:
             return error.strerror or str(error)
     return ""
-
-
-# ---- what is shown
-
-
-def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> None:
-    """What happened, and what to try next."""
-    api, admin = served.api, served.admin
-    json_body = "-H 'content-type: application/json' -d"
-    _head(out, "One streamed request went through:")
-    _fact(out, "pool", answer.pool)
-    _fact(out, "replica", answer.replica)
-    _fact(out, "TTFT", f"{answer.ttft_s * 1e3:.0f} ms", "from the request to the first token")
-    _fact(out, "TPOT", f"{answer.tpot_s * 1e3:.1f} ms", "for each token after it")
-    _fact(out, "e2e", f"{answer.e2e_s:.2f} s", "from the request to the end of the answer")
-    _fact(out, "tokens", f"{answer.prompt_tokens} in, {answer.output_tokens} out")
-    _head(out, "Try it, streamed:")
-    out.print(Text(f"curl -N {api}/v1/chat/completions {json_body} '{json.dumps(QUESTION)}'"))
-    _head(out, f"A prompt of {LONG_WORDS:,} words goes to the long pool (x-tailgate-pool says so):")
-    python = f"python3 -c 'import json; print(json.dumps({LONG_PROMPT}))'"
-    out.print(Text(f"{python} | curl -s -D - -o /dev/null {api}/v1/completions {json_body} @-"))
-    _head(out, f"A replica that is dead for {DEAD_S} seconds is not sent to (the console shows it):")
-    out.print(Text(f'curl {served.replicas[0]}/emulator/faults -d \'{{"fault": "dead", "for_s": {DEAD_S}}}\''))
-    _head(out, "Look inside:")
-    _fact(out, "admin", f"{admin}/", "the console, in a browser")
-    _fact(out, "state", f"{admin}/admin/state")
-    _fact(out, "metrics", f"{admin}/metrics")
-    _fact(out, "policy", _short(policy_path), "edit it while this runs: it is read again when it is saved")
-    _head(out, "Serving until Ctrl-C.")
-
-
-def _head(out: Console, text: str) -> None:
-    out.print(Text(f"\n{text}", style="bold"))
-
-
-def _fact(out: Console, name: str, value: str, note: str = "") -> None:
-    line = Text.assemble((f"  {name:<9}", "cyan"), f"{value:<9}" if note else value)
-    out.print(line.append(f"  {note}", style="dim") if note else line)
-
-
-def _short(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 # ---- from start to end
@@ -253,6 +213,8 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
                 answer = await ask(served.api, {**QUESTION, "max_tokens": ANSWER_TOKENS})
         except TimeoutError:
             raise Trouble(f"not everything was ready within {START_S:.0f} s") from None
+        except httpx.HTTPError as error:
+            raise Trouble(f"the admin port of the gateway cannot be reached: {error!r}") from None
     show(out, answer, served, plan.policy_path)
 
 

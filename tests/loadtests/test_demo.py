@@ -19,7 +19,7 @@ import pytest
 
 from gateway.policy import load
 from loadtests.bench.process import process_table
-from loadtests.demo import POLICY, Plan, Trouble, check_ports
+from loadtests.demo import POLICY, Plan, Trouble, check_ports, read_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 50.0
@@ -178,6 +178,16 @@ def test_every_taken_port_is_named() -> None:
             check_ports(Plan(*ports, free=True, policy_path=POLICY))
     assert f"port {ports[0]}, for the API" in str(trouble.value)
     assert f"port {ports[1]}, for the admin pages" in str(trouble.value)
+
+
+def test_a_policy_that_is_broken_or_of_other_machines_is_not_demonstrated(tmp_path: Path) -> None:
+    policy = tmp_path / "default.yaml"
+    policy.write_text(POLICY.read_text().replace("slots: 64", "slots: many"))
+    with pytest.raises(Trouble, match=r"pools\.short\.slots: many is not a number of slots"):
+        read_policy(policy)
+    policy.write_text(POLICY.read_text().replace("127.0.0.1:8104", "10.0.0.1:8104"))
+    with pytest.raises(Trouble, match=r"pools\.long: http://10\.0\.0\.1:8104 is not on this machine"):
+        read_policy(policy)
 
 
 def test_the_ports_are_those_of_the_policy() -> None:
