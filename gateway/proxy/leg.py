@@ -52,7 +52,6 @@ class Leg:
         "_last_at",
         "_progress_at",
         "_splitter",
-        "_write",
         "complete",
         "content_type",
         "held",
@@ -87,7 +86,6 @@ class Leg:
         self._framed = True
         self._held_bytes = 0
         self._committed = False
-        self._write: Callable[[bytes], None] | None = None
         self._gaps = gaps
         self._last_at = 0.0
         self._progress_at = 0.0
@@ -98,36 +96,35 @@ class Leg:
         `write` takes chunks as the replica framed them; None if the client needs another framing.
         """
         self._committed = True
-        self._write = write
         if write is not None and self.reader is not None and isinstance(self.line, Connection):
-            self.line.fast = self._pass_on
+            self.line.fast = self._shortcut(self.reader, write)
         held, self.held = self.held, []
         return held
 
-    def _pass_on(self, data: bytes) -> bool:
-        """The way of nearly every token: one read, one chunk, one event, plain output. False if it is not that."""
-        line, reader, write = self.line, self.reader, self._write
-        head_end = data.find(b"\r\n")
-        if (
-            not 0 < head_end < 9
-            or data.find(b"\n\n") != len(data) - 4
-            or reader is None
-            or write is None
-            or not reader.plain(data, head_end + 2)
-            or not self._splitter.clean
-            or not line.at_boundary  # type: ignore[union-attr]
-            or not is_one_chunk(data, head_end)
-        ):
-            return False
-        write(data)
-        reader.tokens_seen += 1
-        now = monotonic()
-        self._gaps.add(now - self._last_at)
-        self._last_at = now
-        if now >= self._progress_at:
-            self._progress_at = now + PROGRESS_EVERY_S
-            self.relay.driver.progress(self.id, reader.tokens_seen)
-        return True
+    def _shortcut(self, reader: StreamReader, write: Callable[[bytes], None]) -> Callable[[bytes], bool]:
+        """The way of nearly every token: one read, one chunk, one event, plain output; False if it is not that."""
+        plain, splitter, add_gap = reader.plain, self._splitter, self._gaps.add
+
+        def pass_on(data: bytes) -> bool:
+            head_end = data.find(b"\r\n")
+            if (
+                not is_one_chunk(data, head_end)
+                or data.find(b"\n\n") != len(data) - 4
+                or not plain(data, head_end + 2)
+                or not splitter.clean
+            ):
+                return False
+            write(data)
+            reader.tokens_seen += 1
+            now = monotonic()
+            add_gap(now - self._last_at)
+            self._last_at = now
+            if now >= self._progress_at:
+                self._progress_at = now + PROGRESS_EVERY_S
+                self.relay.driver.progress(self.id, reader.tokens_seen)
+            return True
+
+        return pass_on
 
     def cancel(self) -> None:
         """Close the call; the driver knows."""

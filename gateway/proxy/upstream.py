@@ -129,13 +129,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    @property
-    def at_boundary(self) -> bool:
-        """Whether what has been read so far ends with a whole chunk."""
-        return self._chunks is not None and self._chunks.at_boundary
-
     def data_received(self, data: bytes) -> None:
-        if self.fast is not None and self.fast(data):
+        fast, chunks = self.fast, self._chunks
+        if fast is not None and chunks is not None and chunks.at_boundary and fast(data):
             return
         if self.receiver is None:
             # Bytes nobody asked for: the connection is not in the state we think it is.

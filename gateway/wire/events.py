@@ -130,15 +130,12 @@ class EngineError:
 class EventSplitter:
     """Cuts a byte stream into whole events, each with the blank line that ends it."""
 
-    __slots__ = ("_tail",)
+    __slots__ = ("_tail", "clean")
 
     def __init__(self) -> None:
         self._tail = b""
-
-    @property
-    def clean(self) -> bool:
+        self.clean = True
         """Whether everything fed so far was whole events."""
-        return not self._tail
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The events that `piece` completes. Raises `StreamError` when one grows beyond all measure."""
@@ -151,6 +148,7 @@ class EventSplitter:
             events.append(data[start : match.end()])
             start = match.end()
         self._tail = data[start:]
+        self.clean = not self._tail
         if len(self._tail) > MAX_EVENT_BYTES:
             raise StreamError("an event is longer than 1 MiB")
         return events

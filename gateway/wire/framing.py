@@ -35,7 +35,7 @@ class ChunkReader:
         if self.at_boundary and not self.done:
             # One whole chunk per read is the rule for a token stream.
             line_end = data.find(b"\r\n")
-            if 0 < line_end < 9 and is_one_chunk(data, line_end):
+            if is_one_chunk(data, line_end):
                 return [data[line_end + 2 : -2]]
         return self._feed(data)
 
@@ -89,12 +89,12 @@ class ChunkReader:
 
 
 def is_one_chunk(data: bytes, line_end: int) -> bool:
-    """Whether `data`, whose first line ends at `line_end`, is exactly one chunk that is not the last."""
-    size_line = data[:line_end]
+    """Whether `data`, whose first line ends at `line_end` (-1: nowhere), is exactly one chunk that is not the last."""
+    size = data[:line_end]
     return (
-        not size_line.strip(HEX)
-        and len(data) == line_end + int(size_line, 16) + 4
-        and len(data) > line_end + 4
+        0 < line_end < 9
+        and not size.strip(HEX)
+        and len(data) == line_end + int(size, 16) + 4 > line_end + 4
         and data.endswith(b"\r\n")
     )
 
