@@ -31,8 +31,8 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
         old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # Both tell of every request or connection at levels where nobody asked for that.
-    for noisy in ("httpx", "httpcore", "uvicorn.access"):
+    # They tell of every request, connection or file change at levels where nobody asked for that.
+    for noisy in ("httpx", "httpcore", "uvicorn.access", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
