@@ -259,7 +259,7 @@ class FrontDoor(HttpToolsProtocol):
         if int(head.get(b"content-length", b"0")) > self._guard.max_body_bytes:
             self._problem = self._problem or self._too_large()
             self._urgent = True
-        elif b"expect" in head:
+        elif b"expect" in head and self.chunked:
             # A client that asks first must not be made to send what is refused anyway.
             if self._problem is None:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -341,7 +341,7 @@ class FrontDoor(HttpToolsProtocol):
                 gate.driver.arrive(entered.ask, entered)
                 return
             problem = entered
-        self.write(gate.turn_away(self._dialect, problem, rid, close=not self._keep_alive))
+        self._turn_away(problem, rid, close=not self._keep_alive)
         self.done()
 
     def _answer_read(self, status: int, body: bytes) -> None:
@@ -349,12 +349,19 @@ class FrontDoor(HttpToolsProtocol):
         self.write(head + body)
         self.done()
 
+    def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
+        answer = self._guard.gate.turn_away(self._dialect, problem, rid, close=close)
+        if self.parser.get_method() == b"HEAD":
+            # What follows the head would be taken for the beginning of the next answer.
+            answer = answer[: answer.index(b"\r\n\r\n") + 4]
+        self.write(answer)
+
     def _reject(self, problem: Problem) -> None:
         """Answer before the request is whole, and close without resetting what is on its way to the client."""
         guard = self._guard
         guard.receiving.stop(self)
         rid = request_id(self._head.get(b"x-request-id"))
-        self.write(guard.gate.turn_away(self._dialect, problem, rid, close=True))
+        self._turn_away(problem, rid, close=True)
         self._phase = Phase.LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():

@@ -1,0 +1,73 @@
+"""`Expect: 100-continue`: asked first, a client learns of a refusal before it sends the body."""
+
+from __future__ import annotations
+
+import pytest
+
+from .capture import Capture
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, chat_body, head
+
+KEY = "sk-of-the-test-0123456789"
+ASKS = "Expect: 100-continue"
+
+
+async def test_the_body_is_called_for(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    body = chat_body()
+    for expect in (ASKS, "expect: 100-Continue"):
+        client.send(head(CHAT, expect, f"Content-Length: {len(body)}"))
+        assert await client.head() == (100, {})
+        client.send(body)
+        assert (await client.response()).status == 200
+    client.send(head(CHAT, ASKS, "Transfer-Encoding: chunked"))
+    assert await client.head() == (100, {})
+    client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    assert (await client.response()).status == 200
+
+
+async def test_a_client_that_does_not_wait(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    body = chat_body()
+    for _ in range(2):
+        assert (await client.ask(head(CHAT, ASKS, f"Content-Length: {len(body)}") + body)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "lines", "status"),
+    [
+        ("/nowhere", (ASKS, "Content-Length: 9"), 404),
+        ("/v1/models", (ASKS, "Content-Length: 9"), 405),
+        (CHAT, (ASKS, "Content-Length: 9"), 401),
+        (CHAT, (ASKS, "Content-Length: 9", "x-api-key: sk-wrong"), 401),
+        (CHAT, (ASKS, "Content-Length: 99999999999", f"x-api-key: {KEY}"), 413),
+        (CHAT, (ASKS, "Content-Length: 9", "Content-Encoding: gzip", f"x-api-key: {KEY}"), 400),
+        (CHAT, ("Expect: 200-ok", "Content-Length: 9", f"x-api-key: {KEY}"), 417),
+        (CHAT, ("Expect: ", "Content-Length: 9", f"x-api-key: {KEY}"), 417),
+        (CHAT, ("Expect: 100-continue, x", "Content-Length: 9", f"x-api-key: {KEY}"), 417),
+        (CHAT, (ASKS, ASKS, "Content-Length: 9", f"x-api-key: {KEY}"), 400),
+    ],
+)
+async def test_what_is_refused_is_not_called_for(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, path: str, lines: tuple[str, ...], status: int
+) -> None:
+    gw = await gateway(rules(capture.url, keys={KEY: "acme"}))
+    client = await connect(gw.url)
+    client.send(head(path, *lines))
+    got, headers = await client.head()
+    # The connection cannot be used again: nobody knows whether the body will still be sent.
+    assert (got, headers["connection"]) == (status, "close")
+    await client.rest()
+    assert not capture.calls
+
+
+async def test_http_1_0_cannot_ask(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    """RFC 9110, 10.1.1: the expectation of an HTTP/1.0 client is ignored, since it would not understand a 100."""
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    body = chat_body()
+    client.send(head(CHAT, ASKS, f"Content-Length: {len(body)}", version="HTTP/1.0") + body)
+    assert (await client.head())[0] == 200

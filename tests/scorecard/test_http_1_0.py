@@ -1,0 +1,71 @@
+"""HTTP/1.0 clients: no chunks, and the end of the connection is the end of the answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from .capture import STREAM_HEAD, Answer, Capture, Then, token, whole
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, Client, chat_body, request
+
+
+async def ask(
+    client: Client, *lines: str, stream: bool = False, host: bool = True
+) -> tuple[int, dict[str, str], bytes]:
+    data = request(CHAT, chat_body(stream=stream), *lines, version="HTTP/1.0")
+    client.send(data if host else data.replace(b"Host: gateway\r\n", b""))
+    status, headers = await client.head()
+    return status, headers, await client.rest()
+
+
+@pytest.mark.parametrize("lines", [(), ("Connection: keep-alive",), ("Connection: close",)])
+async def test_whole(gateway: GatewayFactory, capture: Capture, connect: Connect, lines: tuple[str, ...]) -> None:
+    gw = await gateway(rules(capture.url))
+    status, headers, body = await ask(await connect(gw.url), *lines, host=False)
+    assert status == 200
+    assert headers["content-length"] == str(len(body))
+    assert "transfer-encoding" not in headers
+
+
+async def test_streamed(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    status, headers, body = await ask(await connect(gw.url), stream=True)
+    assert status == 200
+    assert "transfer-encoding" not in headers
+    assert "content-length" not in headers
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_an_answer_too_long_to_hold(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    text = b'{"choices":[],"text":"%b"}' % (b"x" * 3_000_000)
+    capture.answer = lambda call: Answer(whole(text))
+    gw = await gateway(rules(capture.url))
+    status, headers, body = await ask(await connect(gw.url))
+    assert status == 200
+    assert "transfer-encoding" not in headers
+    assert body == text
+
+
+async def test_a_stream_that_breaks_off_ends_in_an_error(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """The end of the connection says nothing here, so the event is all there is."""
+    capture.answer = lambda call: Answer(STREAM_HEAD + token("Hi"), Then.CLOSE)
+    gw = await gateway(rules(capture.url))
+    status, _, body = await ask(await connect(gw.url), stream=True)
+    assert status == 200
+    events = body.split(b"\n\n")
+    assert b'"error"' in events[-2]
+    assert events[-1] == b""
+    assert b"[DONE]" not in body
+
+
+async def test_a_refusal(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    client.send(b"POST /nowhere HTTP/1.0\r\n\r\n")
+    response = await client.response()
+    assert (response.status, response.headers["connection"]) == (404, "close")
+    assert await client.rest() == b""

@@ -1,0 +1,142 @@
+"""Clients that are slow, sloppy or strange, within HTTP and just outside it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from .capture import Capture, never
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, chat, chat_body, head, request
+from .state import held
+from .waiting import until
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_byte_at_a_time(gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    for _ in range(2):
+        for byte in chat(stream=stream):
+            client.send(bytes([byte]))
+            await asyncio.sleep(0)
+        response = await client.response()
+        assert (response.status, response.whole) == (200, True)
+    assert len(capture.calls) == 2
+
+
+async def test_line_ends_before_and_between_requests(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url), receive_timeout_s=0.3)
+    client = await connect(gw.url)
+    assert (await client.ask(b"\r\n\r\n" + chat())).status == 200
+    client.send(b"\r\n")
+    # They begin no request that would have to be finished in time: another connection is timed out meanwhile.
+    other = await connect(gw.url)
+    assert (await other.ask(b"GET /")).status == 408
+    assert (await client.ask(b"\r\n" + chat())).status == 200
+    # Behind a body, some old clients send one more; it may come with it or after it.
+    assert (await client.ask(chat() + b"\r\n")).status == 200
+    assert (await client.ask(chat())).status == 200
+
+
+async def test_a_body_longer_than_its_length(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    """What is left over is no request: it is said so if it comes with the body, and ends everything if it is late."""
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    response = await client.ask(chat() + b"}")
+    assert (response.status, response.headers["connection"]) == (400, "close")
+    assert not capture.calls
+    capture.answer = never
+    client = await connect(gw.url)
+    client.send(chat())
+    await capture.until(lambda: capture.calls)
+    client.send(b"}")
+    assert await client.rest() == b""
+    await capture.until(lambda: capture.calls[0].aborted)
+    await until(lambda: not held(gw))
+
+
+async def test_a_body_that_ends_too_soon(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    body = chat_body()
+    cut = request(CHAT, body)[:-1]
+    chunked = head(CHAT, "Transfer-Encoding: chunked") + b"%x\r\n%b" % (len(body), body)
+    for data in (cut, chunked, chunked + b"\r\n", chunked + b"\r\n0\r\n"):
+        for leave in ("half_close", "fin", "rst"):
+            client = await connect(gw.url)
+            client.send(data)
+            getattr(client, leave)()
+            if leave == "half_close":
+                assert await client.rest() == b""
+    await until(lambda: not held(gw), seen=lambda: held(gw))
+    assert not capture.calls
+
+
+async def test_nothing_is_said_to_a_head_request_but_the_head(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """A client takes whatever follows the head of an answer to HEAD for the next answer."""
+    gw = await gateway(rules(capture.url))
+    for path in ("/health", "/v1/models", CHAT, "/nowhere"):
+        client = await connect(gw.url)
+        client.send(head(path, method="HEAD"))
+        status, headers = await client.head()
+        assert status in (200, 404, 405)
+        if headers.get("connection") == "close":
+            assert await client.rest() == b""
+        else:
+            assert (await client.ask(chat())).status == 200
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+        ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: AA==", "Sec-WebSocket-Version: 13"),
+        ("Connection: Upgrade", "Upgrade: TLS/1.0"),
+        ("Upgrade: h2c",),
+    ],
+)
+async def test_no_other_protocol_is_spoken(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, lines: tuple[str, ...]
+) -> None:
+    gw = await gateway(rules(capture.url))
+    for data in (chat(*lines), request("/v1/models", None, *lines)):
+        client = await connect(gw.url)
+        response = await client.ask(data)
+        assert (response.status, response.reason) == (400, "bad-request")
+        assert "Upgrade" in response.error["message"]
+        assert await client.rest() == b""
+    assert not capture.calls
+
+
+async def test_h2_and_tls_without_asking(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    for data in (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100,
+        b"\x80",
+    ):
+        client = await connect(gw.url)
+        client.send(data)
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_client_that_never_reads_its_refusal(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """It goes on sending after the answer that ends its connection: it is listened to for a moment, and then cut."""
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    client.send(b"GARBAGE\r\n\r\n")
+    sent = 0
+    while not client.writer.transport.is_closing():
+        client.send(b"x" * 1024)
+        sent += 1
+        await asyncio.sleep(0.005)
+        assert sent < 2000
+    await until(lambda: gw.guard.connections == 0)
