@@ -186,7 +186,9 @@ class Measure:
 
 
 MEASURES: dict[str, Measure] = {
-    "requests": Measure(requests, ("tailgate", "tailgate+journal", "vllm-router", "nginx", "python-floor")),
+    "requests": Measure(
+        requests, ("tailgate", "tailgate+journal", "vllm-router", "nginx", "python-floor", "fastapi+httpx")
+    ),
     "latency": Measure(latency, ("tailgate", "vllm-router", "nginx")),
     "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx", "python-floor")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),

@@ -132,6 +132,10 @@ def _floor(port: int, upstream: Upstream, folder: Path) -> list[str]:
     return [sys.executable, "-m", "loadtests.bench.floor", str(port), *map(str, upstream.ports)]
 
 
+def _naive(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "loadtests.bench.naive", str(port), *map(str, upstream.ports)]
+
+
 PROFILED = "tailgate-profiled"
 
 TARGETS: dict[str, Command] = {
@@ -140,6 +144,7 @@ TARGETS: dict[str, Command] = {
     "vllm-router": _vllm_router,
     "nginx": _nginx,
     "python-floor": _floor,
+    "fastapi+httpx": _naive,
     PROFILED: _tailgate_profiled,
 }
 
