@@ -12,7 +12,7 @@ Rules
 4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse`.
 5. Each freed slot is offered to those who wait, most urgent tier first, before the call returns.
 6. Deadlines: `queue` from body complete while waiting; `total` from head received, always; `ttft` from sent until
-   the first content token, streamed answers only; `idle` from the last progress after that.
+   the first content token, streamed answers only; `idle` from the last progress after that, except while `paused`.
 
     arrive ──> refuse | wait | run
     wait   ──> run (a slot) | refuse (deadline, evicted) | over (left)
@@ -128,6 +128,20 @@ class Controller:
         attempt = self._attempts[attempt_id]
         attempt.tokens = tokens
         attempt.last_at = now
+        return []
+
+    def paused(self, attempt_id: int, now: float) -> list[Command]:
+        """The client does not keep up and this attempt is not read: its silence is not the replica's."""
+        self._attempts[attempt_id].paused = True
+        return []
+
+    def resumed(self, attempt_id: int, now: float) -> list[Command]:
+        """This attempt is read again."""
+        attempt = self._attempts[attempt_id]
+        attempt.paused = False
+        attempt.last_at = now
+        if attempt.live.outcome is None:
+            self._arm(attempt.live)
         return []
 
     def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:

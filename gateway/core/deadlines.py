@@ -13,8 +13,8 @@ def next_deadline(live: Live) -> tuple[float, Why]:
     """The earliest deadline of a request in the state it is in, and what it means when it passes.
 
     `queue` counts from body complete while the request waits; `ttft` from sent until the first content token, of
-    streamed answers only, since of the others no token can be seen; `idle` from the last progress after that; `total`
-    from head received, always.
+    streamed answers only, since of the others no token can be seen; `idle` from the last progress after that, but not
+    while the answer is not read; `total` from head received, always.
     """
     ask, timeouts = live.ask, live.timeouts
     total = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT
@@ -23,6 +23,8 @@ def next_deadline(live: Live) -> tuple[float, Why]:
     if not ask.stream or not live.open:
         return total
     attempt = live.committed or live.open[-1]
+    if attempt.paused:
+        return total
     if attempt.first_at is not None:
         return min(total, (attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Why.IDLE_TIMEOUT))
     if attempt.sent_at is not None:

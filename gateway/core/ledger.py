@@ -21,6 +21,7 @@ class Attempt:
         "last_at",
         "live",
         "opened_at",
+        "paused",
         "prompt_tokens",
         "replica",
         "sent_at",
@@ -37,6 +38,8 @@ class Attempt:
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = now
+        self.paused = False
+        """Whether nobody reads its answer, because the client does not keep up."""
         self.cancelled = False
         self.tokens = 0
 

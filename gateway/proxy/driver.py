@@ -87,6 +87,14 @@ class Driver:
         """An attempt is alive."""
         self._call(self.controller.progress, attempt, tokens)
 
+    def paused(self, attempt: int) -> None:
+        """An attempt is not read for now, since its client does not keep up."""
+        self._call(self.controller.paused, attempt)
+
+    def resumed(self, attempt: int) -> None:
+        """An attempt is read again."""
+        self._call(self.controller.resumed, attempt)
+
     def finish(self, attempt: int, finish: Finish, pool: str, replica: str) -> None:
         """An attempt is closed."""
         if finish.end not in QUIET_ENDS:

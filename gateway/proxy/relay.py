@@ -197,14 +197,18 @@ class Relay:
     def pause(self) -> None:
         """The client does not keep up: stop reading the answer."""
         self._paused = True
-        if self._committed is not None and self._committed.line is not None:
-            self._committed.line.pause()
+        leg = self._committed
+        if leg is not None and leg.line is not None:
+            leg.line.pause()
+            self.driver.paused(leg.id)
 
     def resume(self) -> None:
         """The client has caught up."""
         self._paused = False
-        if self._committed is not None and self._committed.line is not None:
-            self._committed.line.resume()
+        leg = self._committed
+        if leg is not None and leg.line is not None:
+            self.driver.resumed(leg.id)
+            leg.line.resume()
 
     # ---- inside
 
@@ -233,8 +237,8 @@ class Relay:
         client.write(b"".join(parts))
         if leg.complete:
             self._finish()
-        elif self._paused and leg.line is not None:
-            leg.line.pause()
+        elif self._paused:
+            self.pause()
 
     def _finish(self) -> None:
         client, self._client = self._client, None
