@@ -49,6 +49,7 @@ async def test_a_body_longer_than_its_length(gateway: GatewayFactory, capture: C
     client = await connect(gw.url)
     response = await client.ask(chat() + b"}")
     assert (response.status, response.headers["connection"]) == (400, "close")
+    await client.close()
     assert not capture.calls
     capture.answer = never
     client = await connect(gw.url)

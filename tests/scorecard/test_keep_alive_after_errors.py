@@ -1,0 +1,166 @@
+"""After every kind of error the connection is either usable, or said to be closed and closed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from .capture import STREAM_HEAD, Answer, Call, Capture, Then, by_default, token, whole
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, Client, Response, chat, chat_body, head, request
+
+KEY = "sk-of-the-test-0123456789"
+MINE = f"x-api-key: {KEY}"
+TIMEOUTS = "timeouts: {queue: 200ms, ttft: 200ms, total: 1s}"
+
+
+def error(status: int) -> Answer:
+    """A replica's refusal."""
+    return Answer(whole(b'{"error":{"message":"no","type":"BadRequestError","code":400}}', f"{status} No"))
+
+
+# What the replica answers to a request whose prompt is the key of the row.
+REPLICA: dict[str, Answer | None] = {
+    "400": error(400),
+    "404": error(404),
+    "422": error(422),
+    "500": error(500),
+    "503": error(503),
+    "cut in the head": Answer(b"HTTP/1.1 200 OK\r\ncontent-le", Then.CLOSE),
+    "cut in the body": Answer(whole()[:-5], Then.CLOSE),
+    "reset": Answer(b"", Then.RESET),
+    "garbage": Answer(b"\x00\x01 no HTTP\r\n\r\n", Then.CLOSE),
+    "not JSON": Answer(whole(b"<html>")),
+    "stream cut before a token": Answer(STREAM_HEAD, Then.CLOSE),
+    "stream cut in its head": Answer(STREAM_HEAD[:30], Then.RESET),
+    "no answer": None,
+}
+
+
+def requests() -> dict[str, bytes]:
+    """Everything that is answered with an error, by name."""
+    body = chat_body()
+    made = {
+        "not JSON": request(CHAT, b"{", MINE),
+        "empty": request(CHAT, b"", MINE),
+        "wrong type": chat(MINE, max_tokens="5"),
+        "no such model": chat(MINE, model="other"),
+        "prompt too long": chat(MINE, content="word " * 4000),
+        "no such path": request("/nowhere", body, MINE),
+        "wrong method": request("/v1/models", body, MINE),
+        "no key": request(CHAT, body),
+        "unknown key": request(CHAT, body, "x-api-key: sk-other"),
+        "two keys": request(CHAT, body, MINE, MINE),
+        "two hosts": request(CHAT, body, MINE, "Host: other"),
+        "a content encoding": request(CHAT, body, MINE, "Content-Encoding: gzip"),
+        "an unknown expectation": request(CHAT, body, MINE, "Expect: x"),
+        "HTTP/2": request(CHAT, body, MINE, version="HTTP/2.0"),
+        "no such model to look at": request("/v1/models/other", None, MINE),
+        "a body too large": request(CHAT, b" " * 70_001, MINE),
+        "chunks too large": head(CHAT, MINE, "Transfer-Encoding: chunked") + b"11171\r\n" + b" " * 70_001 + b"\r\n",
+        "a header too large": head(CHAT, MINE, "X: " + "x" * 70_000),
+    }
+    for prompt in REPLICA:
+        made[f"replica: {prompt}"] = chat(MINE, content=prompt, stream=prompt.startswith("stream"))
+    return made
+
+
+def replica(call: Call) -> Answer | None:
+    """A replica that misbehaves as the prompt says."""
+    for prompt, answer in REPLICA.items():
+        if f'"content":"{prompt}"'.encode() in call.body:
+            return answer
+    return by_default(call)
+
+
+async def test_the_next_request_is_answered_or_the_end_announced(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = replica
+    policy = rules(
+        capture.url, keys={KEY: "acme"}, tier=TIMEOUTS, pool="max_prompt_tokens: 1000, health: {failures: 99}"
+    )
+    gw = await gateway(policy, max_body_bytes=70_000, max_header_bytes=65536)
+    numbers = itertools.count()
+    usable = set()
+
+    async def ask(client: Client, data: bytes) -> Response:
+        """With an id of its own, which the answer must bear."""
+        rid = f"id-{next(numbers)}"
+        response = await client.ask(data.replace(b"\r\n", f"\r\nX-Request-Id: {rid}\r\n".encode(), 1))
+        assert response.headers["x-request-id"] == rid
+        return response
+
+    for name, data in requests().items():
+        client = await connect(gw.url)
+        assert (await ask(client, chat(MINE))).status == 200
+        response = await ask(client, data)
+        assert 400 <= response.status < 600, name
+        assert response.error["message"]
+        assert response.reason
+        if response.headers.get("connection") == "close":
+            assert await client.rest() == b"", name
+            continue
+        usable.add(name)
+        assert (await ask(client, chat(MINE))).status == 200, name
+        assert (await ask(client, chat(MINE, stream=True))).whole, name
+    # Only where the end of the request is in doubt, or not waited for, is the connection given up.
+    given_up = set(requests()) - usable
+    assert given_up == {
+        *("two keys", "two hosts", "a content encoding", "an unknown expectation", "HTTP/2"),
+        *("a body too large", "chunks too large", "a header too large"),
+    }
+
+
+async def test_the_same_connection_over_its_limit_and_under(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, tier="limits: {requests: 2/min}"))
+    client = await connect(gw.url)
+    statuses = [(await client.ask(chat())).status for _ in range(5)]
+    assert statuses == [200, 200, 429, 429, 429]
+    assert (await client.ask(request("/health"))).status == 200
+
+
+async def test_waiting_in_vain_leaves_the_connection_usable(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = lambda call: by_default(call) if len(capture.calls) > 1 else None
+    gw = await gateway(rules(capture.url, slots=1, queue=1, tier="timeouts: {queue: 100ms}"))
+    occupant = await connect(gw.url)
+    occupant.send(chat())
+    await capture.until(lambda: capture.calls)
+    client = await connect(gw.url)
+    for _ in range(3):
+        response = await client.ask(chat())
+        assert (response.status, response.reason) == (504, "queue-timeout")
+        assert float(response.headers["retry-after"]) >= 1
+    capture.calls[0].send(whole())
+    assert (await occupant.response()).status == 200
+    assert (await client.ask(chat())).status == 200
+
+
+@pytest.mark.parametrize("data", [b"\x00garbage\r\n\r\n", b"GET /\x01 HTTP/1.1\r\n\r\n", b"G@T / HTTP/1.1\r\n\r\n"])
+async def test_garbage_is_not_answered_in_the_name_of_the_last_request(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, data: bytes
+) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    first = await client.ask(request("/v1/messages", b"{}", "x-request-id: the-first", "anthropic-version: 2023-06-01"))
+    assert (first.status, first.headers["x-request-id"]) == (400, "the-first")
+    second = await client.ask(data)
+    assert second.status == 400
+    assert second.headers["x-request-id"].startswith("tg-")
+    assert "type" not in second.json()
+
+
+async def test_a_cut_stream_ends_its_connection(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    capture.answer = lambda call: Answer(STREAM_HEAD + token("Hi"), Then.CLOSE)
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    response = await client.ask(chat(stream=True))
+    assert (response.status, response.whole) == (200, False)
+    assert "error" in response.events[-1]
+    assert await client.rest() == b""
