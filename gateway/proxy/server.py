@@ -128,6 +128,8 @@ class FrontDoor(HttpToolsProtocol):
         self._pipelined = False
         self.chunked = True
         self._relay: Relay | None = None
+        self._full = False
+        """Whether so much waits for the client that nothing may be added to it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -387,26 +389,39 @@ class FrontDoor(HttpToolsProtocol):
             self._phase = _IDLE
             self._whole = self._head_done = False
             self._guard.idle.start(self, monotonic())
+            if self._full:
+                # A client that asks on without reading would pile up answers.
+                self.transport.pause_reading()
         else:
-            self.transport.close()
+            self.close()
 
     def cut(self, politely: bool) -> None:
         """The answer ends here, incomplete, and the connection with it."""
         self._relay = None
         if politely:
-            self.transport.close()
+            self.close()
         else:
             self.transport.abort()
 
     def pause_writing(self) -> None:
+        self._full = True
         self._guard.stalled.start(self, monotonic())
         if self._relay is not None:
             self._relay.pause()
+        elif not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._full = False
+        if self.transport.is_closing():
+            # What is left is little, and must not stay for ever either.
+            self._guard.stalled.start(self, monotonic())
+            return
         self._guard.stalled.stop(self)
         if self._relay is not None:
             self._relay.resume()
+        else:
+            self.transport.resume_reading()
 
     # ---- ends
 
@@ -423,8 +438,9 @@ class FrontDoor(HttpToolsProtocol):
         self.abort()
 
     def close(self) -> None:
-        """Close after what was written has gone out."""
+        """Close after what was written has gone out, or in `write_stall_s` if it does not."""
         self.transport.close()
+        self._guard.stalled.start(self, monotonic())
 
     def abort(self) -> None:
         """Close at once."""
@@ -434,7 +450,7 @@ class FrontDoor(HttpToolsProtocol):
     def shutdown(self) -> None:
         """uvicorn: the server is going down. Answers under way are finished, and the connection then closed."""
         if self._phase is _IDLE:
-            self.transport.close()
+            self.close()
 
     def _leave(self, why: Why) -> None:
         relay, self._relay = self._relay, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
@@ -12,11 +14,11 @@ from gateway.app import Gateway
 from gateway.core.model import Outcome, Why
 from gateway.proxy.server import WRITE_HIGH_WATER_BYTES
 
-from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, token
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, completion, token, whole
 from .conftest import Connect, GatewayFactory
 from .firehose import flowing, slow_reader
 from .policies import rules
-from .raw import chat
+from .raw import Client, chat
 from .waiting import until
 
 READERS = 200
@@ -26,6 +28,23 @@ READ_BYTES = 256 * 1024
 TAKEN_BYTES = 16 * 1024 * 1024
 """Of one stream, with what kernels on the way keep. Unread for `STALL_S`, a firehose that is not paused gives more."""
 RSS_BYTES_PER_READER = 512 * 1024
+
+
+SlowReaders = Callable[[str], Awaitable[Client]]
+
+
+@pytest.fixture
+async def slow(gateway: GatewayFactory) -> AsyncIterator[SlowReaders]:
+    """`await slow(url)`: a reader that is soon full, closed before the gateway is."""
+    readers: list[Client] = []
+
+    async def open_one(url: str) -> Client:
+        readers.append(await slow_reader(url))
+        return readers[-1]
+
+    yield open_one
+    for reader in readers:
+        await reader.close()
 
 
 def _rss_bytes() -> int:
@@ -39,17 +58,16 @@ def _buffered(gw: Gateway) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")
-async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Connect) -> None:
+async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Connect, slow: SlowReaders) -> None:
     async with flowing() as hose:
         gw = await gateway(rules(hose.url, slots=READERS + 8), write_stall_s=STALL_S)
-        readers = [await slow_reader(gw.url) for _ in range(READERS)]
+        readers = [await slow(gw.url) for _ in range(READERS)]
         healthy = await connect(gw.url)
         before, largest_rss, largest_buffer = _rss_bytes(), 0, 0
         for reader in readers:
             reader.send(chat(stream=True))
 
         served = 0
-        requests = gw.metrics.lanes["free", "main"].requests if ("free", "main") in gw.metrics.lanes else {}
         while gw.guard.connections > 1 or len(hose.taken) < READERS:
             assert (await healthy.ask(chat())).status == 200
             served += 1
@@ -62,16 +80,16 @@ async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Con
         assert largest_buffer <= WRITE_HIGH_WATER_BYTES + READ_BYTES + 8192
         assert max(hose.taken.values()) < TAKEN_BYTES
         assert largest_rss - before < READERS * RSS_BYTES_PER_READER
-        for reader in readers:
-            await reader.close()
 
 
-async def test_a_reader_that_pauses_gets_everything(gateway: GatewayFactory, capture: Capture) -> None:
+async def test_a_reader_that_pauses_gets_everything(
+    gateway: GatewayFactory, capture: Capture, slow: SlowReaders
+) -> None:
     """It pauses for longer than a replica may be silent: the silence is its own, not the replica's."""
     events = [token(f"{number:06} " + "x" * 4000) for number in range(1500)]
     capture.answer = lambda call: Answer(STREAM_HEAD + b"".join(events) + token("end", "stop") + DONE + LAST_CHUNK)
     gw = await gateway(rules(capture.url, tier="timeouts: {idle: 50ms}"), write_stall_s=30.0)
-    reader = await slow_reader(gw.url)
+    reader = await slow(gw.url)
     reader.send(chat(stream=True))
     await until(lambda: len(gw.guard.stalled) == 1)
     start = monotonic()
@@ -80,17 +98,53 @@ async def test_a_reader_that_pauses_gets_everything(gateway: GatewayFactory, cap
     assert response.whole
     numbers = [event["choices"][0]["delta"]["content"][:6] for event in response.events[:-2]]
     assert numbers == [f"{number:06}" for number in range(1500)]
-    await reader.close()
 
 
-async def test_a_stall_of_the_reader_is_no_miss_of_the_replica(gateway: GatewayFactory) -> None:
+async def test_a_stall_of_the_reader_is_no_miss_of_the_replica(gateway: GatewayFactory, slow: SlowReaders) -> None:
     async with flowing() as hose:
         gw = await gateway(rules(hose.url, tier="timeouts: {idle: 50ms}"), write_stall_s=1.0)
-        reader = await slow_reader(gw.url)
+        reader = await slow(gw.url)
         reader.send(chat(stream=True))
         await until(lambda: hose.taken)
         await until(lambda: hose.open == 0)
         assert dict(gw.metrics.lanes["free", "main"].requests) == {
             ("emulated", Outcome.ABANDONED, Why.CLIENT_STALLED): 1
         }
-        await reader.close()
+
+
+async def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(
+    gateway: GatewayFactory, capture: Capture, slow: SlowReaders
+) -> None:
+    size = 600_000
+    capture.answer = lambda call: Answer(whole(completion("x" * size)))
+    gw = await gateway(rules(capture.url), write_stall_s=1.0)
+    reader = await slow(gw.url)
+    largest = 0
+    reader.send(chat())
+    await until(lambda: len(gw.guard.stalled) == 1)
+    while gw.guard.connections:
+        reader.send(chat())
+        largest = max(largest, _buffered(gw))
+        await asyncio.sleep(0.01)
+    assert largest < 2 * size
+    assert len(capture.calls) <= 2
+
+
+async def test_what_a_client_does_not_fetch_at_the_end_is_not_kept_for_ever(
+    gateway: GatewayFactory, capture: Capture, slow: SlowReaders
+) -> None:
+    """The answer is over and the connection to be closed, but some of it is still here: less than would pause it."""
+    capture.answer = lambda call: call.send(STREAM_HEAD + token("begin"))
+    gw = await gateway(rules(capture.url), write_stall_s=0.5)
+    reader = await slow(gw.url)
+    reader.send(chat("Connection: close", stream=True))
+    await capture.until(lambda: capture.calls)
+    (call,) = capture.calls
+    while _buffered(gw) < WRITE_HIGH_WATER_BYTES * 3 // 4:
+        call.send(token("x" * 4000))
+        for _ in range(10):  # turns of the loop, until the kernel has taken what it takes
+            await asyncio.sleep(0)
+    call.send(token("end", "stop") + DONE + LAST_CHUNK)
+    await until(lambda: gw.controller.snapshot(monotonic()).pools[0].in_flight == 0)
+    assert 0 < _buffered(gw) < WRITE_HIGH_WATER_BYTES
+    await until(lambda: gw.guard.connections == 0)
