@@ -67,6 +67,31 @@ WANTED = UNUSUAL | {
 }
 
 
+# Headers whose value is a list, which a client may cut into several lines.
+LISTS = frozenset({b"connection", b"tracestate"})
+
+
+def read_head(raw: bytes) -> RequestHead:
+    """The wanted headers of a head that a parser has found well formed; `raw` ends with its blank line or behind it.
+
+    A callback per header costs more than all the rest of parsing a request, and clients send a score of headers that
+    nobody here wants.
+    """
+    head = RequestHead()
+    for line in raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        if name in WANTED:
+            value = value.strip(b" \t")
+            if name in head:
+                if name in LISTS:
+                    value = head[name] + b"," + value
+                else:
+                    head.repeated = name
+            head[name] = value
+    return head
+
+
 def request_id(given: bytes | None) -> str:
     """The client's own request id if it is harmless, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
