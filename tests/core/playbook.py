@@ -25,7 +25,6 @@ from gateway.core.model import (
     Ended,
     Finish,
     Outcome,
-    Random,
     Record,
     Refuse,
     Sample,
@@ -177,12 +176,11 @@ class Story:
 
     def hedges(self, name: str, replica: str) -> Story:
         """A second attempt is opened beside the first, which no rule of the controller does by itself yet."""
-        live = self.controller._live[self._ids[name]]
+        self._subject = name
+        out: list[Command] = []
         target = self.controller._fleet.replica(replica)
         assert target is not None
-        out: list[Command] = []
-        self.controller._dispatch(live, target, out, self.now)
-        self._subject = name
+        self.controller._dispatch(self.controller._live[self._ids[name]], target, out, self.now)
         return self._hear(out)
 
     def served(self, name: str, **facts: Any) -> Story:
@@ -265,6 +263,3 @@ def _kind(command: Command) -> str:
 
 def _close(value: object) -> object:
     return pytest.approx(value) if isinstance(value, float) and math.isfinite(value) else value
-
-
-__all__ = ["Chance", "Random", "Story", "cancel", "commit", "dispatch", "ended", "play", "refuse"]

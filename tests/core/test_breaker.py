@@ -199,7 +199,7 @@ def test_each_breaker_is_tried_in_its_own_time() -> None:
 
 
 def test_a_scrape_alone_says_nothing_of_health() -> None:
-    story = play(TWO).fails("r1").observes("r1", Sample(waiting=0, running=1))
+    story = play(TWO).fails("r1").at(2.0).observes("r1", Sample(waiting=0, running=1))
     assert story.replica("r1").state is ReplicaState.DOWN
     assert story.replica("r1").sample == Sample(waiting=0, running=1)
     assert story.after(2.5).replica("r1").sample_age_s == 2.5

@@ -17,7 +17,7 @@ amounts = st.floats(-1e6, 1e6)
 
 
 @STEADY
-@given(rates, st.lists(st.tuples(gaps, amounts), max_size=30))
+@given(rates, st.lists(st.tuples(gaps, amounts), min_size=5, max_size=30))
 def test_a_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tuple[float, float]]) -> None:
     bucket, now = TokenBucket(per_min, 0.0), 0.0
     for gap, amount in steps:
@@ -31,7 +31,7 @@ def test_a_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tu
 
 
 @STEADY
-@given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), max_size=60))
+@given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=10, max_size=60))
 def test_what_passes_is_at_most_the_burst_and_what_has_flowed_in(
     per_min: float, steps: list[tuple[float, float]]
 ) -> None:
@@ -45,7 +45,7 @@ def test_what_passes_is_at_most_the_burst_and_what_has_flowed_in(
 
 
 @STEADY
-@given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), max_size=20), st.floats(0.0, 1e3), gaps)
+@given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=3, max_size=20), st.floats(0.0, 1e3), gaps)
 def test_who_waits_as_told_gets_what_was_asked(
     per_min: float, steps: list[tuple[float, float]], amount: float, gap: float
 ) -> None:
@@ -63,7 +63,7 @@ def test_who_waits_as_told_gets_what_was_asked(
 
 
 @STEADY
-@given(rates, st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1.0)), max_size=20), gaps)
+@given(rates, st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1.0)), min_size=3, max_size=20), gaps)
 def test_what_is_given_back_is_as_if_it_had_never_been_taken(
     per_min: float, leases: list[tuple[float, float]], gap: float
 ) -> None:
@@ -98,6 +98,7 @@ steps = st.lists(
         st.tuples(st.just("end"), st.integers(0, 400), st.floats(0.0, 20.0)),
         st.tuples(st.just("refuse"), st.just(0), st.floats(0.0, 20.0)),
     ),
+    min_size=20,
     max_size=60,
 )
 

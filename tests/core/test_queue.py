@@ -21,6 +21,7 @@ moves = st.lists(
         st.tuples(st.just("remove"), st.integers(0, 50), st.none()),
         st.tuples(st.just("serve"), st.integers(0, 4), st.none()),
     ),
+    min_size=20,
     max_size=60,
 )
 

@@ -69,6 +69,25 @@ def test_a_new_replica_serves_those_who_wait() -> None:
     story.configured(policy(pool("p", "r1", "r2"))).expect(dispatch("r2", of="b"))
 
 
+def test_many_new_slots_are_given_to_the_most_urgent_first() -> None:
+    tiers = (tier("premium", 0), tier("free", 1))
+    story = play(policy(pool("p", "r1"), *tiers)).arrives("a").whatever()
+    story.arrives("f1", tier="free").arrives("p1", tier="premium").arrives("p2", tier="premium").expect()
+    story.configured(policy(pool("p", "r1", slots=3), *tiers)).expect(dispatch("r1", of="p1"), dispatch("r1", of="p2"))
+
+
+def test_another_router_takes_over() -> None:
+    busy, idle = ("r1", "r2")
+    story = play(policy(pool("p", busy, idle, slots=9))).arrives("a", prompt=9000).expect(dispatch(busy))
+    story.arrives("b").expect(dispatch(idle))
+    story.configured(policy(pool("p", busy, idle, slots=9, router="round-robin")))
+    story.arrives("c").expect(dispatch(busy)).arrives("d").expect(dispatch(idle))
+    story.configured(policy(pool("p", busy, idle, slots=9, router="round-robin", queue_limit=1)))
+    story.arrives("e").expect(dispatch(busy)).arrives("f").expect(dispatch(idle)).arrives("g").whatever()
+    story.configured(policy(pool("p", busy, idle, slots=9, router="round-robin", queue_limit=2)))
+    story.arrives("h").expect(dispatch(idle))
+
+
 def test_more_slots_serve_those_who_wait() -> None:
     story = play(ONE).arrives("a").arrives("b").arrives("c").whatever()
     story.configured(policy(pool("p", "r1", slots=3))).expect(dispatch("r1", of="b"), dispatch("r1", of="c"))

@@ -140,6 +140,11 @@ def test_tenants_do_not_share_their_limits() -> None:
     story.arrives("c", tenant="acme").expect(refuse(Why.LIMIT_REQUESTS), ended(Outcome.QUOTA))
 
 
+def test_a_reload_leaves_a_process_its_share() -> None:
+    story = play(limited(requests_per_min=10), share=0.5).arrives("a").configured(limited(requests_per_min=20))
+    assert (story.limits().requests_limit, story.limits().requests_left) == (10, 9)
+
+
 def test_the_tiers_of_one_tenant_are_counted_apart() -> None:
     rules = policy(pool("p", "r1", slots=None), tier("x", limits=Limits(1)), tier("y", limits=Limits(1)))
     story = play(rules).arrives("a", tier="x").arrives("b", tier="y")
