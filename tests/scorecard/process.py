@@ -1,0 +1,77 @@
+"""A real `tailgate serve` in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .waiting import DEADLINE_S
+
+START_S = 30.0
+LISTENING = re.compile(rb"API on (\S+), admin on (\S+)")
+
+
+@dataclass
+class Serving:
+    """The process, where it listens, and everything it has written."""
+
+    process: asyncio.subprocess.Process
+    url: str = ""
+    admin_url: str = ""
+    written: bytearray = field(default_factory=bytearray)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    async def exit_code(self, timeout_s: float = DEADLINE_S) -> int:
+        """Wait for its end."""
+        async with asyncio.timeout(timeout_s):
+            return await self.process.wait()
+
+    async def _collect(self, listening: asyncio.Event) -> None:
+        assert self.process.stdout is not None
+        while data := await self.process.stdout.read(65536):
+            self.written += data
+            found = LISTENING.search(self.written)
+            if found and not self.url:
+                self.url, self.admin_url = (part.decode() for part in found.groups())
+                listening.set()
+        listening.set()
+
+
+@asynccontextmanager
+async def serving(folder: Path, policy: str, **environment: str) -> AsyncIterator[Serving]:
+    """Start it on free ports with `policy`, written into `folder`; it is killed if it still runs in the end."""
+    file = folder / "policy.yaml"
+    file.write_text(policy)
+    command = ("-m", "gateway", "serve", "--policy", str(file), "--port", "0", "--admin-port", "0")
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("TAILGATE_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        env=outside | environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    served = Serving(process)
+    listening = asyncio.Event()
+    collecting = asyncio.create_task(served._collect(listening))
+    try:
+        async with asyncio.timeout(START_S):
+            await listening.wait()
+        assert served.url, served.written.decode()
+        yield served
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await collecting

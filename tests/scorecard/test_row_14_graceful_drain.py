@@ -1,0 +1,142 @@
+"""Row 14: SIGTERM loses nothing that ends in time, ends the rest with an error, and the process at its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from time import monotonic
+
+from gateway.app import CLOSE_GRACE_S
+
+from . import raw
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Call, Capture, by_default, token
+from .conftest import Connect
+from .firehose import slow_reader
+from .policies import rules
+from .process import Serving, serving
+from .raw import Client, chat, request
+from .waiting import DEADLINE_S, until
+
+STREAMS = 100
+SLACK_S = 5.0
+"""For a busy machine, on top of what the process is allowed."""
+
+
+def _first_token_only(call: Call) -> None:
+    """Begin an answer, streamed or not, and say no more; a client that does not read gets more than it can hold."""
+    if b"flood" in call.body:
+        call.send(STREAM_HEAD + token("x" * 16_000) * 500)
+    elif b'"stream":true' in call.body:
+        call.send(STREAM_HEAD + token("begin"))
+
+
+async def _streams(served: Serving, connect: Connect, count: int) -> list[Client]:
+    """Clients that have read the first token of their streams."""
+    clients = [await connect(served.url) for _ in range(count)]
+    for client in clients:
+        client.send(chat(stream=True))
+    for client in clients:
+        assert (await client.head())[0] == 200
+        assert b"begin" in await client.chunk()
+    return clients
+
+
+async def _readiness(url: str, path: str, seen: list[int]) -> None:
+    """Ask whether it is ready, over and over on one connection, until there is no answer."""
+    client = await raw.connect(url)
+    try:
+        while True:
+            seen.append((await client.ask(request(path))).status)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass
+    finally:
+        await client.close()
+
+
+async def _refused(url: str) -> None:
+    """Wait until nobody listens any more."""
+    async with asyncio.timeout(DEADLINE_S):
+        try:
+            while True:
+                await (await raw.connect(url)).close()
+        except ConnectionRefusedError:
+            return
+
+
+async def test_what_ends_in_the_window_is_not_lost(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    capture.answer = _first_token_only
+    policy = rules(capture.url, slots=STREAMS)
+    async with serving(tmp_path, policy, TAILGATE_DRAIN_DEADLINE_S="60") as served:
+        streams = await _streams(served, connect, STREAMS)
+        waiting = [await connect(served.url) for _ in range(5)]
+        for client in waiting:
+            client.send(chat("Connection: close", stream=True))
+        half = await connect(served.url)
+        begun = chat()
+        half.send(begun[:-10])
+        await half.drain()
+        idle = await connect(served.url)
+        assert (await idle.ask(request("/ready"))).status == 200
+        api: list[int] = []
+        admin: list[int] = []
+        polls = [
+            asyncio.create_task(_readiness(served.url, "/ready", api)),
+            asyncio.create_task(_readiness(served.admin_url, "/readyz", admin)),
+        ]
+        await until(lambda: api and admin)
+
+        served.signal(signal.SIGTERM)
+        await until(lambda: 503 in admin)
+        assert await idle.rest() == b"", "an idle connection is closed without a word"
+        await _refused(served.url)
+        assert served.process.returncode is None
+
+        capture.answer = by_default
+        for call in capture.calls[:STREAMS]:
+            call.send(token(" and") + token(" end", "stop") + DONE + LAST_CHUNK)
+            call.finish()
+        ends = await asyncio.gather(*(client.reader.readuntil(b"0\r\n\r\n") for client in streams))
+        assert all(b"[DONE]" in end for end in ends)
+        # Those that waited for a slot have got it in the middle of the drain; so does one that was still on its way.
+        half.send(begun[-10:])
+        answers = [await client.response() for client in (half, *waiting)]
+        assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
+
+        assert await served.exit_code() == 0
+        await asyncio.gather(*polls)
+        for seen in (api, admin):
+            assert set(seen) <= {200, 503}
+            assert seen == sorted(seen), "once it is not ready it stays so"
+        assert b"Traceback" not in served.written
+
+
+async def test_what_does_not_end_in_time_ends_in_an_error(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    deadline_s = 1.0
+    capture.answer = _first_token_only
+    policy = rules(capture.url, slots=STREAMS + 2)
+    async with serving(tmp_path, policy, TAILGATE_DRAIN_DEADLINE_S=str(deadline_s)) as served:
+        streams = await _streams(served, connect, STREAMS)
+        stalled = await slow_reader(served.url)
+        stalled.send(chat(stream=True, content="flood"))
+        whole, queued = await connect(served.url), await connect(served.url)
+        whole.send(chat())
+        await capture.until(lambda: len(capture.calls) == STREAMS + 2)
+        queued.send(chat(stream=True))
+
+        start = monotonic()
+        served.signal(signal.SIGTERM)
+        answers = await asyncio.gather(*(client.rest() for client in streams))
+        assert monotonic() - start >= deadline_s
+        for answer in answers:
+            assert answer.count(b"data:") == 1
+            assert b'"code":"shutting_down"' in answer
+            assert not answer.endswith(b"0\r\n\r\n")
+        for client in (whole, queued):
+            response = await client.response()
+            assert (response.status, response.reason) == (503, "shutting-down")
+            assert int(response.headers["retry-after"]) >= 1
+        assert await served.exit_code(deadline_s + CLOSE_GRACE_S + SLACK_S) == 0
+        assert all(connection.lost for connection in capture.traffic)
+        assert b"Traceback" not in served.written
+        await stalled.close()
