@@ -37,7 +37,7 @@ from gateway.proxy.gate import Gate, TokenCounter
 from gateway.proxy.server import SWEEP_S, Guard
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings
-from gateway.wire.tokens import Tokenizer
+from gateway.wire.tokens import Tokenizer, TokenizerError
 
 log = logging.getLogger("tailgate")
 
@@ -130,17 +130,24 @@ class Gateway:
         log.info("policy generation %d is in force", policy.generation)
 
     def _apply(self, policy: Policy) -> None:
-        counters: dict[str, TokenCounter] = {
-            model.name: Tokenizer.load(model.tokenizer).count
-            for model in policy.models.values()
-            if model.tokenizer is not None
-        }
+        counters = self._counters(policy)
         self.metrics.configure(policy)
         self.upstreams.configure(policy.pools.values())
         self.driver.configure(policy)
         self.fleet.configure(policy)
         self.gate.counters = counters
         self.gate.policy = policy
+
+    def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
+        """Exact prompt counters of the models that name a tokenizer."""
+        try:
+            return {
+                model.name: Tokenizer.load(model.tokenizer).count
+                for model in policy.models.values()
+                if model.tokenizer is not None
+            }
+        except TokenizerError as exc:
+            raise PolicyErrors([PolicyError(str(self._policy_path), 0, "models", str(exc))]) from exc
 
     def _reload_failed(self, errors: PolicyErrors) -> None:
         self._reload = Reload(time.time(), str(errors))
@@ -290,20 +297,19 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     """Run the gateway until SIGTERM or SIGINT; the exit status."""
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    try:
-        policy = load(policy_path) if policy_path is not None else builtin(replicas)
-    except PolicyErrors as errors:
-        print(errors, file=sys.stderr)
-        return 1
-    problem = exposure_error(policy, settings.host)
-    if problem is not None:
-        print(problem, file=sys.stderr)
-        return 1
-    # Requests leave no reference cycles behind, so the collector would mostly re-read what lives for ever.
+    # Requests leave no reference cycles behind (docs/adr/0006), so the collector would mostly re-read what stays.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)
-    return uvloop.run(_run(settings, policy, policy_path))
+    try:
+        policy = load(policy_path) if policy_path is not None else builtin(replicas)
+        problem = exposure_error(policy, settings.host)
+        if problem is None:
+            return uvloop.run(_run(settings, policy, policy_path))
+    except PolicyErrors as errors:
+        problem = str(errors)
+    print(problem, file=sys.stderr)
+    return 1
 
 
 async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:

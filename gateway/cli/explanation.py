@@ -172,6 +172,7 @@ def _ask(
         prompt_exact=exact,
         max_tokens=parsed.max_tokens,
         choices=parsed.choices,
+        batch=parsed.batch,
         body_bytes=body_bytes,
         head_at=0.0,
         body_at=0.0,

@@ -129,6 +129,8 @@ class Ask:
     body_bytes: int
     head_at: float
     body_at: float
+    batch: int = 1
+    """How many prompts there are; each has to fit a pool by itself."""
 
 
 class End(StrEnum):

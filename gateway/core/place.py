@@ -25,8 +25,10 @@ def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | 
     """The first pool of the route that takes a prompt of `high` tokens and has a replica that may be sent to.
 
     `high` overcounts most prompts, so one that fits nowhere by it still goes to the longest pool, whose engine
-    counts exactly; refused is only what cannot fit even by `low`.
+    counts exactly; refused is only what cannot fit even by `low`. Of a batch, whose prompts an engine reads one by one,
+    it is their mean length that has to fit.
     """
+    low, high = low // ask.batch, -(-high // ask.batch)
     route = ask.policy.route(ask.model, ask.tier)
     if not route:
         detail = f"tier {ask.tier.name} may not use model {ask.model.name}"

@@ -89,7 +89,7 @@ class Gate:
         if endpoint is None and path not in GETS and not path.startswith(MODELS + b"/"):
             return None, None, Problem(Why.NOT_FOUND)
         if method != (b"GET" if endpoint is None else b"POST"):
-            return endpoint, None, Problem(Why.METHOD_NOT_ALLOWED)
+            return endpoint, None, Problem(Why.METHOD_NOT_ALLOWED, allow="GET" if endpoint is None else "POST")
         if path in (HEALTH, READY):
             return None, None, None
         caller = self.caller(head)
@@ -162,6 +162,7 @@ class Gate:
             body_bytes=len(body),
             head_at=head_at,
             body_at=monotonic(),
+            batch=parsed.batch,
         )
         return Relay(self, client, dialect, head, request_id, parsed, ask)
 

@@ -33,6 +33,8 @@ class Client(Protocol):
         """The answer ends here, incomplete. `politely`: what was written still goes out first."""
 
 
+MESSAGES = Endpoint.MESSAGES
+
 _LINES = (
     b"x-request-id: %b\r\nx-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
     b"server-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
@@ -104,6 +106,9 @@ class Relay:
             name = self._parsed.model if model.any_name else model.upstream or model.name
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens, self.ask.tier.caps)
             self._extra = self._changes(self._parsed, max_tokens)
+            if self.endpoint is MESSAGES:
+                # The name under which Anthropic's SDK looks for it.
+                self._extra += b"request-id: %b\r\n" % self._rid
         head = upstream_head(upstream.prefixes[self.endpoint], self._head, self._rid, len(body))
         leg = Leg(self, attempt, upstream, self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name))
         self._legs[attempt] = leg

@@ -43,6 +43,8 @@ class Parsed:
     prompt_exact: int | None
     messages: int
     choices: int
+    batch: int
+    """How many prompts or inputs there are."""
     max_tokens: int | None
     """What was asked for each choice, before any clamp; None where nothing was asked."""
     cap_field: str | None
@@ -115,6 +117,7 @@ def _finish(
         prompt.exact,
         prompt.messages,
         max(fields.get("n", 1), fields.get("best_of", 1)) * prompt.batch,
+        prompt.batch,
         asked,
         cap_field,
         _reported(changed) if changed else (),
