@@ -1,0 +1,251 @@
+"""What the documents say is what the code does: links, commands, names, and the table of reasons."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args
+
+import click
+import pytest
+import typer.main
+from pydantic import BaseModel
+
+from gateway.cli import app
+from gateway.core.model import Endpoint, Why
+from gateway.policy.schema import PolicyFile
+from gateway.policy.section import NOT_YET
+from gateway.proxy.gate import GETS
+from gateway.settings import PREFIX, Settings
+from gateway.wire.reasons import ROWS
+from loadtests import demo
+from loadtests.emulator.__main__ import parser as emulator_parser
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
+DATA_PLANE = ROOT / "docs" / "data-plane.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Pages that others link to and that are still being written; checked like any other as soon as they are there.
+PROMISED = {ROOT / "docs" / name for name in ("policy.md", "performance.md", "adr/0001-data-plane.md")}
+PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
+# Read by a command or a test, and by no process: no settings.
+OTHER_VARIABLES = {"TAILGATE_KEY"}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", page.read_text("utf-8"))
+
+
+def shell_blocks(page: Path) -> list[str]:
+    return [body for language, body in FENCE.findall(page.read_text("utf-8")) if language == "sh"]
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+# ---- links and names
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if file in PROMISED and not file.exists():
+            continue
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@every_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"(?<![\w./-])((?:gateway|loadtests|policies|tests)/[\w./-]*\w)", page.read_text("utf-8")):
+        assert (ROOT / name).exists(), name
+
+
+@every_page
+def test_metrics_that_are_named_are_documented(page: Path) -> None:
+    known = set(re.findall(r"^\| `(tailgate_\w+)`", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.MULTILINE))
+    assert len(known) > 30
+    named = set(re.findall(r"\b(tailgate_[a-z_]+[a-z])\b", page.read_text("utf-8")))
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} <= known
+
+
+@every_page
+def test_variables_that_are_named_are_settings(page: Path) -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | OTHER_VARIABLES
+    assert set(re.findall(rf"\b{PREFIX}[A-Z_]+[A-Z]\b", page.read_text("utf-8"))) <= known
+
+
+@every_page
+def test_policy_fields_that_are_named_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:pools|tiers|models)\.\*\.[\w.*]+)", page.read_text("utf-8")):
+        section: Any = PolicyFile
+        for part in path.split("."):
+            section = _inside(section, part)
+            assert section is not None, path
+
+
+def _inside(section: Any, part: str) -> Any:
+    """The kind of what stands at `part` of a section, a mapping or a list; None if nothing may stand there."""
+    if part == "*":
+        return _bare(get_args(section)[-1])
+    if not (isinstance(section, type) and issubclass(section, BaseModel)):
+        return None
+    field = section.model_fields.get(part)
+    return _bare(field.annotation) if field else None
+
+
+def _bare(kind: Any) -> Any:
+    while (
+        getattr(kind, "__metadata__", None) or isinstance(kind, UnionType) or getattr(kind, "__origin__", None) is Union
+    ):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+# ---- tables
+
+
+def test_operations_has_every_reason_with_its_status() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", OPERATIONS.read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted((why.value, str(ROWS[why].status)) for why in Why)
+
+
+def test_the_data_plane_has_every_path() -> None:
+    named = re.findall(r"`(GET|POST) (/[\w/]+)(?:/\{id\})?`", DATA_PLANE.read_text("utf-8"))
+    assert set(named) == {("POST", endpoint.value) for endpoint in Endpoint} | {("GET", path.decode()) for path in GETS}
+
+
+def test_the_data_plane_has_every_header_of_ours() -> None:
+    source = "".join(
+        file.read_text("utf-8") for room in ("proxy", "wire") for file in (ROOT / "gateway" / room).glob("*.py")
+    )
+    sent = set(re.findall(r"(x-tailgate-[a-z-]+): %", source))
+    assert "x-tailgate-reason" in sent
+    assert set(re.findall(r"`(x-tailgate-[a-z-]+)`", DATA_PLANE.read_text("utf-8"))) == sent
+
+
+def test_the_status_names_what_has_no_effect_yet() -> None:
+    status = README.read_text("utf-8").partition("## Status")[2].partition("\n## ")[0]
+    unused = set(_unused(PolicyFile.model_json_schema()))
+    assert "hedge" in unused
+    assert set(re.findall(r"`([a-z_]+)`", status)) == unused
+
+
+def _unused(schema: Any) -> Iterator[str]:
+    match schema:
+        case dict():
+            for name, part in schema.get("properties", {}).items():
+                if any(word in part.get("description", "") for word in (NOT_YET, "not yet supported")):
+                    yield name
+            for part in schema.values():
+                yield from _unused(part)
+        case list():
+            for part in schema:
+                yield from _unused(part)
+
+
+# ---- commands
+
+
+@every_page
+def test_shell_blocks_parse(page: Path) -> None:
+    for block in shell_blocks(page):
+        done = subprocess.run(["sh", "-n"], input=block, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, block + done.stderr
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of every command in a shell block, and of every one in the prose that is ours."""
+    lines = [line for block in shell_blocks(page) for line in block.splitlines()]
+    lines += re.findall(r"`((?:tailgate|make|\S*python -m loadtests\S*) [^`]+)`", prose(page))
+    for line in lines:
+        words: list[str] = []
+        try:
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>;&")
+            lexer.whitespace_split = True
+            parts = list(lexer)
+        except ValueError:
+            continue  # one line of a quotation that has several; `sh -n` has read it whole
+        for word in [*parts, ";"]:
+            if word in (";", "|", "<", "&&"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+
+
+@every_page
+def test_options_of_tailgate_exist(page: Path) -> None:
+    for words in commands(page):
+        if words and Path(words[0]).name == "tailgate":
+            command: click.Command = typer.main.get_command(app)
+            options: set[str] = set()
+            for word in words[1:]:
+                if getattr(command, "commands", {}):
+                    assert word in command.commands or word.startswith("-"), words  # type: ignore[attr-defined]
+                    command = command.commands.get(word, command)  # type: ignore[attr-defined]
+                options |= {word} if word.startswith("--") else set()
+            known = {name for parameter in command.params for name in parameter.opts} | {"--help", "--version"}
+            assert options <= known, words
+
+
+@every_page
+def test_targets_of_make_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for words in commands(page):
+        if words and words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= targets, words
+
+
+@every_page
+def test_modules_and_their_options_exist(page: Path) -> None:
+    for words in commands(page):
+        if "-m" in words[:2]:
+            module, *arguments = words[words.index("-m") + 1 :]
+            assert importlib.util.find_spec(module), words
+            if module in PARSERS:
+                assert PARSERS[module]().parse_args(arguments)
+
+
+def test_the_readme_asks_what_the_demo_asks() -> None:
+    (line,) = (line for block in shell_blocks(README) for line in block.splitlines() if line.startswith("curl"))
+    words = shlex.split(line)
+    assert f"http://{demo.HOST}:{demo.PORT}/v1/chat/completions" in words
+    assert json.loads(words[words.index("-d") + 1]) == demo.QUESTION
+    assert f"http://127.0.0.1:{demo.ADMIN_PORT}/" in README.read_text("utf-8")
+
+
+def test_the_commands_of_the_readme_that_serve_nothing_succeed(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "policies", tmp_path / "policies")
+    tailgate = f"{shlex.quote(sys.executable)} -m gateway"
+    lines = [line for block in shell_blocks(README) for line in block.splitlines()]
+    wanted = [line for line in lines if re.match(r"cp |echo |\S*tailgate (check|key)", line)]
+    assert len(wanted) == 4
+    script = "\n".join(["set -e", *wanted]).replace("../tailgate-venv/bin/tailgate", tailgate)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "goes here" in done.stdout
