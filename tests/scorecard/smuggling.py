@@ -144,6 +144,9 @@ def _others() -> Iterator[tuple[str, bytes]]:
     yield "leading-nul", b"\x00" + plain
     yield "lf-only", plain.replace(b"\r\n", b"\n")
     yield "cr-only", plain.replace(b"\r\n", b"\r")
+    yield "lf-after-the-request-line", plain.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\n")
+    yield "lf-for-the-blank-line", plain.replace(b"\r\n\r\n", b"\r\n\n")
+    yield "lf-before-the-blank-line", plain.replace(b"\r\n\r\n", b"\n\r\n")
     yield "lf-then-hidden", plain.replace(b"\r\n\r\n", b"\n\n") + SMUGGLED
     for version in (
         b"HTTP/0.9",

@@ -20,6 +20,7 @@ from .waiting import SOAK, until
 ATTACKERS = 1_000 if SOAK else 300
 """Of each kind."""
 RECEIVE_TIMEOUT_S = 1.0
+SHORT_S = 0.3
 GRACE_S = 5.0
 """How late a deadline may be on a busy machine; without deadlines the connections would stay for ever."""
 
@@ -88,7 +89,7 @@ async def test_a_thousand_slow_sockets(gateway: GatewayFactory, capture: Capture
 
 async def test_the_deadline_is_absolute(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     """A byte now and then buys no time."""
-    gw = await gateway(rules(capture.url), receive_timeout_s=RECEIVE_TIMEOUT_S)
+    gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S)
 
     async def drip(client: Client, byte: bytes) -> None:
         while True:
@@ -97,7 +98,7 @@ async def test_the_deadline_is_absolute(gateway: GatewayFactory, capture: Captur
 
     async def attack(first: bytes, byte: bytes) -> bytes:
         client = await connect(gw.url)
-        client.timeout_s = RECEIVE_TIMEOUT_S + GRACE_S
+        client.timeout_s = SHORT_S + GRACE_S
         client.send(first)
         dripping = asyncio.create_task(drip(client, byte))
         try:
@@ -125,11 +126,11 @@ async def test_the_deadline_is_absolute(gateway: GatewayFactory, capture: Captur
 async def test_kept_connections_are_closed_when_idle(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    gw = await gateway(rules(capture.url), receive_timeout_s=60.0, keep_alive_s=1.0)
+    gw = await gateway(rules(capture.url), receive_timeout_s=60.0, keep_alive_s=SHORT_S)
     clients = [await connect(gw.url) for _ in range(50)]
     for client in clients:
         assert (await client.ask(chat())).status == 200
-        client.timeout_s = 1.0 + GRACE_S
+        client.timeout_s = SHORT_S + GRACE_S
     assert set(await asyncio.gather(*(client.rest() for client in clients))) == {b""}
     await until(lambda: gw.guard.connections == 0)
 
@@ -137,7 +138,7 @@ async def test_kept_connections_are_closed_when_idle(
 async def test_half_a_second_request_has_the_same_deadline(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    gw = await gateway(rules(capture.url), receive_timeout_s=RECEIVE_TIMEOUT_S)
+    gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S)
     client = await connect(gw.url)
     assert (await client.ask(chat())).status == 200
     response = await client.ask(HALF_BODY)
@@ -148,7 +149,7 @@ async def test_half_a_second_request_has_the_same_deadline(
 
 async def test_a_slow_answer_is_no_slow_request(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     """The deadlines for clients do not end what a replica takes long for."""
-    gw = await gateway(rules(capture.url), receive_timeout_s=0.3, keep_alive_s=0.3)
+    gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, keep_alive_s=SHORT_S)
     capture.answer = lambda call: None
     client = await connect(gw.url)
     client.send(chat())
@@ -162,7 +163,7 @@ async def test_a_slow_answer_is_no_slow_request(gateway: GatewayFactory, capture
 
 async def test_a_full_house_empties(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
     """With a limit of connections the slow ones take all of them, but not for longer than the deadline."""
-    gw = await gateway(rules(capture.url), receive_timeout_s=RECEIVE_TIMEOUT_S, max_connections=20)
+    gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, max_connections=20)
     for number in range(20):
         (await connect(gw.url)).send(HALF_HEAD if number % 2 else b"")
     await until(lambda: gw.guard.connections == 20)
@@ -179,4 +180,4 @@ async def test_a_full_house_empties(gateway: GatewayFactory, capture: Capture, c
 
     start = monotonic()
     while not await served():
-        assert monotonic() - start < RECEIVE_TIMEOUT_S + GRACE_S
+        assert monotonic() - start < SHORT_S + GRACE_S

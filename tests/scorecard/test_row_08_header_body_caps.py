@@ -22,8 +22,8 @@ from .waiting import SOAK, until
 
 MB = 2**20
 MAX_RSS_GROWTH = 20 * MB
-HEAD_MB = 60
-BODY_MB = 1024 if SOAK else 100
+HEAD_MB = 60 if SOAK else 30
+BODY_MB = 1024 if SOAK else 40
 CAPS = {"max_header_bytes": 65536, "max_body_bytes": 4 * MB}
 PIECE = b"x" * 65536
 
