@@ -104,7 +104,7 @@ class Controller:
         live = attempt.live
         attempt.sent_at = attempt.last_at = now
         live.reached = True
-        if live.outcome is None:
+        if live.outcome is None and live.ask.stream:
             self._arm(live)
         return []
 
@@ -252,12 +252,15 @@ class Controller:
 
     def _place(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
         """The pool that will serve the request; None, refused, if there is none."""
-        ask = live.ask
+        ask, batch = live.ask, live.ask.batch
+        # An engine reads the prompts of a batch one by one, so that it is their mean length that has to fit.
         if ask.prompt_exact is not None:
-            low = high = ask.prompt_exact
+            low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
+            live.prompt_tokens = ask.prompt_exact
         else:
-            low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes)
-        live.prompt_tokens, live.prompt_likely = high, (low + high) // 2
+            low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes // batch)
+            live.prompt_tokens = high * batch
+        live.prompt_likely = (low + high) // 2
         found = place(ask, low, high, self._fleet, now)
         if isinstance(found, PoolNow):
             return found

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from gateway.core.fleet import Fleet
 from gateway.core.model import Ask, Outcome, Why
 from gateway.core.pools import PoolNow
-from gateway.core.rules import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +24,13 @@ def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | 
     """The first pool of the route that takes a prompt of `high` tokens and has a replica that may be sent to.
 
     `high` overcounts most prompts, so one that fits nowhere by it still goes to the longest pool, whose engine
-    counts exactly; refused is only what cannot fit even by `low`. Of a batch, whose prompts an engine reads one by one,
-    it is their mean length that has to fit.
+    counts exactly; refused is only what cannot fit even by `low`.
     """
-    low, high = low // ask.batch, -(-high // ask.batch)
     route = ask.policy.route(ask.model, ask.tier)
     if not route:
         detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
         return Impossible(Outcome.INVALID, Why.FORBIDDEN_MODEL, detail)
-    fitting: tuple[Pool, ...] = tuple(p for p in route if p.max_prompt_tokens is None or high <= p.max_prompt_tokens)
+    fitting = [spec for spec in route if spec.max_prompt_tokens is None or high <= spec.max_prompt_tokens]
     if not fitting:
         longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
         limit = longest.max_prompt_tokens
@@ -41,7 +38,7 @@ def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | 
             has = "has" if low == high else "has at least"
             detail = f"the prompt {has} {low} tokens; the longest prompt this model serves is {limit} tokens"
             return Impossible(Outcome.INVALID, Why.CONTEXT_LENGTH, detail)
-        fitting = tuple(p for p in route if p.max_prompt_tokens == limit)
+        fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
     for spec in fitting:
         pool = fleet.pool(spec.name)
         if pool is not None and pool.alive:

@@ -20,44 +20,38 @@ class QuantileTracker:
     The step shrinks as 1/n down to a floor, so it learns fast and then follows drift for ever.
     """
 
-    __slots__ = ("_log", "_n", "_quantile")
+    __slots__ = ("_down", "_n", "_quantile", "_up", "value")
 
     def __init__(self, quantile: float, prior: float) -> None:
         self._quantile = quantile
-        self._log = math.log(prior)
         self._n = 0
+        self._up = self._down = 1.0
+        self.value = prior
+        """The estimate."""
 
     def add(self, sample: float) -> None:
         """Learn from one sample > 0."""
-        self._n += 1
-        step = max(1.0 / (self._n + 1), MIN_STEP)
-        if math.log(sample) > self._log:
-            self._log += step * self._quantile
-        else:
-            self._log -= step * (1.0 - self._quantile)
-
-    @property
-    def value(self) -> float:
-        """The estimate."""
-        return math.exp(self._log)
+        if self._n * MIN_STEP < 1.0:
+            self._n += 1
+            step = max(1.0 / (self._n + 1), MIN_STEP)
+            # A step on the logarithm is a factor on the value; from here on it stays the same.
+            self._up = math.exp(step * self._quantile)
+            self._down = math.exp(-step * (1.0 - self._quantile))
+        self.value *= self._up if sample > self.value else self._down
 
 
 class _Ratio:
     """Tokens per byte of one model in one length bucket."""
 
-    __slots__ = ("high", "low", "value_high", "value_low")
+    __slots__ = ("high", "low")
 
     def __init__(self) -> None:
         self.high = QuantileTracker(HIGH_QUANTILE, PRIOR_HIGH)
         self.low = QuantileTracker(LOW_QUANTILE, PRIOR_LOW)
-        self.value_high = PRIOR_HIGH
-        self.value_low = PRIOR_LOW
 
     def add(self, ratio: float) -> None:
         self.high.add(ratio)
         self.low.add(ratio)
-        self.value_high = self.high.value
-        self.value_low = min(self.low.value, self.value_high)
 
 
 class PromptEstimator:
@@ -82,7 +76,7 @@ class PromptEstimator:
                     break
             else:
                 return int(prompt_bytes * PRIOR_LOW), int(prompt_bytes * PRIOR_HIGH) + TEMPLATE_TOKENS
-        return int(prompt_bytes * ratio.value_low), int(prompt_bytes * ratio.value_high) + 1
+        return int(prompt_bytes * min(ratio.low.value, ratio.high.value)), int(prompt_bytes * ratio.high.value) + 1
 
     def learn(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
         """An engine counted `prompt_tokens` in a prompt of `prompt_bytes`."""
