@@ -444,8 +444,9 @@ class Controller:
         live.tokens_exact = finish.output_tokens is not None
         if finish.prompt_tokens is not None:
             live.prompt_tokens = finish.prompt_tokens
-            if live.ask.prompt_exact is None:
-                self.prompts.learn(live.ask.model.name, live.ask.prompt_bytes, finish.prompt_tokens)
+            ask = live.ask
+            if ask.prompt_exact is None:
+                self.prompts.learn(ask.model.name, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
 
     def _unqueue(self, live: Live) -> None:
         if live.waiting:

@@ -20,7 +20,6 @@ class Attempt:
         "id",
         "last_at",
         "live",
-        "opened_at",
         "paused",
         "prompt_tokens",
         "replica",
@@ -32,7 +31,6 @@ class Attempt:
         self.id = attempt_id
         self.live = live
         self.replica = replica
-        self.opened_at = now
         self.prompt_tokens = live.prompt_tokens
         """What it added to its replica's un-prefilled tokens, and takes away again."""
         self.sent_at: float | None = None
@@ -80,8 +78,9 @@ class Live:
         """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
         self.use: TenantUse | None = None
         self.prompt_tokens = 0
-        """At most, until an engine has counted."""
+        """Of all prompts together; at most, until an engine has counted."""
         self.prompt_likely = 0
+        """Of one prompt, between the estimates."""
         self.max_tokens = 0
         self.reserved_tokens = 0
         self.output_tokens = 0

@@ -53,6 +53,12 @@ def test_an_estimated_prompt_cuts_by_what_it_most_likely_is() -> None:
     story.arrives("b", prompt=None, prompt_bytes=7000, max_tokens=None).expect(dispatch("r2", max_tokens=172))
 
 
+def test_each_prompt_of_a_batch_has_the_whole_context() -> None:
+    story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
+    story.arrives("a", prompt=50_000, batch=50, max_tokens=None).expect(dispatch("r1", max_tokens=200))
+    story.arrives("b", prompt=95_000, batch=50, max_tokens=None).expect(dispatch("r2", max_tokens=100))
+
+
 def test_a_second_attempt_has_the_cap_of_the_first() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=100))

@@ -53,6 +53,10 @@ def test_the_refusal_says_how_long_the_prompt_is_and_may_be() -> None:
 def test_a_prompt_that_may_fit_after_all_is_left_to_the_longest_pool() -> None:
     # Between 3,600 and 12,016 tokens, in pools of at most 8,000: the engine will count.
     play(RULES).arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("l1"))
+    play(RULES).arrives("a", prompt=None, prompt_bytes=66_667).expect(dispatch("l1"))
+    play(RULES).arrives("a", prompt=None, prompt_bytes=66_675).expect(
+        refuse(Why.CONTEXT_LENGTH), ended(Outcome.INVALID)
+    )
 
 
 def test_what_was_learned_of_a_model_moves_the_bound() -> None:
@@ -61,6 +65,23 @@ def test_what_was_learned_of_a_model_moves_the_bound() -> None:
         name = f"a{number}"
         story.arrives(name, prompt=None, prompt_bytes=3000).finishes(name, prompt_tokens=750).whatever()
     story.arrives("b", prompt=None, prompt_bytes=3000).expect(dispatch("s1"))
+
+
+def test_each_prompt_of_a_batch_has_to_fit_by_itself() -> None:
+    story = play(RULES)
+    story.arrives("a", prompt=20_000, batch=20).expect(dispatch("s1"))
+    story.arrives("b", prompt=20_001, batch=20).expect(dispatch("l1"))
+    assert [story.replica(r).unprefilled_tokens for r in ("s1", "l1")] == [20_000, 20_001]
+    story.arrives("c", prompt=None, prompt_bytes=24_500, batch=10).expect(dispatch("s1"))
+    story.arrives("d", prompt=None, prompt_bytes=24_700, batch=10).expect(dispatch("l1"))
+
+
+def test_what_a_batch_teaches_is_the_length_of_its_prompts() -> None:
+    story = play(RULES).arrives("a", prompt=None, prompt_bytes=4000, batch=10)
+    story.sent("a").finishes("a", prompt_tokens=3000).whatever()
+    prompts = story.controller.prompts
+    assert prompts.estimate("m", 400)[1] > 200
+    assert prompts.estimate("m", 100) == (12, 56), "a length nobody has seen"
 
 
 # ---- by model and tier
