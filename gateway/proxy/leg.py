@@ -259,7 +259,7 @@ class Leg:
             self.held = [error.body]
             self._give_up(End.REJECTED)
         else:
-            self.relay.engine_said = error.message
+            self.relay.engine_said = self.upstream.without_key(error.message.encode()).decode()
             self._give_up(error.end if not self._committed else End.FAILED)
 
     # ---- whole answers

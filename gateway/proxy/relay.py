@@ -124,7 +124,7 @@ class Relay:
         if client is None:
             return
         if leg.status != 200:
-            body = b"".join(held)
+            body = leg.upstream.without_key(b"".join(held))
             client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
             self._finish()
         elif leg.reader is not None:

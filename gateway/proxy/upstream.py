@@ -321,6 +321,11 @@ class Upstream:
         """
         self._connect(request, receiver, End.RESET)
 
+    def without_key(self, said: bytes) -> bytes:
+        """A replica's words about an error, less the key that we sent it."""
+        key = self.pool.upstream_key
+        return said if key is None else said.replace(key.encode(), b"[...]")
+
     def release(self, connection: Connection) -> None:
         """Take back a connection whose answer is complete."""
         connection.idle_since = monotonic()
