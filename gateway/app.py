@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
+import resource
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,13 +39,14 @@ from gateway.proxy.driver import Driver
 from gateway.proxy.gate import Gate, TokenCounter
 from gateway.proxy.server import SWEEP_S, Guard
 from gateway.proxy.upstream import Upstreams
-from gateway.settings import Settings
+from gateway.settings import Settings, strangers
 from gateway.wire.tokens import Tokenizer, TokenizerError
 
 log = logging.getLogger("tailgate")
 
 BACKLOG = 4096
 GC_ALLOCATIONS = 50_000
+SPARE_DESCRIPTORS = 128
 # After the drain deadline, error events have been written; clients that do not take them are cut off after this.
 CLOSE_GRACE_S = 2.0
 
@@ -82,7 +86,7 @@ class Gateway:
             receive_timeout_s=settings.receive_timeout_s,
             keep_alive_s=settings.keep_alive_s,
             write_stall_s=settings.write_stall_s,
-            max_connections=settings.max_connections,
+            max_connections=settings.max_connections or _connections_that_fit(),
         )
         self.fleet = FleetWatcher(self.driver.observe, self.board, clock=monotonic, random=random.Random())
         self._policy_path = policy_path
@@ -151,7 +155,8 @@ class Gateway:
 
     def _reload_failed(self, errors: PolicyErrors) -> None:
         self._reload = Reload(time.time(), str(errors))
-        log.error("policy not reloaded, the last good one stays in force:\n%s", errors)
+        for error in errors.errors:
+            log.error("policy not reloaded, the last good one stays in force: %s", error)
 
     async def reload(self) -> Done:
         """Read the policy file again."""
@@ -287,6 +292,15 @@ async def _no_app(scope: object, receive: object, send: object) -> None:
     raise AssertionError("requests to the API port never reach an ASGI application")
 
 
+def _connections_that_fit() -> int:
+    """Each client may need one connection to a replica; the rest of the descriptors is for everything else."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != most and most != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        limit = most
+    return max(16, (limit - SPARE_DESCRIPTORS) // 2)
+
+
 def _authority(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
@@ -301,6 +315,8 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    for unknown, meant in strangers(os.environ):
+        log.warning("%s is no setting and does nothing%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
         problem = exposure_error(policy, settings.host)
@@ -308,6 +324,8 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
             return uvloop.run(_run(settings, policy, policy_path))
     except PolicyErrors as errors:
         problem = str(errors)
+    except ssl.SSLError as error:
+        problem = f"the certificate or its key cannot be used: {error}"
     print(problem, file=sys.stderr)
     return 1
 

@@ -5,6 +5,9 @@ What is the same for every process of a deployment belongs in the policy file; h
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,7 +40,7 @@ class Settings(BaseSettings):
     admin_host: str = Field(default="127.0.0.1", description="Address of metrics, state and control.")
     admin_port: Port = Field(default=9090, description="Port of metrics, state and control; 0 takes a free one.")
     admin_token: SecretStr | None = Field(
-        default=None, min_length=16, description="Bearer token for what changes anything: drain, reload, faults."
+        default=None, min_length=16, description="Bearer token for what changes anything: POST /admin/reload."
     )
     admin_uds: Path | None = Field(
         default=None, description="A unix socket that serves the admin API too; who may open it needs no token."
@@ -60,7 +63,9 @@ class Settings(BaseSettings):
         default=30.0, description="A client that reads nothing for this long while data waits for it is cut off."
     )
     max_connections: int | None = Field(
-        default=None, ge=1, description="Connections at the same time; as many as file descriptors allow if not set."
+        default=None,
+        ge=1,
+        description="Clients at the same time; if not set, half of what file descriptors allow.",
     )
     ssl_certfile: FilePath | None = Field(default=None, description="Certificate chain: serve the API over TLS.")
     ssl_keyfile: FilePath | None = Field(default=None, description="Private key of the certificate.")
@@ -70,3 +75,19 @@ class Settings(BaseSettings):
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ValueError("ssl_keyfile is given without ssl_certfile: give both")
         return self
+
+
+def strangers(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """Variables that look like settings and are none, each with the name that was probably meant.
+
+    Those that Kubernetes sets for a service called tailgate are left out.
+    """
+    known = [PREFIX + name.upper() for name in Settings.model_fields] + [PREFIX + "KEY"]
+    found = []
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(name):
+            found.append((name, next(iter(get_close_matches(name, known, 1, 0.8)), None)))
+    return found
+
+
+_SERVICE_LINK = re.compile(PREFIX + r"(ADMIN_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")

@@ -280,11 +280,9 @@ class Controller:
         exceeded = use.check(tokens, now)
         if exceeded is not None:
             detail = ""
-            wait_s: float | None = exceeded.wait_s
-            if wait_s == math.inf:
+            if exceeded.wait_s == math.inf:
                 detail = f"this request reserves {tokens} tokens, more than the limit of a whole minute"
-                wait_s = None
-            self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, wait_s, detail)
+            self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, exceeded.wait_s, detail)
             return False
         use.take(tokens, now)
         live.use, live.reserved_tokens = use, tokens

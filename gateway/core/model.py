@@ -210,7 +210,10 @@ class Cancel:
 
 @dataclass(slots=True)
 class Refuse:
-    """End the ask with an error: a status if nothing was committed, an error event after that."""
+    """End the ask with an error: a status if nothing was committed, an error event after that.
+
+    `retry_after_s` inf: trying again never makes sense; None: nothing is known.
+    """
 
     ask: int
     why: Why

@@ -42,7 +42,7 @@ class Dialect(StrEnum):
 class Problem:
     """Why a request is not served. An empty message and a code of None stand for the reason's own.
 
-    `retry_after_s` is when trying again makes sense; `allow` are the methods that a 405 names.
+    `retry_after_s` is when trying again makes sense, inf for never; `allow` are the methods that a 405 names.
     """
 
     why: Why
@@ -143,7 +143,7 @@ def _response(
         lines.append(b"request-id: %b\r\n" % rid.encode())
     if row.status in (429, 503, 504) or problem.retry_after_s is not None:
         lines.append(_retry_lines(problem.retry_after_s))
-    if not row.retry:
+    if not row.retry or problem.retry_after_s == math.inf:
         lines.append(b"x-should-retry: false\r\n")
     if row.status == 405:
         lines.append(b"allow: %b\r\n" % _OUTSIDE.sub("", problem.allow).encode())

@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_told_when_it_will() -> None:
 def test_what_never_fits_is_told_so() -> None:
     detail = "this request reserves 6001 tokens, more than the limit of a whole minute"
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5901, max_tokens=100)
-    story.expect(refuse(Why.LIMIT_TOKENS, retry_after_s=None, detail=detail), ended(Outcome.QUOTA))
+    story.expect(refuse(Why.LIMIT_TOKENS, retry_after_s=math.inf, detail=detail), ended(Outcome.QUOTA))
     story.arrives("b", prompt=5900, max_tokens=100).expect(dispatch("r1"))
 
 

@@ -34,7 +34,7 @@ def typed(kind: str, **fields: object) -> bytes:
 
 
 @given(
-    st.lists(st.text(alphabet="ab\u00e9 \"{}", min_size=0, max_size=8), min_size=1, max_size=5),
+    st.lists(st.text(alphabet='ab\u00e9 "{}', min_size=0, max_size=8), min_size=1, max_size=5),
     st.sampled_from(["\n\n", "\r\n\r\n"]),
     st.lists(st.integers(0, 200), max_size=10),
 )
@@ -51,9 +51,9 @@ def test_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, 
 
 def test_an_event_without_end_is_bounded() -> None:
     splitter = EventSplitter()
+    splitter.feed(b"x" * 1024 * 1024)
     with pytest.raises(StreamError):
-        for _ in range(20):
-            splitter.feed(b"x" * 100_000)
+        splitter.feed(b"x")
 
 
 def test_the_role_chunk_is_not_a_token_and_the_first_word_is() -> None:

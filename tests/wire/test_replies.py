@@ -363,3 +363,10 @@ def test_no_engines_answer_makes_it_fail(status: int, body: bytes) -> None:
     got, _, document = read(upstream_error(Dialect.OPENAI, status, body, "r"))
     assert got in (400, 404, 413, 502, 503)
     assert document["error"]["message"]
+
+
+def test_what_never_succeeds_is_not_to_be_tried_again() -> None:
+    problem = Problem(Why.LIMIT_TOKENS, retry_after_s=math.inf)
+    head = error_response(Dialect.OPENAI, problem, "id").partition(b"\r\n\r\n")[0].decode().lower()
+    assert "x-should-retry: false" in head
+    assert "x-should-retry" not in error_response(Dialect.OPENAI, Problem(Why.LIMIT_TOKENS), "id").decode()
