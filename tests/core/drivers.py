@@ -293,6 +293,7 @@ class Driver:
             case Why.IDLE_TIMEOUT:
                 assert ask.stream
                 assert attempt is not None
+                assert not attempt.paused
                 assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
 
     def _pool_timeouts(self, seen: Seen) -> Timeouts:

@@ -135,6 +135,14 @@ class Story:
         """More has come."""
         return self._hear(self.controller.progress(self._attempt(name, attempt), tokens, self.now))
 
+    def pauses(self, name: str, attempt: int = 0) -> Story:
+        """The client does not keep up: the answer is not read for now."""
+        return self._hear(self.controller.paused(self._attempt(name, attempt), self.now))
+
+    def resumes(self, name: str, attempt: int = 0) -> Story:
+        """The answer is read again."""
+        return self._hear(self.controller.resumed(self._attempt(name, attempt), self.now))
+
     def finishes(self, name: str, end: End = End.COMPLETE, attempt: int = 0, **facts: Any) -> Story:
         """An attempt is closed; `facts` are those of `Finish`."""
         return self._hear(self.controller.finish(self._attempt(name, attempt), Finish(end, **facts), self.now))

@@ -16,35 +16,27 @@ def _policy() -> Policy:
     return policy(pool("p", "r1"), tier("std", timeouts=Timeouts(10.0, 20.0, IDLE_S, 100.0)))
 
 
-def _paused(story: Story) -> Story:
-    return story._hear(story.controller.paused(story._attempt("a", 0), story.now))
-
-
-def _resumed(story: Story) -> Story:
-    return story._hear(story.controller.resumed(story._attempt("a", 0), story.now))
-
-
 def _streaming() -> Story:
     story = play(_policy()).at(0.0).arrives("a").expect(dispatch("r1")).sent("a")
     return story.after(1.0).first_token("a").expect(commit())
 
 
 def test_while_it_is_paused_only_the_total_deadline_holds() -> None:
-    story = _paused(_streaming()).at(99.9).expect()
+    story = _streaming().pauses("a").at(99.9).expect()
     story.at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT))
 
 
 def test_progress_on_the_way_out_does_not_end_the_pause() -> None:
-    _paused(_streaming()).progress("a", 7).at(99.9).expect()
+    _streaming().pauses("a").progress("a", 7).at(99.9).expect()
 
 
 def test_once_it_is_read_again_the_replica_has_its_time_anew() -> None:
-    story = _resumed(_paused(_streaming()).at(50.0))
+    story = _streaming().pauses("a").at(50.0).resumes("a")
     story.at(50.0 + IDLE_S + PROGRESS_EVERY_S - 0.01).expect()
     story.after(0.02).expect(refuse(Why.IDLE_TIMEOUT), cancel())
 
 
 def test_a_pause_that_ends_after_the_request_changes_nothing() -> None:
-    story = _paused(_streaming()).at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
-    _resumed(story).expect().cancelled("a").expect(ended(Outcome.TIMEOUT)).expect_alarm(float("inf"))
+    story = _streaming().pauses("a").at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.resumes("a").expect().cancelled("a").expect(ended(Outcome.TIMEOUT)).expect_alarm(float("inf"))
