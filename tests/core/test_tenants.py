@@ -1,5 +1,7 @@
 """Limits of tenants: what is taken on arrival, given back, and settled at the end."""
 
+import math
+
 from gateway.core.model import End, Endpoint, Outcome, Why
 from gateway.core.rules import Limits, Policy
 

@@ -57,7 +57,8 @@ async def test_a_finished_request_leaves_no_cycle(data: bytes, until: bytes) -> 
     async with Emulator() as replicas:
         policy = load_text(
             "apiVersion: tailgate/v1\nmodels: {emulated: {pools: [p]}}\n"
-            f"pools: {{p: {{replicas: ['{replicas.urls[0]}'], slots: 4}}}}\ntiers: {{t: {{}}}}\ndefaults: {{tier: t}}\n",
+            f"pools: {{p: {{replicas: ['{replicas.urls[0]}'], slots: 4}}}}\n"
+            "tiers: {t: {}}\ndefaults: {tier: t}\n",
             "policy.yaml",
         )
         async with Gateway(Settings(port=0, admin_port=0), policy) as gateway:

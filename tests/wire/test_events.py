@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -43,7 +44,7 @@ def test_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, 
     body = b"".join(events)
     splitter = EventSplitter()
     edges = sorted({min(p, len(body)) for p in places} | {0, len(body)})
-    got = [event for a, b in zip(edges, edges[1:], strict=False) for event in splitter.feed(body[a:b])]
+    got = [event for a, b in pairwise(edges) for event in splitter.feed(body[a:b])]
     assert b"".join(got) == body
     if end == "\n\n" or not any(body[p - 1 : p + 1] == b"\r\n" for p in edges):
         assert splitter.clean
