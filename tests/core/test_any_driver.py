@@ -40,6 +40,7 @@ class AnyDriver(RuleBasedStateMachine):
         prompt_bytes=st.sampled_from([0, 300, 2000, 30_000]),
         max_tokens=st.sampled_from([None, 1, 60, 1000]),
         choices=st.integers(1, 2),
+        batch=st.sampled_from([1, 1, 3]),
         body_bytes=st.sampled_from([10, 1000, 2000]),
         receiving=st.sampled_from([0.0, 0.4]),
     )
@@ -52,6 +53,7 @@ class AnyDriver(RuleBasedStateMachine):
         prompt_bytes: int,
         max_tokens: int | None,
         choices: int,
+        batch: int,
         body_bytes: int,
         receiving: float,
     ) -> None:
@@ -68,6 +70,7 @@ class AnyDriver(RuleBasedStateMachine):
             prompt_exact=prompt,
             max_tokens=max_tokens,
             choices=choices,
+            batch=batch,
             body_bytes=body_bytes,
             head_at=now - receiving,
             body_at=now,
