@@ -108,6 +108,18 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _typed_decoder = msgspec.json.Decoder(_Typed)
 _whole_decoder = msgspec.json.Decoder(_Whole)
 _EMPTY = (b"", b'""', b"null", b"[]", b"{}")
+# What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
+_STATUS_OF_TYPE = {
+    "Service Unavailable": 503,
+    "ServiceUnavailableError": 503,
+    "overloaded_error": 503,
+    "rate_limit_error": 429,
+    "Bad Request": 400,
+    "BadRequestError": 400,
+    "invalid_request_error": 400,
+    "NotFoundError": 404,
+    "not_found_error": 404,
+}
 
 
 @dataclass(slots=True)
@@ -258,6 +270,9 @@ class TypedReader(StreamReader):
             typed = _typed_decoder.decode(payload)
         except (msgspec.DecodeError, RecursionError) as exc:
             raise StreamError(f"an event has no type: {exc}") from exc
+        if bytes(typed.error) not in _EMPTY:
+            # vLLM's own errors come without a type, also where every event has one.
+            return self._failed(typed.error)
         return self._read(typed)
 
     def _read(self, typed: _Typed) -> Kind:
@@ -349,9 +364,8 @@ def engine_error(raw: msgspec.Raw) -> EngineError:
     except msgspec.DecodeError:
         error = _Error(message=bytes(raw).decode("utf-8", "replace"))
     code = error.code
-    status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 500
-    if error.type == "overloaded_error":
-        status = 503
+    known = isinstance(code, int) or (isinstance(code, str) and code.isdecimal() and len(code) == 3)
+    status = int(code or 0) if known else _STATUS_OF_TYPE.get(error.type or "", 500)
     status = status if 400 <= status < 600 else 500
     return EngineError(
         status, (error.message or "the engine gave no reason")[:500], b'{"error":%b}' % (bytes(raw) or b"{}")

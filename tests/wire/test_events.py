@@ -18,6 +18,7 @@ from gateway.wire.events import (
     MessagesReader,
     ResponsesReader,
     StreamError,
+    StreamReader,
     data_of,
     read_whole,
     usage_at_end,
@@ -161,6 +162,32 @@ def test_an_overloaded_error_of_messages_is_busy() -> None:
     assert reader.read(typed("error", error={"type": "overloaded_error", "message": "later"})) == Kind.ERROR
     assert reader.error is not None
     assert reader.error.end is End.BUSY
+
+
+@pytest.mark.parametrize(
+    ("said", "end"),
+    [("Service Unavailable", End.BUSY), ("BadRequestError", End.REJECTED), ("InternalServerError", End.FAILED)],
+)
+def test_an_error_of_vllm_on_messages_has_no_code_and_its_type_says_what_it_is(said: str, end: End) -> None:
+    reader = MessagesReader()
+    assert reader.read(typed("error", error={"type": said, "message": "no"})) == Kind.ERROR
+    assert reader.error is not None
+    assert reader.error.end is end
+
+
+@pytest.mark.parametrize("reader", [MessagesReader(), ResponsesReader()], ids=["messages", "responses"])
+def test_an_error_without_a_type_of_event_is_one_on_every_endpoint(reader: StreamReader) -> None:
+    event = b'data: {"error":{"message":"no room","type":"Service Unavailable","param":null,"code":503}}\n\n'
+    assert reader.read(event) == Kind.ERROR
+    assert reader.error is not None
+    assert (reader.error.end, reader.error.message) == (End.BUSY, "no room")
+
+
+def test_a_code_that_is_no_status_is_an_error_of_the_server() -> None:
+    reader = CompletionReader()
+    assert reader.read(b'data: {"error":{"message":"no","code":"%b"}}\n\n' % (b"9" * 5000)) == Kind.ERROR
+    assert reader.error is not None
+    assert reader.error.status == 500
 
 
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete"])
