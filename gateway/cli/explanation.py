@@ -96,7 +96,7 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
     except BadRequest as error:
         return Explanation(Refusal(error.why, error.message), caller)
     model = policy.model(parsed.model)
-    if model is None:
+    if model is None or parsed.model == "*":
         return Explanation(Refusal(Why.MODEL_NOT_FOUND, f"the policy has no model {parsed.model}"), caller)
     return _decided(policy, caller, tier, model, parsed, len(body))
 
@@ -118,9 +118,12 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
     if exact is None and model.tokenizer is not None:
         exact = Tokenizer.load(model.tokenizer).count(parsed)
     ask = _ask(policy, caller, tier, model, parsed, exact, body_bytes)
-    low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes)
+    # A pool takes the prompts of a batch one by one, the limit of tokens counts them together.
+    batch = parsed.batch
+    low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes // batch)
     if exact is not None:
-        low = high = exact
+        low, high = exact // batch, -(-exact // batch)
+    total = high * batch if exact is None else exact
     asked = Asked(
         endpoint=parsed.endpoint,
         model=model.name,
@@ -128,8 +131,8 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
         upstream_model=model.upstream or parsed.model,
         stream=parsed.stream,
         prompt_bytes=parsed.prompt_bytes,
-        prompt_tokens_low=low,
-        prompt_tokens_high=high,
+        prompt_tokens_low=low * batch if exact is None else exact,
+        prompt_tokens_high=total,
         prompt_why=_prompt_why(parsed, exact),
     )
     refusal: Refusal | None = None
@@ -141,7 +144,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
         elif isinstance(command, Dispatch):
             granted = command.max_tokens
             chosen = next(p for p in policy.pools.values() if command.replica in (r.name for r in p.replicas))
-    pools = tuple(_verdict(pool, chosen, tier, low, high) for pool in _considered(policy, model))
+    pools = tuple(_verdict(pool, chosen, tier, low, high, batch) for pool in _considered(policy, model))
     if chosen is None:
         return Explanation(refusal, caller, asked, pools, limits=tier.limits)
     return Explanation(
@@ -152,7 +155,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
         output=Output(parsed.max_tokens, granted, _granted_why(parsed, tier), parsed.choices, parsed.changed),
         timeouts=tier.timeouts.narrowed(chosen.timeouts),
         limits=tier.limits,
-        reserved_tokens=high + granted * parsed.choices,
+        reserved_tokens=total + granted * parsed.choices,
         slo=tier.slo,
     )
 
@@ -197,7 +200,8 @@ def _considered(policy: Policy, model: Model) -> tuple[Pool, ...]:
     return tuple(policy.pools[name] for name in model.pools)
 
 
-def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int) -> PoolVerdict:
+def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int, batch: int) -> PoolVerdict:
+    """Of a prompt of `low` to `high` tokens, or of each of `batch` such prompts."""
     limit = pool.max_prompt_tokens
     if tier.pools is not None and pool.name not in tier.pools:
         return PoolVerdict(pool.name, False, False, f"the tier {tier.name} is bound to other pools")
@@ -211,6 +215,8 @@ def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int) -
         fits, why = pool is chosen, f"between {low} and {high} tokens, which may be more than its {limit}"
         if fits:
             why += "; nothing longer is left to try"
+    if batch > 1 and limit is not None:
+        why = f"each of {batch} prompts has {why}"
     if fits and chosen is not None and pool is not chosen:
         why += "; an earlier pool is taken"
     return PoolVerdict(pool.name, fits, pool is chosen, why)

@@ -91,12 +91,12 @@ class ModelBoard:
             return None
         if model.any_name:
             known = [self.known(pool) for pool in pools]
-            if not any(ids is None or name in ids for ids in known):
+            if not any(ids is None or (model.upstream or name) in ids for ids in known):
                 return None
         return self._listed(policy, name, model, tier)
 
     def _listed(self, policy: Policy, name: str, model: Model, tier: Tier | None) -> Listed:
-        upstream = name if model.any_name else model.upstream or model.name
+        upstream = model.upstream or (name if model.any_name else model.name)
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
         return Listed(
             id=name,

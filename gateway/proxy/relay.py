@@ -103,7 +103,7 @@ class Relay:
         model: Model = self.ask.model
         body = self._bodies.get(max_tokens)
         if body is None:
-            name = self._parsed.model if model.any_name else model.upstream or model.name
+            name = model.upstream or (self._parsed.model if model.any_name else model.name)
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens, self.ask.tier.caps)
             self._extra = self._changes(self._parsed, max_tokens)
             if self.endpoint is MESSAGES:

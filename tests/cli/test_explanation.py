@@ -1,0 +1,123 @@
+"""What `explain` says of a request is what the gateway does with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.app import Gateway
+from gateway.cli.explanation import explain
+from gateway.core.model import Endpoint
+from gateway.core.rules import Policy
+from gateway.policy import load_text
+from gateway.settings import Settings
+from gateway.wire.replies import status_of
+from loadtests.emulator import Emulator
+
+POLICY = """\
+apiVersion: tailgate/v1
+models:
+  emulated: {{pools: [short, long], aliases: [gpt]}}
+  "*": {{pools: [long], upstream: emulated}}
+pools:
+  short: {{replicas: ["{}"], max_prompt_tokens: 100}}
+  long: {{replicas: ["{}"], max_prompt_tokens: 1000}}
+tiers:
+  only: {{max_tokens: {{default: 5, limit: 9}}, caps: {{n: 4}}, limits: {{tokens: 10k/min}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A gateway that has learned nothing, and its two replicas."""
+
+    policy: Policy
+    gateway: Gateway
+    emulator: Emulator
+
+    def sent(self) -> dict[str, Any]:
+        """The body that the replica asked last has received."""
+        received = [r for replica in self.emulator.replicas for r in replica.requests if r.method == "POST"]
+        body: dict[str, Any] = json.loads(received[-1].body)
+        return body
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with Emulator(replicas=2) as emulator:
+        policy = load_text(POLICY.format(*emulator.urls), "policy.yaml", {})
+        async with Gateway(Settings(port=0, admin_port=0, drain_deadline_s=0.0), policy) as gateway:
+            yield Served(policy, gateway, emulator)
+
+
+def completion(prompt: object, **more: object) -> dict[str, object]:
+    return {"model": "emulated", "prompt": prompt, **more}
+
+
+WORDS = "word " * 20
+
+
+@pytest.mark.parametrize(
+    ("body", "pool"),
+    [
+        (completion(WORDS), "short"),
+        (completion(WORDS, max_tokens=7), "short"),
+        (completion(WORDS, max_tokens=700, n=2), "short"),
+        (completion(WORDS * 10), "long"),
+        (completion([WORDS] * 10), "short"),
+        (completion([WORDS * 10, WORDS * 12]), "long"),
+        (completion([[7] * 90] * 10), "short"),
+        (completion([[7] * 190] * 3), "long"),
+        ({**completion(WORDS), "model": "gpt"}, "short"),
+        ({**completion(WORDS), "model": "any-name"}, "long"),
+    ],
+)
+async def test_pool_model_and_output_are_those_of_the_explanation(
+    served: Served, body: dict[str, object], pool: str
+) -> None:
+    raw = json.dumps(body).encode()
+    said = explain(served.policy, Endpoint.COMPLETIONS, None, raw)
+    async with httpx.AsyncClient(base_url=served.gateway.url) as client:
+        answer = await client.post("/v1/completions", content=raw)
+    assert answer.status_code == 200, answer.text
+    assert said.asked is not None
+    assert said.output is not None
+    assert [verdict.name for verdict in said.pools if verdict.chosen] == [answer.headers["x-tailgate-pool"]] == [pool]
+    assert all(verdict.fits for verdict in said.pools if verdict.chosen)
+    sent = served.sent()
+    assert (said.asked.upstream_model, said.output.granted) == (sent["model"], sent["max_tokens"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**completion(WORDS), "model": "*"},
+        completion("word " * 4000),
+        completion([[7] * 1001]),
+        completion(WORDS, n=5),
+        completion([[7] * 1000] * 11),
+    ],
+)
+async def test_what_is_refused_is_refused_for_the_reason_of_the_explanation(
+    served: Served, body: dict[str, object]
+) -> None:
+    raw = json.dumps(body).encode()
+    said = explain(served.policy, Endpoint.COMPLETIONS, None, raw)
+    async with httpx.AsyncClient(base_url=served.gateway.url) as client:
+        answer = await client.post("/v1/completions", content=raw)
+    assert said.refusal is not None
+    assert (status_of(said.refusal.why), said.refusal.why) == (answer.status_code, answer.headers["x-tailgate-reason"])
+
+
+def test_the_prompts_of_a_batch_are_reserved_together() -> None:
+    policy = load_text(POLICY.format("http://127.0.0.1:1", "http://127.0.0.1:2"), "policy.yaml", {})
+    one, three = (
+        explain(policy, Endpoint.COMPLETIONS, None, json.dumps(completion([[7] * 50] * count)).encode())
+        for count in (1, 3)
+    )
+    assert (one.reserved_tokens, three.reserved_tokens) == (50 + 5, 3 * (50 + 5))
