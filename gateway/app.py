@@ -96,6 +96,8 @@ class Gateway:
         self._reload = Reload(time.time())
         self._lag = LoopLag(monotonic, self.metrics.roll)
         self._tasks: list[asyncio.Task[None]] = []
+        self.stop = asyncio.Event()
+        """Set when somebody wants it to drain and end."""
         self.broken = asyncio.Event()
         """Set when a part has stopped that must not."""
         self._apply(policy)
@@ -165,6 +167,11 @@ class Gateway:
         if await self.watcher.reload():
             return Done(True, f"policy generation {self.gate.policy.generation} is in force")
         return Done(False, self._reload.error)
+
+    async def _stop(self) -> Done:
+        """What SIGTERM does, for those who cannot send signals."""
+        self.stop.set()
+        return Done(True, f"draining: at most {self.settings.drain_deadline_s:.0f} s for requests under way")
 
     # ---- life
 
@@ -260,7 +267,7 @@ class Gateway:
             watched=self._watched,
             now=monotonic,
         )
-        actions = {"reload": self.reload}
+        actions = {"reload": self.reload, "drain": self._stop}
         names = self.settings.admin_names
         return admin_app(self.metrics, sources, actions, token=token, trusted=trusted, names=names)
 
@@ -332,13 +339,12 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
 
 async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     async with Gateway(settings, policy, policy_path) as gateway, asyncio.TaskGroup() as reloads:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, gateway.stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reload()))
         log.info("API on %s, admin on %s", gateway.url, gateway.admin_url)
-        ends = [asyncio.create_task(event.wait()) for event in (stop, gateway.broken)]
+        ends = [asyncio.create_task(event.wait()) for event in (gateway.stop, gateway.broken)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()

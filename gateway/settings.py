@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     admin_host: str = Field(default="127.0.0.1", description="Address of metrics, state and control.")
     admin_port: Port = Field(default=9090, description="Port of metrics, state and control; 0 takes a free one.")
     admin_token: SecretStr | None = Field(
-        default=None, min_length=16, description="Bearer token for what changes anything: POST /admin/reload."
+        default=None, min_length=16, description="Bearer token for what changes anything: drain, reload."
     )
     admin_uds: Path | None = Field(
         default=None, description="A unix socket that serves the admin API too; who may open it needs no token."

@@ -140,3 +140,24 @@ async def test_what_does_not_end_in_time_ends_in_an_error(tmp_path: Path, captur
         assert all(connection.lost for connection in capture.traffic)
         await stalled.close()
     assert b"Traceback" not in served.written
+
+
+async def test_the_admin_port_drains_as_sigterm_does(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    capture.answer = _first_token_only
+    token_of_admin = "a-token-of-the-admin-port"
+    environment = {"TAILGATE_DRAIN_DEADLINE_S": "60", "TAILGATE_ADMIN_TOKEN": token_of_admin}
+    async with serving(tmp_path, rules(capture.url), **environment) as served:
+        (stream,) = await _streams(served, connect, 1)
+        admin = await connect(served.admin_url)
+        assert (await admin.ask(request("/admin/drain", b""))).status == 401
+        assert (await admin.ask(request("/readyz"))).status == 200
+        bearer = f"Authorization: Bearer {token_of_admin}"
+        assert (await admin.ask(request("/admin/drain", b"", bearer))).status == 200
+        await _refused(served.url)
+        assert (await admin.ask(request("/readyz"))).status == 503
+
+        capture.calls[0].send(token(" end", "stop") + DONE + LAST_CHUNK)
+        capture.calls[0].finish()
+        assert b"[DONE]" in await stream.reader.readuntil(b"0\r\n\r\n")
+        assert await served.exit_code() == 0
+    assert b"Traceback" not in served.written
