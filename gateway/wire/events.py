@@ -216,7 +216,10 @@ class CompletionReader(StreamReader):
     __slots__ = ()
 
     def plain(self, data: bytes, start: int) -> bool:
-        return b'"finish_reason":null' in data and not (b'"usage"' in data or b'"error"' in data)
+        # Of several choices in one event some may have finished.
+        return b'"finish_reason":null' in data and not (
+            b'"usage"' in data or b'"error"' in data or b'"finish_reason":"' in data
+        )
 
     def read(self, event: bytes) -> Kind:
         payload = data_of(event)

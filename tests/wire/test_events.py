@@ -128,6 +128,7 @@ def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
         b'data: {"error":{"code":500}}\n\n',
         b"data: [DONE]\n\n",
         b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n',
+        b'data: {"choices":[{"text":"x","finish_reason":"stop"},{"text":"y","finish_reason":null}]}\n\n',
     ],
 )
 def test_what_is_more_than_output_takes_the_careful_way(event: bytes) -> None:
