@@ -40,7 +40,7 @@ from gateway.proxy.gate import Gate, TokenCounter
 from gateway.proxy.server import SWEEP_S, Guard
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings, strangers
-from gateway.wire.tokens import Tokenizer, TokenizerError
+from gateway.wire.tokens import TokenizerError, Tokenizers
 
 log = logging.getLogger("tailgate")
 
@@ -93,6 +93,7 @@ class Gateway:
         self.watcher = (
             None if policy_path is None else PolicyWatcher(policy_path, policy, self.configure, self._reload_failed)
         )
+        self._tokenizers = Tokenizers()
         self._reload = Reload(time.time())
         self._lag = LoopLag(monotonic, self.metrics.roll)
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,14 +147,12 @@ class Gateway:
 
     def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
         """Exact prompt counters of the models that name a tokenizer."""
+        paths = {model.name: model.tokenizer for model in policy.models.values() if model.tokenizer is not None}
         try:
-            return {
-                model.name: Tokenizer.load(model.tokenizer).count
-                for model in policy.models.values()
-                if model.tokenizer is not None
-            }
+            tokenizers = self._tokenizers.take(paths.values())
         except TokenizerError as exc:
             raise PolicyErrors([PolicyError(str(self._policy_path), 0, "models", str(exc))]) from exc
+        return {name: tokenizers[path].count for name, path in paths.items()}
 
     def _reload_failed(self, errors: PolicyErrors) -> None:
         self._reload = Reload(time.time(), str(errors))

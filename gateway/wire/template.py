@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import orjson
 
+FILES = ("chat_template.jinja", "tokenizer_config.json")
+
 
 class Template(Protocol):
     """Turns messages into the prompt's text."""
@@ -22,8 +24,9 @@ def load(folder: Path) -> Template | None:
 
     None where there is none, or where jinja2 is not installed. Raises ValueError if the template is malformed.
     """
-    config = _config(folder / "tokenizer_config.json")
-    source = _source(folder / "chat_template.jinja", config)
+    template, settings = FILES
+    config = _config(folder / settings)
+    source = _source(folder / template, config)
     if source is None:
         return None
     try:

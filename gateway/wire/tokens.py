@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,39 @@ class Tokenizer:
 
     def _length(self, text: str, special: bool = False) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=special).ids) if text else 0
+
+
+class Tokenizers:
+    """Tokenizers by path, each read again only when it or what stands beside it has changed: reading takes a second."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, tuple[_Stamp, Tokenizer]] = {}
+
+    def take(self, paths: Iterable[str]) -> dict[str, Tokenizer]:
+        """Those of `paths`; all others are forgotten. Raises `TokenizerError`, and then nothing has changed."""
+        loaded = {}
+        for path in dict.fromkeys(paths):
+            stamp = _stamp(Path(path))
+            before = self._loaded.get(path)
+            loaded[path] = before if before and before[0] == stamp else (stamp, Tokenizer.load(path))
+        self._loaded = loaded
+        return {path: tokenizer for path, (_, tokenizer) in loaded.items()}
+
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Changes whenever one of the files does that a tokenizer is read from."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for file in (path, *(path.with_name(name) for name in template.FILES)):
+        try:
+            found = file.stat()
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+    return tuple(stamps)
 
 
 def _messages(parsed: Parsed) -> list[dict[str, Any]] | None:

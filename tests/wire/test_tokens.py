@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.tokens import ANSWER_TOKENS, MAX_EXACT_BYTES, MESSAGE_TOKENS, Tokenizer, TokenizerError
+from gateway.wire.tokens import ANSWER_TOKENS, MAX_EXACT_BYTES, MESSAGE_TOKENS, Tokenizer, TokenizerError, Tokenizers
 
 from .bodies import CHAT, COMPLETION, EMBEDDINGS, MESSAGES, RESPONSES, read
 
@@ -157,6 +157,21 @@ def test_a_tokenizer_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     with pytest.raises(TokenizerError, match="cannot be read"):
         Tokenizer.load(str(tmp_path / "binary.json"))
+
+
+def test_a_tokenizer_is_read_again_only_when_a_file_of_it_has_changed(folder: Path) -> None:
+    path = str(folder / "tokenizer.json")
+    tokenizers = Tokenizers()
+    first = tokenizers.take([path, path])[path]
+    assert tokenizers.take([path])[path] is first
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    second = tokenizers.take([path])[path]
+    assert second is not first
+    with pytest.raises(TokenizerError):
+        tokenizers.take([path, str(folder / "none.json")])
+    assert tokenizers.take([path])[path] is second
+    assert tokenizers.take([]) == {}
+    assert tokenizers.take([path])[path] is not second
 
 
 def test_a_missing_library_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
