@@ -1,0 +1,398 @@
+"""The `tailgate` command: what it prints, and the status it exits with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import gateway.app
+from gateway.cli import app
+from gateway.policy import load, load_text
+from gateway.settings import Settings
+
+KEY = "tg-test-key"
+POLICY = f"""\
+apiVersion: tailgate/v1
+models:
+  llama:
+    pools: [short, long]
+    aliases: [gpt]
+    upstream: meta/llama
+  secret: {{pools: [private]}}
+pools:
+  short: {{replicas: [http://127.0.0.1:1], max_prompt_tokens: 100, slots: 4, timeouts: {{ttft: 3s}}}}
+  long: {{replicas: [http://127.0.0.1:2], max_prompt_tokens: 1000}}
+  private: {{replicas: [http://127.0.0.1:3]}}
+tiers:
+  paid:
+    pools: [short, long]
+    slo: {{ttft: {{p50: 500ms, p99: 2s}}, e2e: {{p99: 30s, up_to_tokens: 100}}}}
+    max_tokens: {{default: 50, limit: 200}}
+    timeouts: {{queue: 1s, ttft: 10s, idle: 5s, total: 1m}}
+    limits: {{requests: 60/min, tokens: 1k/min, concurrency: 2}}
+keys:
+  - {{sha256: {hashlib.sha256(KEY.encode()).hexdigest()}, tenant: acme}}
+"""
+
+
+def run(*arguments: str | Path, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
+    """Runs a command in this process, on a terminal so wide that no message is wrapped."""
+    env = {"TAILGATE_KEY": "", "COLUMNS": "300", **(env or {})}
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin, env=env)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.yaml"
+    path.write_text(POLICY.replace("slots: 4", "slots: four").replace("aliases", "alaises"))
+    return path
+
+
+class TestCheck:
+    def test_a_good_file_is_summed_up(self, policy: Path) -> None:
+        result = run("check", policy)
+        assert result.exit_code == 0
+        assert result.stdout == f"{policy}: ok: 2 models, 3 pools with 3 replicas, 1 tier: paid (default), 1 key\n"
+
+    def test_every_error_is_one_line_and_the_status_is_1(self, policy: Path, broken: Path) -> None:
+        result = run("check", policy, broken)
+        assert result.exit_code == 1
+        lines = result.stdout.splitlines()
+        assert lines[1:] == [
+            f"{broken}:5: models.llama.alaises: unknown field: did you mean aliases?",
+            f"{broken}:9: pools.short.slots: four is not a number of slots: write a whole number from 1, or auto",
+            f"{broken}: 2 errors",
+        ]
+
+    def test_json_has_every_error_in_parts(self, policy: Path, broken: Path) -> None:
+        result = run("check", "--json", policy, broken)
+        assert result.exit_code == 1
+        good, bad = json.loads(result.stdout)["files"]
+        assert good["ok"]
+        assert good["digest"] == load(policy).digest
+        assert good["pools"]["short"] == ["http://127.0.0.1:1"]
+        assert not bad["ok"]
+        assert bad["errors"][0] == {
+            "file": str(broken),
+            "line": 5,
+            "path": "models.llama.alaises",
+            "message": "unknown field: did you mean aliases?",
+        }
+
+    def test_notes_are_told_without_failing(self, policy: Path) -> None:
+        policy.write_text(POLICY.replace("  paid:\n", "  paid:\n    hedge: {}\n"))
+        result = run("check", policy)
+        assert result.exit_code == 0
+        assert f"{policy}: note: tiers.paid.hedge: Checked, but not acted on in this version." in result.stdout
+
+    def test_a_file_that_is_not_there_is_an_error_of_that_file(self, tmp_path: Path) -> None:
+        result = run("check", tmp_path / "none.yaml")
+        assert result.exit_code == 1
+        assert "none.yaml: cannot be read: No such file or directory" in result.stdout
+
+    def test_brackets_in_errors_are_not_taken_for_markup(self, policy: Path) -> None:
+        policy.write_text(POLICY.replace("[short, long]\n    aliases", '[short, "[red]"]\n    aliases'))
+        assert "models.llama.pools[1]: [red] is not a pool" in run("check", policy).stdout
+
+
+class TestKey:
+    def test_a_new_key_is_printed_once_with_the_line_that_lets_it_in(self) -> None:
+        result = run("key", "new", "--tenant", "acme", "--tier", "paid")
+        assert result.exit_code == 0
+        key, line = result.stdout.splitlines()
+        assert key.startswith("tg-")
+        assert len(key) >= 3 + 43  # 256 bits in base64
+        text = POLICY[: POLICY.index("keys:")] + f"keys:\n{line}\n"
+        (known,) = load_text(text, "p.yaml").keys.values()
+        assert known.sha256 == hashlib.sha256(key.encode()).digest()
+        assert (known.tenant, known.tier) == ("acme", "paid")
+        assert key not in result.stderr
+
+    def test_no_two_keys_are_the_same(self) -> None:
+        keys = {json.loads(run("key", "new", "--json").stdout)["key"] for _ in range(20)}
+        assert len(keys) == 20
+
+    def test_without_a_tier_the_line_leaves_it_to_the_default(self) -> None:
+        made = json.loads(run("key", "new", "--json").stdout)
+        assert made["policy_line"] == f"- {{sha256: {made['sha256']}, tenant: my-tenant}}"
+        assert hashlib.sha256(made["key"].encode()).hexdigest() == made["sha256"]
+
+    @pytest.mark.parametrize("option", ["--tenant", "--tier"])
+    def test_a_name_that_no_policy_would_take_is_refused(self, option: str) -> None:
+        assert run("key", "new", option, "a, tier: admin").exit_code == 2
+
+
+class TestExplain:
+    def explain(
+        self, policy: Path, request: dict[str, Any], *more: str, status: int = 0, key: str | None = KEY
+    ) -> dict[str, Any]:
+        arguments = ["explain", "--policy", str(policy), "--json", *more]
+        result = run(*arguments, stdin=json.dumps(request), env={"TAILGATE_KEY": key} if key else None)
+        assert result.exit_code == status, result.output
+        assert KEY not in result.output
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+    def chat(self, **more: Any) -> dict[str, Any]:
+        return {"model": "gpt", "messages": [{"role": "user", "content": "hello"}], **more}
+
+    def test_a_request_is_followed_all_the_way(self, policy: Path) -> None:
+        found = self.explain(policy, self.chat(max_tokens=500, stream=True, priority=1))
+        assert found["refusal"] is None
+        assert found["caller"] == {"tenant": "acme", "tier": "paid", "why": "by its key"}
+        asked = found["asked"]
+        assert (asked["model"], asked["upstream_model"], asked["stream"]) == ("llama", "meta/llama", True)
+        assert asked["model_why"] == "gpt is an alias of it"
+        assert [(pool["name"], pool["fits"], pool["chosen"]) for pool in found["pools"]] == [
+            ("short", True, True),
+            ("long", True, False),
+        ]
+        assert (found["output"]["asked"], found["output"]["granted"]) == (500, 200)
+        assert found["output"]["changed"] == ["max_tokens", "priority"]
+        assert found["timeouts"] == {"queue_s": 1.0, "ttft_s": 3.0, "idle_s": 5.0, "total_s": 60.0}
+        assert found["limits"] == {"requests_per_min": 60.0, "tokens_per_min": 1000.0, "concurrency": 2}
+        assert found["reserved_tokens"] == asked["prompt_tokens_high"] + 200
+        assert found["slo"]["ttft_bound_s"] == 2.0
+        assert found["slo"]["tpot_bound_s"] is None
+
+    def test_a_long_prompt_goes_to_the_pool_that_takes_it(self, policy: Path) -> None:
+        found = self.explain(policy, {"model": "llama", "prompt": [7] * 400}, "--endpoint", "/v1/completions")
+        short, long = found["pools"]
+        assert short == {
+            "name": "short",
+            "fits": False,
+            "chosen": False,
+            "why": "at least 400 tokens, more than its 100",
+        }
+        assert long["chosen"]
+        assert found["asked"]["prompt_why"] == "counted: the prompt is given as token ids"
+        assert found["output"]["granted"] == 50
+
+    @pytest.mark.parametrize(
+        ("request_body", "why", "detail"),
+        [
+            ({"model": "llama", "prompt": [7] * 2000}, "context-length", "1000 tokens"),
+            ({"model": "secret", "prompt": "x"}, "forbidden-model", "may not use model secret"),
+            ({"model": "nobody", "prompt": "x"}, "model-not-found", "nobody"),
+            ({"model": "llama", "prompt": "x", "max_tokens": "9"}, "bad-request", "max_tokens"),
+            ({"model": "llama", "prompt": [7] * 900, "max_tokens": 200}, "limit-tokens", "1100 tokens"),
+        ],
+    )
+    def test_a_refusal_says_why_and_exits_with_1(
+        self, policy: Path, request_body: dict[str, Any], why: str, detail: str
+    ) -> None:
+        found = self.explain(policy, request_body, "--endpoint", "/v1/completions", status=1)
+        assert found["refusal"]["why"] == why
+        assert detail in found["refusal"]["detail"]
+
+    @pytest.mark.parametrize("key", [None, "tg-wrong"])
+    def test_without_a_known_key_it_is_unauthorized(self, policy: Path, key: str | None) -> None:
+        found = self.explain(policy, self.chat(), status=1, key=key)
+        assert found["refusal"]["why"] == "unauthorized"
+        assert found["caller"] is None
+
+    def test_the_key_may_be_an_option_too(self, policy: Path) -> None:
+        found = self.explain(policy, self.chat(), "--key", KEY, key=None)
+        assert found["caller"]["tenant"] == "acme"
+
+    def test_without_keys_everybody_gets_the_default_tier(self, policy: Path) -> None:
+        policy.write_text(POLICY[: POLICY.index("keys:")])
+        found = self.explain(policy, self.chat(), key=None)
+        assert (found["caller"]["tenant"], found["caller"]["tier"]) == ("anonymous", "paid")
+
+    def test_a_catch_all_sends_the_name_as_it_came(self, policy: Path) -> None:
+        policy.write_text(POLICY.replace("models:\n", 'models:\n  "*": {pools: [long]}\n'))
+        found = self.explain(policy, {**self.chat(), "model": "org/any"})
+        assert (found["asked"]["model"], found["asked"]["upstream_model"]) == ("*", "org/any")
+
+    def test_a_tokenizer_makes_the_length_exact(self, policy: Path) -> None:
+        vocabulary = {"[UNK]": 0, "a": 1}
+        tokenizer = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": None,
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": None,
+            "decoder": None,
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+        }
+        (policy.parent / "tokenizer.json").write_text(json.dumps(tokenizer))
+        policy.write_text(POLICY.replace("    upstream:", "    tokenizer: tokenizer.json\n    upstream:"))
+        found = self.explain(policy, {"model": "llama", "prompt": "a a a"}, "--endpoint", "/v1/completions")
+        asked = found["asked"]
+        assert (asked["prompt_tokens_low"], asked["prompt_tokens_high"]) == (3, 3)
+        assert asked["prompt_why"] == "counted with the model's tokenizer"
+
+    def test_people_get_lines(self, policy: Path) -> None:
+        request = json.dumps(self.chat(max_tokens=500))
+        result = run("explain", "--policy", policy, stdin=request, env={"TAILGATE_KEY": KEY})
+        assert result.exit_code == 0
+        lines = {line[:11].strip(): line[11:] for line in result.stdout.splitlines()}
+        assert lines["tenant"] == "acme  (by its key)"
+        assert lines["timeouts"] == "queue 1s, ttft 3s, idle 5s, total 1m"
+        assert lines["limits"].startswith(
+            "60 requests/min, 1000 tokens/min, 2 at the same time  (this request reserves "
+        )
+        assert lines["slo"] == "ttft p50 500ms, ttft p99 2s, e2e p99 30s, e2e for answers up to 100 tokens"
+        assert "asked 500, granted 200" in lines["max tokens"]
+
+    def test_people_are_told_of_a_refusal_with_its_status(self, policy: Path) -> None:
+        result = run("explain", "--policy", policy, stdin="[]", env={"TAILGATE_KEY": KEY})
+        assert result.exit_code == 1
+        assert "400 bad-request  (the body must be a JSON object, not an array)" in result.stdout
+
+    def test_a_broken_policy_is_told_on_standard_error_with_status_2(self, broken: Path) -> None:
+        result = run("explain", "--policy", broken, stdin="{}")
+        assert result.exit_code == 2
+        assert "did you mean aliases?" in result.stderr
+        assert result.stdout == ""
+
+
+class TestServe:
+    @pytest.fixture
+    def served(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, Path | None, tuple[str, ...]]]:
+        calls: list[tuple[Settings, Path | None, tuple[str, ...]]] = []
+
+        def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
+            calls.append((settings, policy_path, replicas))
+            return 7
+
+        monkeypatch.setattr(gateway.app, "serve", serve)
+        return calls
+
+    def test_a_policy_is_served_with_the_settings_given(self, served: list[Any], policy: Path) -> None:
+        result = run("serve", "--policy", policy, "--port", "0", "--admin-host", "::1", "--drain-deadline", "5")
+        assert result.exit_code == 7
+        ((settings, path, replicas),) = served
+        assert (settings.port, settings.admin_host, settings.drain_deadline_s) == (0, "::1", 5.0)
+        assert settings.host == "127.0.0.1"
+        assert (path, replicas) == (policy, ())
+
+    def test_replicas_are_served_without_a_policy(self, served: list[Any]) -> None:
+        run("serve", "--replica", "http://a:1", "--replica", "http://b:1")
+        ((_, path, replicas),) = served
+        assert (path, replicas) == (None, ("http://a:1", "http://b:1"))
+
+    def test_options_win_over_the_environment(self, served: list[Any]) -> None:
+        env = {"TAILGATE_PORT": "1111", "TAILGATE_ADMIN_PORT": "2222", "TAILGATE_ADMIN_TOKEN": "0123456789abcdef"}
+        run("serve", "--replica", "http://a:1", "--port", "3333", env=env)
+        ((settings, _, _),) = served
+        assert (settings.port, settings.admin_port) == (3333, 2222)
+        assert settings.admin_token.get_secret_value() == "0123456789abcdef"
+
+    def test_every_setting_but_the_token_has_an_option(self, served: list[Any], tmp_path: Path) -> None:
+        pem = tmp_path / "a.pem"
+        pem.touch()
+        given = {
+            "--host": "::1",
+            "--port": "1",
+            "--admin-host": "::1",
+            "--admin-port": "2",
+            "--admin-uds": "/run/a.sock",
+            "--admin-name": "tailgate.internal",
+            "--log-level": "debug",
+            "--log-format": "json",
+            "--drain-deadline": "0",
+            "--max-body-bytes": "2048",
+            "--max-header-bytes": "4096",
+            "--receive-timeout": "1.5",
+            "--keep-alive": "2.5",
+            "--write-stall": "3.5",
+            "--max-connections": "9",
+            "--ssl-certfile": str(pem),
+            "--ssl-keyfile": str(pem),
+        }
+        run("serve", "--replica", "http://a:1", *(part for pair in given.items() for part in pair))
+        ((settings, _, _),) = served
+        assert settings.model_fields_set == set(Settings.model_fields) - {"admin_token"}
+        assert settings.write_stall_s == 3.5
+
+    def test_nothing_to_serve_says_what_to_do(self, served: list[Any]) -> None:
+        result = run("serve")
+        assert result.exit_code == 2
+        assert "--policy FILE" in result.stderr
+        assert not served
+
+    def test_a_policy_and_replicas_are_too_much(self, served: list[Any], policy: Path) -> None:
+        result = run("serve", "--policy", policy, "--replica", "http://a:1")
+        assert result.exit_code == 2
+        assert not served
+
+    @pytest.mark.parametrize(
+        ("arguments", "env", "said"),
+        [
+            (["--port", "70000"], {}, "--port:"),
+            (["--log-level", "loud"], {}, "--log-level:"),
+            (["--receive-timeout", "0"], {}, "--receive-timeout-s:"),
+            ([], {"TAILGATE_ADMIN_PORT": "many"}, "TAILGATE_ADMIN_PORT:"),
+            ([], {"TAILGATE_PORT": "tcp://10.0.0.1:8080"}, "enableServiceLinks: false"),
+        ],
+    )
+    def test_a_bad_setting_is_told_by_the_name_it_was_given_under(
+        self, served: list[Any], arguments: list[str], env: dict[str, str], said: str
+    ) -> None:
+        result = run("serve", "--replica", "http://a:1", *arguments, env=env)
+        assert result.exit_code == 2
+        assert said in " ".join(result.stderr.replace("│", " ").split())
+        assert not served
+
+    def test_a_token_that_is_too_short_is_not_shown(self, served: list[Any]) -> None:
+        result = run("serve", "--replica", "http://a:1", env={"TAILGATE_ADMIN_TOKEN": "hunter2"})
+        assert result.exit_code == 2
+        assert "TAILGATE_ADMIN_TOKEN" in result.stderr
+        assert "hunter2" not in result.output
+
+
+class TestScript:
+    """The console script itself, in a process of its own."""
+
+    def test_it_checks_a_file_in_plain_text_when_nobody_watches(self, policy: Path, broken: Path) -> None:
+        script = Path(sys.executable).with_name("tailgate")
+        done = subprocess.run([script, "check", policy, broken], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert f"{broken}:5: models.llama.alaises: unknown field: did you mean aliases?\n" in done.stdout
+        assert "\x1b" not in done.stdout
+        assert done.stderr == ""
+
+    def test_it_serves_nothing_that_would_be_open_to_strangers(self) -> None:
+        command = [sys.executable, "-m", "gateway", "serve", "--replica", "http://127.0.0.1:1", "--host", "0.0.0.0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert "refusing to serve without keys on 0.0.0.0" in done.stderr
+
+    def test_it_tells_every_error_of_a_policy_before_it_serves(self, broken: Path) -> None:
+        command = [sys.executable, "-m", "gateway", "serve", "--policy", str(broken)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert done.stderr.count("broken.yaml:") == 2
+
+    def test_help_names_every_command(self) -> None:
+        result = run("--help")
+        assert result.exit_code == 0
+        for command in ("serve", "check", "explain", "key"):
+            assert command in result.stdout
+
+    def test_a_light_command_does_not_load_the_data_plane(self) -> None:
+        code = (
+            "import sys; from typer.testing import CliRunner; from gateway.cli import app; "
+            "CliRunner().invoke(app, ['key', 'new']); "
+            "print(sorted({m for m in sys.modules if m.startswith(('uvicorn', 'fastapi', 'httpx', 'gateway.proxy'))}))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout.strip() == "[]"

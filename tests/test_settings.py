@@ -1,0 +1,73 @@
+"""Settings of a process, from its environment."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"TAILGATE_{name.upper()}", raising=False)
+
+
+def test_without_anything_set_it_listens_on_loopback_only() -> None:
+    settings = Settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8080)
+    assert (settings.admin_host, settings.admin_port) == ("127.0.0.1", 9090)
+    assert settings.admin_token is None
+
+
+def test_the_environment_sets_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILGATE_PORT", "81")
+    monkeypatch.setenv("TAILGATE_MAX_CONNECTIONS", "7")
+    monkeypatch.setenv("TAILGATE_HOST", "")
+    settings = Settings(port=82)
+    assert (settings.port, settings.max_connections, settings.host) == (82, 7, "127.0.0.1")
+
+
+def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILGATE_ADMIN_TOKEN", "c4n4ry-c4n4ry-c4n4ry")
+    settings = Settings()
+    assert "c4n4ry" not in repr(settings)
+    assert settings.admin_token is not None
+    assert settings.admin_token.get_secret_value() == "c4n4ry-c4n4ry-c4n4ry"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "65536"),
+        ("PORT", "-1"),
+        ("ADMIN_TOKEN", "short-c4n4ry"),
+        ("LOG_LEVEL", "c4n4ry"),
+        ("RECEIVE_TIMEOUT_S", "inf"),
+        ("RECEIVE_TIMEOUT_S", "0"),
+        ("DRAIN_DEADLINE_S", "-1"),
+        ("MAX_BODY_BYTES", "0"),
+        ("MAX_CONNECTIONS", "0"),
+        ("SSL_CERTFILE", "/nowhere/c4n4ry.pem"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"TAILGATE_{name}", value)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert name.lower() in str(caught.value)
+    assert "c4n4ry" not in str(caught.value)
+
+
+def test_a_service_link_of_kubernetes_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILGATE_PORT", "tcp://10.0.0.1:8080")
+    with pytest.raises(ValidationError, match="enableServiceLinks: false"):
+        Settings()
+
+
+def test_a_private_key_needs_its_certificate(tmp_path_factory: pytest.TempPathFactory) -> None:
+    key = tmp_path_factory.mktemp("tls") / "key.pem"
+    key.touch()
+    with pytest.raises(ValidationError, match="without ssl_certfile"):
+        Settings(ssl_keyfile=key)
