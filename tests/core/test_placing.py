@@ -74,6 +74,7 @@ def test_each_prompt_of_a_batch_has_to_fit_by_itself() -> None:
     assert [story.replica(r).unprefilled_tokens for r in ("s1", "l1")] == [20_000, 20_001]
     story.arrives("c", prompt=None, prompt_bytes=24_500, batch=10).expect(dispatch("s1"))
     story.arrives("d", prompt=None, prompt_bytes=24_700, batch=10).expect(dispatch("l1"))
+    assert story.replica("s1").unprefilled_tokens == 20_000 + 10 * 996
 
 
 def test_what_a_batch_teaches_is_the_length_of_its_prompts() -> None:
