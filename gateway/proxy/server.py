@@ -211,7 +211,11 @@ class FrontDoor(HttpToolsProtocol):
             if self._urgent and self._problem is not None:
                 self._reject(self._problem)
             elif self._whole:
-                self._answer()
+                try:
+                    self._answer()
+                except Exception:
+                    log.exception("a request could not be handled")
+                    self._broke()
             elif self._received_bytes > 2 * self._guard.max_header_bytes + MAX_FRAMING * self._body_bytes:
                 self._reject(Problem(Why.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large."))
 
@@ -345,6 +349,15 @@ class FrontDoor(HttpToolsProtocol):
             problem = entered
         self._turn_away(problem, rid, close=not self._keep_alive)
         self.done()
+
+    def _broke(self) -> None:
+        """Say that this was a bug, if nothing else has been said yet; and let nothing of the request remain."""
+        if self._phase is _ANSWERING and self._relay is None:
+            self._keep_alive = False
+            self._turn_away(Problem(Why.INTERNAL), request_id(self._head.get(b"x-request-id")), close=True)
+            self.done()
+        else:
+            self.abort()
 
     def _answer_read(self, status: int, body: bytes) -> None:
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status_line(status), len(body))
