@@ -1,0 +1,1 @@
+"""The official clients of OpenAI and Anthropic against a whole gateway, over real sockets."""

@@ -1,0 +1,172 @@
+"""Errors as Anthropic's client raises them: the right class, what it says, and whether it tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anthropic
+import pytest
+
+from gateway.app import Gateway
+from gateway.core.model import Why
+from loadtests.emulator import Emulator
+
+from .conftest import Start, in_thread
+from .policies import HELLO, KEY, MODEL
+
+Clients = Callable[..., anthropic.AsyncAnthropic]
+ASK = {"model": MODEL, "messages": HELLO, "max_tokens": 4}
+TRIES = 3
+
+
+def _everywhere(replicas: Emulator, fault: str | None, **details: object) -> None:
+    for replica in replicas.replicas:
+        replica.fault(fault, **details)
+
+
+def _kind(error: anthropic.APIStatusError) -> str:
+    """The type in the body of an error."""
+    assert isinstance(error.body, dict)
+    assert error.body["type"] == "error"
+    assert error.body["error"]["message"]
+    return error.body["error"]["type"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "kind", "why"),
+    [
+        (
+            {"max_tokens": "many"},
+            anthropic.BadRequestError,
+            "invalid_request_error",
+            Why.BAD_REQUEST,
+        ),
+        ({"model": "claude"}, anthropic.NotFoundError, "not_found_error", Why.MODEL_NOT_FOUND),
+        (
+            {"messages": [{"role": "user", "content": "x" * 2**21}]},
+            anthropic.RequestTooLargeError,
+            "request_too_large",
+            Why.BODY_TOO_LARGE,
+        ),
+    ],
+)
+async def test_what_is_wrong_for_good_is_not_tried_again(
+    gateway: Gateway,
+    anthropic_of: Clients,
+    changes: dict[str, object],
+    error: type[anthropic.APIStatusError],
+    kind: str,
+    why: Why,
+) -> None:
+    client = anthropic_of(gateway, max_retries=TRIES)
+    for stream in (False, True):
+        with pytest.raises(error) as raised:
+            await client.messages.create(**ASK | changes, stream=stream)
+        assert _kind(raised.value) == kind
+        assert raised.value.request_id
+    assert gateway.metrics.early[why] == 2
+
+
+async def test_a_wrong_key(gateway: Gateway, anthropic_of: Clients) -> None:
+    client = anthropic_of(gateway, api_key="nobody", max_retries=TRIES)
+    with pytest.raises(anthropic.AuthenticationError) as raised:
+        await client.messages.create(**ASK)
+    assert _kind(raised.value) == "authentication_error"
+    assert gateway.metrics.early[Why.UNAUTHORIZED] == 1
+
+
+async def test_a_path_that_there_is_not(gateway: Gateway, anthropic_of: Clients) -> None:
+    with pytest.raises(anthropic.NotFoundError) as raised:
+        await anthropic_of(gateway).messages.count_tokens(model=MODEL, messages=HELLO)
+    assert _kind(raised.value) == "not_found_error"
+
+
+async def test_a_prompt_that_is_too_long(gateway: Gateway, anthropic_of: Clients) -> None:
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        await anthropic_of(gateway).messages.create(
+            model=MODEL, max_tokens=5, messages=[{"role": "user", "content": "word " * 6000}]
+        )
+    assert _kind(raised.value) == "invalid_request_error"
+    assert "4096" in raised.value.message
+
+
+async def test_a_limit(start: Start, anthropic_of: Clients) -> None:
+    client = anthropic_of(await start(tier="limits: {requests: 1/min}"))
+    await client.messages.create(**ASK)
+    with pytest.raises(anthropic.RateLimitError) as raised:
+        await client.messages.create(**ASK)
+    assert _kind(raised.value) == "rate_limit_error"
+    assert 50 < int(raised.value.response.headers["retry-after"]) <= 60
+
+
+async def test_a_replica_that_is_busy_for_a_moment_is_tried_again(
+    start: Start, anthropic_of: Clients, replicas: Emulator
+) -> None:
+    gateway = await start(urls=replicas.urls[:1])
+    replicas.replicas[0].fault("status_503", count=2, retry_after_s=0)
+    raw = await anthropic_of(gateway, max_retries=TRIES).messages.with_raw_response.create(**ASK)
+    assert raw.retries_taken == 2
+
+
+async def test_a_replica_that_stays_busy(gateway: Gateway, anthropic_of: Clients, replicas: Emulator) -> None:
+    _everywhere(replicas, "status_503", retry_after_s=7)
+    with pytest.raises(anthropic.APIStatusError) as raised:
+        await anthropic_of(gateway).messages.create(**ASK)
+    assert raised.value.status_code == 503
+    assert _kind(raised.value) == "overloaded_error"
+    assert raised.value.response.headers["retry-after"] == "7"
+
+
+async def test_too_late(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:
+    gateway = await start(tier="timeouts: {ttft: 50ms, total: 150ms}")
+    _everywhere(replicas, "stall")
+    client = anthropic_of(gateway)
+    for stream in (False, True):
+        with pytest.raises(anthropic.APIStatusError) as raised:
+            await client.messages.create(**ASK, stream=stream)
+        assert raised.value.status_code == 504
+        assert _kind(raised.value) == "timeout_error"
+
+
+@pytest.mark.parametrize("fault", ["truncated", "reset", "shutdown_like"])
+async def test_a_stream_that_breaks_raises(
+    gateway: Gateway, anthropic_of: Clients, replicas: Emulator, fault: str
+) -> None:
+    client = anthropic_of(gateway, max_retries=TRIES)
+    _everywhere(replicas, fault, after_events=5)
+    said: list[str] = []
+
+    async def listen() -> None:
+        async with client.messages.stream(**ASK | {"max_tokens": 20}) as stream:
+            async for text in stream.text_stream:
+                said.append(text)
+
+    with pytest.raises(anthropic.APIStatusError) as raised:
+        await listen()
+    assert said
+    assert _kind(raised.value) == "api_error"
+    assert sum(replica.received_total for replica in replicas.replicas) == 1
+
+
+async def test_a_stream_that_stalls_raises(start: Start, anthropic_of: Clients, replicas: Emulator) -> None:
+    gateway = await start(tier="timeouts: {idle: 50ms}")
+    _everywhere(replicas, "stall", after_events=5)
+    with pytest.raises(anthropic.APIStatusError) as raised:
+        async with anthropic_of(gateway).messages.stream(**ASK | {"max_tokens": 20}) as stream:
+            await stream.get_final_message()
+    assert _kind(raised.value) == "timeout_error"
+
+
+async def test_the_client_that_blocks(gateway: Gateway, replicas: Emulator) -> None:
+    def ask() -> None:
+        with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
+            with pytest.raises(anthropic.NotFoundError):
+                client.messages.create(**ASK | {"model": "claude"})
+            with (
+                pytest.raises(anthropic.APIStatusError),
+                client.messages.stream(**ASK | {"max_tokens": 20}) as stream,
+            ):
+                stream.get_final_message()
+
+    _everywhere(replicas, "truncated", after_events=5)
+    await in_thread(ask)
