@@ -36,7 +36,7 @@ def _kind(error: anthropic.APIStatusError) -> str:
     ("changes", "error", "kind", "why"),
     [
         (
-            {"max_tokens": "many"},
+            {"max_tokens": 0},
             anthropic.BadRequestError,
             "invalid_request_error",
             Why.BAD_REQUEST,
