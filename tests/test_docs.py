@@ -19,9 +19,13 @@ import click
 import pytest
 import typer.main
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
 
 from gateway.cli import app
 from gateway.core.model import Endpoint, Why
+from gateway.policy import PolicyErrors, load_text
+from gateway.policy.builtin import written
 from gateway.policy.schema import PolicyFile
 from gateway.policy.section import NOT_YET
 from gateway.proxy.gate import GETS
@@ -34,9 +38,10 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 DATA_PLANE = ROOT / "docs" / "data-plane.md"
+POLICY = ROOT / "docs" / "policy.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages that others link to and that are still being written; checked like any other as soon as they are there.
-PROMISED = {ROOT / "docs" / name for name in ("policy.md", "performance.md", "adr/0001-data-plane.md")}
+PROMISED = {ROOT / "docs" / "performance.md"}
 PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
 # Read by a command or a test, and by no process: no settings.
 OTHER_VARIABLES = {"TAILGATE_KEY"}
@@ -163,6 +168,86 @@ def _unused(schema: Any) -> Iterator[str]:
         case list():
             for part in schema:
                 yield from _unused(part)
+
+
+# ---- the policy file
+
+
+ENVIRONMENT = {"VLLM_API_KEY": "key-of-the-replicas"}
+
+
+def yaml_blocks(page: Path) -> list[str]:
+    return [body for language, body in FENCE.findall(page.read_text("utf-8")) if language == "yaml"]
+
+
+def policy_tables() -> Iterator[tuple[list[str], dict[str, list[str]]]]:
+    """Of each section of the reference: the paths it is about, and the rows of its table by field."""
+    for title, body in re.findall(r"^##+ (.+)\n((?:(?!^##).*\n)*)", prose(POLICY), re.MULTILINE):
+        rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \| (.*) ?\|$", body, re.MULTILINE)
+        if rows:
+            yield re.findall(r"`(.+?)`", title), {name: rest for name, *rest in rows}
+
+
+def policy_sections(section: Any = PolicyFile, path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every section a policy may have, with its path."""
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        yield path, section
+        for name, field in section.model_fields.items():
+            yield from policy_sections(_bare(field.annotation), f"{path}.{name}".lstrip("."))
+    elif getattr(section, "__origin__", None) in (dict, list):
+        yield from policy_sections(_inside(section, "*"), f"{path}.*")
+
+
+def _shown_default(field: FieldInfo) -> str | None:
+    """The default as the page writes it; None where that is told in words."""
+    if field.is_required():
+        return "required"
+    match field.json_schema_extra:
+        case {"default": str(shown)}:
+            return f"`{shown}`"
+        case None:
+            return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default)}`"
+        case _:
+            return None
+
+
+def test_the_policy_page_has_every_field_with_its_default() -> None:
+    sections = dict(policy_sections())
+    told: set[str] = set()
+    for paths, rows in policy_tables():
+        paths = paths or [""]
+        told |= set(paths)
+        fields = {name: field for path in paths for name, field in sections[path].model_fields.items()}
+        assert list(rows) == list(fields), paths
+        for name, (_, default, _) in rows.items():
+            assert default == (_shown_default(fields[name]) or default), (paths, name)
+    assert told == set(sections)
+
+
+def test_the_policy_page_marks_what_has_no_effect_yet() -> None:
+    marked = {name for _, rows in policy_tables() for name, row in rows.items() if "*Not yet:*" in row[-1]}
+    assert marked == set(_unused(PolicyFile.model_json_schema()))
+
+
+@every_page
+def test_examples_of_policies_are_right(page: Path) -> None:
+    for block in yaml_blocks(page):
+        if "apiVersion: tailgate/" in block or page == POLICY:
+            assert load_text(block, page.name, ENVIRONMENT).models
+
+
+def test_the_errors_that_the_policy_page_shows_are_those_of_its_example() -> None:
+    example = yaml_blocks(POLICY)[0].replace("slots: 64", "slot: 64").replace("queue: 2s", "queue: 2")
+    with pytest.raises(PolicyErrors) as caught:
+        load_text(example, "policy.yaml", ENVIRONMENT)
+    (shown,) = (body for language, body in FENCE.findall(POLICY.read_text("utf-8")) if language == "text")
+    assert str(caught.value) == shown.rstrip("\n")
+
+
+def test_the_policy_page_has_the_policy_of_serving_without_one() -> None:
+    (pool,) = load_text(yaml_blocks(POLICY)[-1], "policy.yaml", ENVIRONMENT).pools.values()
+    replicas = [replica.url for replica in pool.replicas]
+    assert YAML(typ="safe", pure=True).load(yaml_blocks(POLICY)[-1]) == written(replicas)
 
 
 # ---- commands
