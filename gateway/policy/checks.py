@@ -116,7 +116,8 @@ def default_tier(root: At) -> None:
     """Which tier is the default is clear."""
     tiers = root["tiers"].data
     if isinstance(tiers, dict) and len(tiers) > 1 and root["defaults"]["tier"].data is None:
-        root["defaults"]["tier"].wrong(f"is missing: say which tier is the default, one of {', '.join(sorted(tiers))}")
+        names = ", ".join(map(plain, sorted(tiers)))
+        root["defaults"]["tier"].wrong(f"is missing: say which tier is the default, one of {names}")
 
 
 def aliases(root: At) -> None:
@@ -193,7 +194,9 @@ def reserves(root: At) -> None:
             if isinstance(root["tiers"].data, dict) and tier not in root["tiers"].data:
                 place.wrong(f"{plain(tier)} is not a tier: {did_you_mean(tier, root['tiers'].data)}", at_key=True)
             elif bound and name not in bound:
-                place.wrong(f"the tier {tier} is bound to other pools: add {name} to its pools", at_key=True)
+                place.wrong(
+                    f"the tier {plain(tier)} is bound to other pools: add {plain(name)} to its pools", at_key=True
+                )
         if total > 1 + 1e-9:
             pool["reserve"].wrong(f"the shares add up to {units.write_share(total)}: at most 100%", at_key=True)
 

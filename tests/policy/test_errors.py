@@ -508,3 +508,12 @@ def test_a_small_file_that_expands_without_end_is_refused() -> None:
     assert errors_of("\n".join(lines)) == [
         "p.yaml:1: holds more than 200000 values once its aliases are expanded",
     ]
+
+
+def test_a_name_with_a_line_break_in_it_leaves_every_error_on_one_line() -> None:
+    text = SAMPLE.replace("  short:", '  "a\\nb":').replace("  paid:", '  "c\\nd":').replace("\n  tier: free", " {}")
+    text = text.replace("    engine: vllm", '    reserve: {"c\\nd": 10%}')
+    errors = errors_of(text)
+    assert any("one of 'c\\nd', free" in error for error in errors)
+    assert any("the tier 'c\\nd' is bound to other pools: add 'a\\nb' to its pools" in error for error in errors)
+    assert not any("\n" in error for error in errors)
