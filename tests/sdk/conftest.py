@@ -37,15 +37,29 @@ async def replicas() -> AsyncIterator[Emulator]:
 
 @pytest.fixture
 async def start(replicas: Emulator) -> AsyncIterator[Start]:
-    """`await start(urls=[...], tier="...")`: a gateway, before the emulated replicas if nothing else is said."""
+    """`await start(urls=[...], tier="...")`: a gateway, before the emulated replicas if nothing else is said.
+
+    Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
+    """
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
 
         async def start(urls: list[str] | None = None, max_body_bytes: int = 2**20, **rules: Any) -> Gateway:
             text = policy(urls or replicas.urls, **rules)
             settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, max_body_bytes=max_body_bytes)
-            return await stack.enter_async_context(Gateway(settings, load_text(text, "policy.yaml", {})))
+            gw = await stack.enter_async_context(Gateway(settings, load_text(text, "policy.yaml", {})))
+            stack.callback(_hurry, gw)
+            return gw
 
         yield start
+    assert not raised
+
+
+def _hurry(gw: Gateway) -> None:
+    """End the listeners together: one after the other, each takes a few of uvicorn's looks at the clock."""
+    for listener in gw._listeners:
+        listener.should_exit = True
 
 
 @pytest.fixture
