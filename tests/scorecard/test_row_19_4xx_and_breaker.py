@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+import pytest
+
 from gateway.app import Gateway
 from gateway.core.snapshot import ReplicaState
 
@@ -16,7 +18,9 @@ from .waiting import until
 
 CLIENTS = 10
 REQUESTS = 1000
-OPENS_SOON = "health: {failures: 3, interval: 20ms, open: 60ms}"
+BY_TIME = "health: {failures: 3, interval: 100s, open: 60ms}"
+BY_CHECK = "health: {failures: 3, interval: 20ms, open: 100s}"
+"""What lets an open breaker try again: enough time, or a health check that passes."""
 
 
 def _states(gw: Gateway) -> list[tuple[ReplicaState, int]]:
@@ -95,8 +99,11 @@ async def test_an_open_breaker_keeps_requests_away_and_then_asks_for_one_success
     assert len(capture.calls) == seen
 
 
-async def test_a_half_open_breaker_recovers(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    gw = await gateway(rules(capture.url, pool=OPENS_SOON))
+@pytest.mark.parametrize("health", [BY_TIME, BY_CHECK], ids=["by time", "by check"])
+async def test_a_half_open_breaker_recovers(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, health: str
+) -> None:
+    gw = await gateway(rules(capture.url, pool=health))
     clients = [await connect(gw.url) for _ in range(5)]
     await _opened(gw, capture, clients[0])
     await until(lambda: _states(gw)[0][0] is ReplicaState.PROBING)
@@ -121,8 +128,11 @@ async def test_a_half_open_breaker_recovers(gateway: GatewayFactory, capture: Ca
     assert _states(gw) == [(ReplicaState.UP, 0)]
 
 
-async def test_a_probe_that_fails_opens_it_again(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    gw = await gateway(rules(capture.url, pool=OPENS_SOON))
+@pytest.mark.parametrize("health", [BY_TIME, BY_CHECK], ids=["by time", "by check"])
+async def test_a_probe_that_fails_opens_it_again(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, health: str
+) -> None:
+    gw = await gateway(rules(capture.url, pool=health))
     client = await connect(gw.url)
     await _opened(gw, capture, client)
     for _ in range(3):
