@@ -49,7 +49,7 @@ from gateway.core.model import (
     Sample,
     Why,
 )
-from gateway.core.place import place
+from gateway.core.place import Impossible, place
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.retry import RETRYABLE, RetryBudget
@@ -154,9 +154,9 @@ class Controller:
             pool.prefilled(replica, attempt.prompt_tokens)
         pool.free(replica, live.ask.tier.name)
         pool.drain.departed(bool(pool.room), now)
-        if self._fleet.ended(replica, finish.end, now):
-            self._arm_breakers(pool, now)
         out: list[Command] = []
+        if self._fleet.ended(replica, finish.end, now):
+            self._breaker_moved(pool, out, now)
         self._count_tokens(live, attempt, finish)
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)
@@ -188,7 +188,7 @@ class Controller:
         out: list[Command] = []
         replica = self._fleet.replica(replica_name)
         if replica is not None and self._fleet.observe(replica, sample, now):
-            self._arm_breakers(replica.pool, now)
+            self._breaker_moved(replica.pool, out, now)
             self._pump(replica.pool, out, now)
         return out
 
@@ -252,6 +252,15 @@ class Controller:
 
     def _place(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
         """The pool that will serve the request; None, refused, if there is none."""
+        found = self._find_pool(live, now)
+        if isinstance(found, PoolNow):
+            return found
+        wait_s = None if found.retry_after_s is None else self._jittered(found.retry_after_s)
+        self._refuse(live, found.outcome, found.why, out, now, wait_s, found.detail)
+        return None
+
+    def _find_pool(self, live: Live, now: float) -> PoolNow | Impossible:
+        """The pool for a request, by the length of its prompt as it is known now."""
         ask, batch = live.ask, live.ask.batch
         # An engine reads the prompts of a batch one by one, so that it is their mean length that has to fit.
         if ask.prompt_exact is not None:
@@ -261,12 +270,7 @@ class Controller:
             low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes // batch)
             live.prompt_tokens = high * batch
         live.prompt_likely = (low + high) // 2
-        found = place(ask, low, high, self._fleet, now)
-        if isinstance(found, PoolNow):
-            return found
-        wait_s = None if found.retry_after_s is None else self._jittered(found.retry_after_s)
-        self._refuse(live, found.outcome, found.why, out, now, wait_s, found.detail)
-        return None
+        return place(ask, low, high, self._fleet, now)
 
     def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
         """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
@@ -460,8 +464,19 @@ class Controller:
         if at < self._alarms.at(live.ask.id):
             self._alarms.set(live.ask.id, at)
 
-    def _arm_breakers(self, pool: PoolNow, now: float) -> None:
+    def _breaker_moved(self, pool: PoolNow, out: list[Command], now: float) -> None:
+        """A breaker of `pool` opened or closed. Who waits for a pool without replicas goes to one that has some.
+
+        If there is none they stay, for as long as their deadlines let them: a replica may come back.
+        """
         self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), now + pool.spec.health.open_s))
+        if pool.alive:
+            return
+        for live in list(pool.room):
+            other = self._find_pool(live, now)
+            if isinstance(other, PoolNow):
+                self._unqueue(live)
+                self._enter(live, other, out, now)
 
     def _cool(self, out: list[Command], now: float) -> None:
         """Let open breakers whose time is up try again, and come back for the others; serve those who wait."""

@@ -100,7 +100,7 @@ def request_of(line: str) -> httpx.Request:
 
 
 def use_fewer_slots(policy: Path) -> None:
-    policy.write_text(policy.read_text().replace("slots: 64", "slots: 8"))
+    policy.write_text(policy.read_text().replace("slots: 32", "slots: 8"))
 
 
 async def test_it_shows_one_request_serves_what_it_prints_and_leaves_nothing_behind(start: Start) -> None:
