@@ -34,7 +34,12 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayFactory]:
-    """`await gateway(policy, **settings)`: a gateway that serves, its policy given as YAML or compiled."""
+    """`await gateway(policy, **settings)`: a gateway that serves, its policy given as YAML or compiled.
+
+    Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
+    """
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
 
         async def start(policy: str | Policy, **settings: object) -> Gateway:
@@ -46,6 +51,7 @@ async def gateway() -> AsyncIterator[GatewayFactory]:
             return gw
 
         yield start
+    assert not raised
 
 
 def _hurry(gw: Gateway) -> None:

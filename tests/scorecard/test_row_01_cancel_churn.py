@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 
 from gateway.app import Gateway
@@ -23,6 +22,18 @@ QUEUE = 8
 CONCURRENCY = 40
 # Replica time is real time here, so that every phase is long enough to be left in.
 TIER = f"limits: {{concurrency: {CONCURRENCY}, tokens: 100000k/min}}"
+FAULTS: tuple[tuple[str | None, dict[str, object]], ...] = (
+    *((None, {}), (None, {}), ("slow", {"factor": 20}), ("pause", {"for_s": 0.05}), ("refuse", {"for_s": 0.05})),
+    *(("refuse", {"how": "reset", "for_s": 0.05}), ("dead", {"for_s": 0.05}), ("status_503", {}), ("status_500", {})),
+    *(
+        ("error_200", {}),
+        ("reset", {"after_events": 2}),
+        ("reset", {"after_bytes": 50}),
+        ("stall", {"after_events": 1}),
+    ),
+    *(("truncated", {"after_events": 2}), ("truncated", {"after_bytes": 300}), ("shutdown_like", {"after_events": 2})),
+    *(("garbage", {"how": "http"}), ("garbage", {"how": "json", "after_events": 2}), ("balloon", {})),
+)
 
 
 async def test_ten_thousand_cancels_leave_no_slot_behind(
@@ -39,7 +50,9 @@ async def test_ten_thousand_cancels_leave_no_slot_behind(
             left -= 1
             await _one(gw, random.Random(dice.random()))
 
-    await asyncio.gather(*(churn() for _ in range(AT_ONCE)))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(churn())
     await until(lambda: not held(gw), seen=lambda: held(gw))
     for replica in fleet.replicas:
         await replica.until(lambda r: not (r.in_flight or r.running or r.waiting))
@@ -57,10 +70,44 @@ async def test_ten_thousand_cancels_leave_no_slot_behind(
     assert {(answer.status, answer.whole) for answer in answers} == {(200, True)}
 
 
+async def test_cancels_among_faults(gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect) -> None:
+    """The same while replicas fail in every way there is, and deadlines pass: all ends meet."""
+    fleet = await emulator(replicas=REPLICAS, time_scale=1.0)
+    timeouts = "timeouts: {queue: 30ms, ttft: 50ms, idle: 100ms, total: 300ms}"
+    pool = "connect_timeout: 100ms, health: {failures: 100000}"
+    policy = rules(
+        *fleet.urls, slots=SLOTS, queue=QUEUE, tier=f"{TIER}, {timeouts}, retry: {{budget: 100%}}", pool=pool
+    )
+    gw = await gateway(policy)
+    dice = random.Random(2)
+    left = CANCELS
+
+    async def churn() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            if not left % 20:
+                kind, details = dice.choice(FAULTS)
+                fleet.replicas[left // 20 % REPLICAS].fault(kind, **details)
+            await _one(gw, random.Random(dice.random()))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(churn())
+    for replica in fleet.replicas:
+        replica.fault(None)
+    await until(lambda: not held(gw), seen=lambda: held(gw))
+    for replica in fleet.replicas:
+        await replica.until(lambda r: r.listening and not (r.in_flight or r.running or r.waiting))
+    client = await connect(gw.url)
+    for _ in range(REPLICAS * 5):
+        assert (await client.ask(chat(max_tokens=4, stream=True))).status == 200
+
+
 async def _one(gw: Gateway, dice: random.Random) -> None:
     """One request, left at a random moment in a random way."""
     client = await raw.connect(gw.url)
-    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+    try:
         stream = dice.random() < 0.7
         request = chat(stream=stream, max_tokens=dice.choice((1, 8, 64)), min_tokens=1)
         match dice.randrange(6):
@@ -74,15 +121,18 @@ async def _one(gw: Gateway, dice: random.Random) -> None:
                     await asyncio.sleep(0)
             case 4:
                 client.send(request)
-                await client.head()
-                for _ in range(dice.randrange(6) if stream else 0):
+                _, headers = await client.head()
+                for _ in range(dice.randrange(6) if "transfer-encoding" in headers else 0):
                     if not await client.chunk():
                         break
             case _:
                 client.send(request)
                 await client.response()
         await _leave(client, request, dice)
-    await client.close()
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass
+    finally:
+        await client.close()
 
 
 async def _leave(client: raw.Client, request: bytes, dice: random.Random) -> None:
