@@ -199,6 +199,10 @@ class FrontDoor(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._reject(Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 only; send no Upgrade header."))
+        except httptools.HttpParserCallbackError:
+            # What a callback of ours raised is no fault of the client's, though httptools makes it one of the parser.
+            log.exception("a request head or body could not be taken in")
+            self._reject(Problem(Why.INTERNAL))
         except httptools.HttpParserError as exc:
             self._reject(Problem(Why.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from .capture import STREAM_HEAD, Answer, Call, Capture, Then, by_default, token, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
@@ -154,6 +156,23 @@ async def test_garbage_is_not_answered_in_the_name_of_the_last_request(
         assert second.headers["x-request-id"].startswith("tg-")
         assert "type" not in second.json()
         await client.close()
+
+
+async def test_our_own_mistake_is_not_the_clients(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> None:
+        raise KeyError("a bug")
+
+    gw = await gateway(rules(capture.url))
+    monkeypatch.setattr(gw.gate, "check", check)
+    client = await connect(gw.url)
+    response = await client.ask(chat())
+    assert (response.status, response.reason, response.headers["connection"]) == (500, "internal", "close")
+    assert "bug" not in response.error["message"]
+    monkeypatch.undo()
+    client = await connect(gw.url)
+    assert (await client.ask(chat())).status == 200
 
 
 async def test_a_cut_stream_ends_its_connection(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
