@@ -162,6 +162,7 @@ class Gateway:
     async def reload(self) -> Done:
         """Read the policy file again."""
         if self.watcher is None:
+            log.warning("asked to reload, but there is no policy file: the built-in policy stays in force")
             return Done(False, "there is no policy file: the built-in policy is in force")
         if await self.watcher.reload():
             return Done(True, f"policy generation {self.gate.policy.generation} is in force")
@@ -347,5 +348,6 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
+        loop.add_signal_handler(signal.SIGHUP, log.info, "not reloaded: the process is going down")
         log.info("draining: at most %.0f s for requests under way", settings.drain_deadline_s)
     return 1 if gateway.broken.is_set() else 0
