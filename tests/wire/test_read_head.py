@@ -1,0 +1,97 @@
+"""Heads are split by us after llhttp has judged them: the two must never see different headers."""
+
+from __future__ import annotations
+
+import random
+
+import httptools
+import pytest
+
+from gateway.wire.headers import LISTS, WANTED, read_head
+
+HEADS = 20_000
+NAMES = [*sorted(WANTED), b"x", b"cookie"]
+PIECES = (
+    *(b"a", b" ", b"\t", b":", b",", b'"', b"5", b"chunked", b"\xff", b"\x85", b"\xa0"),
+    *(b"\r", b"\n", b"\r\n ", b"\x00", b"\x0b", b"\x0c", b"\x1f", b"\x7f"),
+)
+
+
+class Heard:
+    """What llhttp reports of a head."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.complete:
+            self.headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def heard(raw: bytes) -> Heard | None:
+    """None if llhttp refuses it."""
+    heard = Heard()
+    try:
+        httptools.HttpRequestParser(heard).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError:
+        return None
+    return heard if heard.complete else None
+
+
+def made(dice: random.Random) -> bytes:
+    """A head, good or nearly so."""
+
+    def end() -> bytes:
+        return b"\r\n" if dice.random() < 0.98 else dice.choice([b"\n", b"\r", b"\r\r\n", b"\n\r\n"])
+
+    lines = []
+    for _ in range(dice.randint(1, 5)):
+        name = dice.choice(NAMES)
+        name = name.title() if dice.random() < 0.3 else name
+        if dice.random() < 0.1:
+            name = dice.choice([name + dice.choice(PIECES), dice.choice(PIECES) + name])
+        value = b"".join(dice.choice(PIECES[:11] if dice.random() < 0.9 else PIECES) for _ in range(dice.randint(0, 4)))
+        if name.lower().strip() == b"content-length":
+            value = dice.choice([b"5", b" 5", b"5 ", b"5\t", b"\t5", b"05"])
+        lines.append(name + b":" + value + end())
+    return b"GET / HTTP/1.1" + end() + b"".join(lines) + end() + dice.choice([b"", b"abcde", b"0\r\n\r\n"])
+
+
+def test_the_same_headers_as_the_parser() -> None:
+    dice = random.Random(1)
+    accepted = 0
+    for _ in range(HEADS):
+        raw = made(dice)
+        told = heard(raw)
+        if told is None:
+            continue
+        accepted += 1
+        expected: dict[bytes, bytes] = {}
+        repeated = set()
+        for name, value in told.headers:
+            if name in WANTED:
+                if name in expected:
+                    repeated.add(name)
+                    value = expected[name] + b"," + value if name in LISTS else value
+                expected[name] = value
+        head = read_head(raw)
+        assert dict(head) == expected, raw
+        assert (head.repeated in repeated - LISTS) if repeated - LISTS else head.repeated is None, raw
+    assert accepted > HEADS / 10
+
+
+@pytest.mark.parametrize("name", sorted(WANTED - LISTS))
+def test_a_header_that_may_stand_once_and_stands_twice(name: bytes) -> None:
+    head = read_head(b"GET / HTTP/1.1\r\n%b: a\r\nX: y\r\n%b: b\r\n\r\n" % (name, name.title()))
+    assert head.repeated == name
+
+
+def test_what_follows_the_blank_line_is_no_header() -> None:
+    head = read_head(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nx-api-key: b\r\n\r\n")
+    assert dict(head) == {b"host": b"a"}
