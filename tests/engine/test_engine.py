@@ -1,0 +1,277 @@
+"""The same requests with the gateway in between and without it, and what the gateway makes of the engine's own ways."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable
+from time import monotonic
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from gateway.app import Gateway
+from gateway.policy import load_text
+
+from .engine import Engine
+
+HELLO = [{"role": "user", "content": "Tell me about the sea, and about those who sail it."}]
+SAME = {"temperature": 0.0, "seed": 1}
+"""What makes an answer repeatable."""
+GONE_S = 1.0
+
+
+async def _joined(stream: openai.AsyncStream) -> str:
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
+
+
+# ---- the five endpoints
+
+
+async def test_chat(engine: Engine, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI) -> None:
+    ask = {"model": engine.model, "messages": HELLO, "max_tokens": 24} | SAME
+    whole = await client.chat.completions.create(**ask)
+    past = await direct.chat.completions.create(**ask)
+    assert whole.choices[0].message.content == past.choices[0].message.content
+    assert whole.usage == past.usage
+    assert await _joined(await client.chat.completions.create(**ask, stream=True)) == past.choices[0].message.content
+
+
+async def test_usage_of_a_stream_comes_if_it_was_asked_for(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    ask = {"model": engine.model, "messages": HELLO, "max_tokens": 8, "stream": True}
+    plain = [chunk async for chunk in await client.chat.completions.create(**ask)]
+    assert all(chunk.choices and chunk.usage is None for chunk in plain)
+    asked = await client.chat.completions.create(**ask, stream_options={"include_usage": True})
+    *_, last = [chunk async for chunk in asked]
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.completion_tokens == 8
+
+
+async def test_completions(engine: Engine, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI) -> None:
+    await engine.wants("/v1/completions", {"prompt": "x", "max_tokens": 1})
+    ask = {"model": engine.model, "prompt": "Once upon a time", "max_tokens": 24} | SAME
+    whole = await client.completions.create(**ask)
+    past = await direct.completions.create(**ask)
+    assert whole.choices[0].text == past.choices[0].text
+    assert whole.usage == past.usage
+    stream = await client.completions.create(**ask, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == past.choices[0].text
+    batch = await client.completions.create(**ask | {"prompt": ["one", "two"], "temperature": 1.0}, n=2)
+    assert [choice.index for choice in batch.choices] == [0, 1, 2, 3]
+
+
+async def test_responses(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    await engine.wants("/v1/responses", {"input": "x", "max_output_tokens": 1})
+    ask = {"model": engine.model, "input": "Tell me about the sea.", "max_output_tokens": 24, "temperature": 0.0}
+    whole = await client.responses.create(**ask)
+    assert whole.usage is not None
+    assert whole.usage.output_tokens == 24
+    events = [event async for event in await client.responses.create(**ask, stream=True)]
+    assert events[0].type == "response.created"
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+
+
+async def test_messages(engine: Engine, messaging: anthropic.AsyncAnthropic) -> None:
+    await engine.wants("/v1/messages", {"messages": HELLO, "max_tokens": 1})
+    ask = {"model": engine.model, "messages": HELLO, "max_tokens": 24}
+    whole = await messaging.messages.create(**ask, extra_body={"temperature": 0.0})
+    assert whole.usage.output_tokens == 24
+    assert whole.stop_reason == "max_tokens"
+    async with messaging.messages.stream(**ask, extra_body={"temperature": 0.0}) as stream:
+        said = "".join([text async for text in stream.text_stream])
+        final = await stream.get_final_message()
+    assert said == whole.content[0].text
+    assert final.usage.output_tokens == 24
+
+
+async def test_embeddings(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    await engine.wants("/v1/embeddings", {"input": "x"})
+    answer = await client.embeddings.create(model=engine.model, input=["one", "two"])
+    assert [item.index for item in answer.data] == [0, 1]
+    assert answer.usage.prompt_tokens > 0
+
+
+async def test_models(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            models = {model.id: model.model_extra or {} async for model in client.models.list()}
+            if models[engine.model].get("max_model_len") == engine.max_model_len:
+                break
+    assert {"default", engine.model} <= set(models)
+
+
+# ---- what passes through
+
+
+async def test_events_are_relayed_as_they_came(engine: Engine, gateway: Gateway) -> None:
+    """Byte for byte, but for what is made anew for each request."""
+    body = {"model": engine.model, "messages": HELLO, "max_tokens": 12, "stream": True} | SAME
+    body |= {"stream_options": {"include_usage": True}}
+    answers = []
+    for url in (engine.url, gateway.url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            text = (await http.post("/v1/chat/completions", json=body)).text
+        answers.append(re.sub(r'"(id|created)":("[^"]*"|\d+)', r'"\1":0', text))
+    assert answers[0] == answers[1]
+    assert answers[0].endswith("data: [DONE]\n\n")
+
+
+async def test_what_a_request_asks_for(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    ask = {"model": engine.model, "messages": HELLO, "max_tokens": 12} | SAME
+    answer = await client.chat.completions.create(**ask | {"temperature": 1.0}, n=2, logprobs=True, top_logprobs=3)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert len(logprobs.content[0].top_logprobs) >= 3
+    said = (await client.chat.completions.create(**ask)).choices[0].message.content or ""
+    stop = said[len(said) // 2 :][:3]
+    stopped = await client.chat.completions.create(**ask, stop=[stop])
+    assert stopped.choices[0].finish_reason == "stop"
+    assert stop not in (stopped.choices[0].message.content or "")
+
+
+async def test_an_alias_and_a_cap(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    raw = await client.chat.completions.with_raw_response.create(model="default", messages=HELLO)
+    answer = raw.parse()
+    assert answer.model == engine.model
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 16, "the tier's default"
+
+
+# ---- what the gateway learns
+
+
+async def test_tokens_are_those_of_the_engine(engine: Engine, gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    before = gateway.controller.prompts.estimate(engine.model, 10_000)
+    prompt = output = 0
+    for number in range(24):
+        messages = [{"role": "user", "content": f"{number} " + "the sea and the ships " * (10 + number)}]
+        ask = {"model": engine.model, "messages": messages, "max_tokens": 2}
+        if number % 2:
+            stream = await client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+            *_, last = [chunk async for chunk in stream]
+            usage = last.usage
+        else:
+            usage = (await client.chat.completions.create(**ask)).usage
+        assert usage is not None
+        prompt, output = prompt + usage.prompt_tokens, output + usage.completion_tokens
+    lane = gateway.metrics.lanes["standard", "main"]
+    assert (lane.prompt_tokens[True], lane.output_tokens[True]) == (prompt, output)
+    assert (lane.prompt_tokens[False], lane.output_tokens[False]) == (0, 0)
+    assert gateway.controller.prompts.estimate(engine.model, 10_000) != before
+
+
+async def test_the_engine_is_seen(engine: Engine, gateway: Gateway) -> None:
+    """Its health, its load and its models, read as this kind of engine writes them."""
+    async with asyncio.timeout(10):
+        while True:
+            (pool,) = gateway.controller.snapshot(monotonic()).pools
+            (replica,) = pool.replicas
+            if engine.kind == "openai" or replica.sample is not None:
+                break
+            await asyncio.sleep(0.01)
+    assert replica.state.value == "up"
+    if replica.sample is not None:
+        assert replica.sample.running is not None
+        assert replica.sample.waiting is not None
+    assert [report.errors for report in gateway.fleet.reports()] == [{}]
+
+
+# ---- leaving
+
+
+async def _freed(engine: Engine, leave: Awaitable[None]) -> None:
+    """The engine works on one request, which is given up now."""
+    await engine.until_running(lambda running: running == 1, 60)
+    await leave
+    assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
+
+
+def _endless(engine: Engine) -> dict[str, object]:
+    room = (engine.max_model_len or 4096) - 500
+    ask = {"model": engine.model, "messages": HELLO, "max_tokens": room, "temperature": 0.0}
+    return ask | ({"extra_body": {"min_tokens": room}} if engine.kind == "vllm" else {})
+
+
+async def test_leaving_a_stream_is_noticed(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    assert await engine.running() == 0, "somebody else uses this engine"
+    stream = await client.chat.completions.create(**_endless(engine), stream=True)
+    seen = 0
+    async for _ in stream:
+        seen += 1
+        if seen == 5:
+            break
+    await _freed(engine, stream.close())
+
+
+async def test_leaving_an_answer_that_is_not_streamed_is_noticed(engine: Engine, client: openai.AsyncOpenAI) -> None:
+    assert await engine.running() == 0, "somebody else uses this engine"
+    waiting = asyncio.create_task(client.chat.completions.create(**_endless(engine)))
+
+    async def leave() -> None:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    await _freed(engine, leave())
+
+
+async def test_a_timeout_frees_the_engine(engine: Engine, gateway: Gateway) -> None:
+    """The gateway's own: the client is still there, and is told."""
+    text = f"""\
+apiVersion: tailgate/v1
+models: {{{engine.model}: {{pools: [main]}}}}
+pools: {{main: {{engine: {engine.kind}, replicas: [{engine.url}]}}}}
+tiers: {{standard: {{max_tokens: {{limit: 100000}}, timeouts: {{total: 1s}}}}}}
+"""
+    assert await engine.running() == 0, "somebody else uses this engine"
+    gateway.configure(load_text(text, "policy.yaml", {}))
+    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        stream = await client.chat.completions.create(**_endless(engine), stream=True)
+        with pytest.raises(openai.APIError) as raised:
+            async for _ in stream:
+                pass
+    assert raised.value.code == "deadline_exceeded"
+    assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
+
+
+# ---- what the engine refuses
+
+
+async def test_a_prompt_that_is_too_long(
+    engine: Engine, client: openai.AsyncOpenAI, messaging: anthropic.AsyncAnthropic
+) -> None:
+    if engine.max_model_len is None:
+        pytest.skip("this engine does not say how long a prompt may be")
+    messages = [{"role": "user", "content": "the sea " * engine.max_model_len}]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.chat.completions.create(model=engine.model, messages=messages, max_tokens=4, stream=stream)
+        assert raised.value.code == "context_length_exceeded"
+        assert str(engine.max_model_len) in raised.value.message
+    await engine.wants("/v1/messages", {"messages": HELLO, "max_tokens": 1})
+    with pytest.raises(anthropic.BadRequestError):
+        await messaging.messages.create(model=engine.model, messages=messages, max_tokens=4)
+
+
+async def test_a_model_that_there_is_not(client: openai.AsyncOpenAI) -> None:
+    """Unknown to the gateway, or known to it and unknown to the engine."""
+    for model in ("nobody", "not-there"):
+        for stream in (False, True):
+            with pytest.raises(openai.NotFoundError) as raised:
+                await client.chat.completions.create(model=model, messages=HELLO, stream=stream)
+            assert raised.value.message
+
+
+async def test_values_that_only_the_engine_checks(engine: Engine, gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    for changes in ({"temperature": -5.0}, {"top_p": 7.0}, {"presence_penalty": 99.0}):
+        with pytest.raises(openai.BadRequestError) as raised:
+            await client.chat.completions.create(model=engine.model, messages=HELLO, max_tokens=4, **changes)
+        assert raised.value.message
+        assert isinstance(raised.value.code, str | None)
+    (pool,) = gateway.controller.snapshot(monotonic()).pools
+    assert pool.replicas[0].failures == 0, "what is wrong with a request is not the engine's fault"
