@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import End, Finish
+from gateway.proxy.connection import Connection, Line
 from gateway.proxy.driver import Gaps
-from gateway.proxy.upstream import Connection, Line, Upstream
+from gateway.proxy.upstream import Upstream
 from gateway.wire.events import (
     READERS,
     EngineError,

@@ -1,0 +1,266 @@
+"""One connection to a replica: sends a request, reads the answer, tells its receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+from gateway.core.model import End
+from gateway.wire.framing import ChunkReader, FramingError
+
+if TYPE_CHECKING:
+    from gateway.proxy.upstream import Upstream
+
+log = logging.getLogger("tailgate.upstream")
+
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class Line(Protocol):
+    """What a receiver can do to the call it waits for."""
+
+    def cancel(self) -> None:
+        """Give it up: the connection is closed at once, and the receiver hears nothing more."""
+
+    def pause(self) -> None:
+        """Stop reading the answer."""
+
+    def resume(self) -> None:
+        """Read on."""
+
+
+class Receiver(Protocol):
+    """Whoever waits for an answer. Exactly one of `on_end` and `on_lost` is called, once, and nothing after it."""
+
+    line: Line | None
+    """Set by the upstream: the call as it stands."""
+
+    def on_sent(self) -> None:
+        """The request has been handed to a connection."""
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """The head of the answer; names are lower case."""
+
+    def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
+        """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_lost(self, end: End) -> None:
+        """There will be no more: never connected, broken off, or not HTTP."""
+
+
+class Connection(asyncio.Protocol):
+    """One TCP connection to a replica. `cancel` is the only way to give up a request; it closes the connection."""
+
+    __slots__ = (
+        "_buffer",
+        "_chunks",
+        "_headers",
+        "_in_body",
+        "_keep_alive",
+        "_left",
+        "_started",
+        "fast",
+        "idle_since",
+        "receiver",
+        "request",
+        "reused",
+        "transport",
+        "upstream",
+    )
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.receiver: Receiver | None = None
+        self.request = b""
+        self.reused = False
+        self.idle_since = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._buffer = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._chunks: ChunkReader | None = None
+        self._left: int | None = None
+        self._in_body = False
+        self._keep_alive = False
+        self._started = False
+        self.fast: Callable[[bytes], bool] | None = None
+        """Tried first on bytes of the body: True if it has dealt with them. Only whole chunks may be."""
+
+    # ---- sending
+
+    def send(self, request: bytes, receiver: Receiver) -> None:
+        """Start a request on this connection, which is idle."""
+        receiver.line = self
+        self.receiver = receiver
+        self.request = request
+        self.transport.write(request)
+        receiver.on_sent()
+
+    def cancel(self) -> None:
+        """Close at once, unanswered; the receiver hears nothing more."""
+        self.receiver = self.fast = None
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading: whoever takes the answer is slow."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        fast, chunks = self.fast, self._chunks
+        if fast is not None and chunks is not None and chunks.at_boundary and fast(data):
+            return
+        if self.receiver is None:
+            # Bytes nobody asked for: the connection is not in the state we think it is.
+            self.transport.abort()
+            return
+        try:
+            if self._in_body:
+                self._body(data)
+            else:
+                self._head(data)
+        except (httptools.HttpParserError, FramingError) as exc:
+            log.warning("replica %s sent what is not HTTP: %s", self.upstream.spec.name, exc)
+            self._lost(End.TRUNCATED)
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.upstream.closed(self)
+        if self.receiver is None:
+            return
+        if self._in_body and self._left is None and self._chunks is None:
+            # A body without length ends with the connection, if it ends in peace.
+            if exc is None:
+                self._end()
+            else:
+                self._lost(End.TRUNCATED)
+        elif self._started:
+            self._lost(End.TRUNCATED)
+        elif self.reused:
+            receiver, self.receiver = self.receiver, None
+            self.upstream.resend(self.request, receiver)
+        else:
+            self._lost(End.RESET)
+
+    # ---- the head
+
+    def _head(self, data: bytes) -> None:
+        self._started = True
+        self.request = b""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        head_end = data.find(b"\r\n\r\n") + 4
+        if head_end < 4:
+            if len(data) > MAX_HEAD_BYTES:
+                raise FramingError("the head of the answer is longer than 64 KiB")
+            if not data.startswith(b"HTTP/"[: len(data)]):
+                raise FramingError("the answer does not begin with HTTP/")
+            self._buffer = data
+            return
+        self._headers = {}
+        parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(data[:head_end])
+        except httptools.HttpParserUpgrade as exc:
+            raise FramingError("the answer changes protocol") from exc
+        status = parser.get_status_code()
+        if status < 200:
+            if len(data) > head_end:
+                self._head(data[head_end:])
+            return
+        self._keep_alive = parser.should_keep_alive()
+        self._frame(status)
+        self._in_body = True
+        receiver = self.receiver
+        assert receiver is not None
+        receiver.on_head(status, self._headers)
+        if self.receiver is receiver and (len(data) > head_end or self._left == 0):
+            self._body(data[head_end:])
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools: one header."""
+        self._headers[name.lower()] = value
+
+    def _frame(self, status: int) -> None:
+        """Find out how the body ends. What is ambiguous is refused, not guessed."""
+        coding = self._headers.get(b"transfer-encoding")
+        length = self._headers.get(b"content-length")
+        if status in (204, 304):
+            self._left = 0
+        elif coding is not None:
+            if coding.lower() != b"chunked" or length is not None:
+                raise FramingError("the answer has an unknown transfer encoding")
+            self._chunks = ChunkReader()
+        elif length is not None:
+            if not length.isdigit():
+                raise FramingError("the answer has a malformed content-length")
+            self._left = int(length)
+        else:
+            self._keep_alive = False
+
+    # ---- the body
+
+    def _body(self, data: bytes) -> None:
+        receiver = self.receiver
+        assert receiver is not None
+        chunks = self._chunks
+        if chunks is not None:
+            aligned = chunks.at_boundary
+            pieces = chunks.feed(data)
+            if pieces:
+                whole = aligned and chunks.at_boundary and not chunks.done
+                receiver.on_body(pieces, data if whole else None)
+            if chunks.done and self.receiver is receiver:
+                self._keep_alive = self._keep_alive and not chunks.extra
+                self._end()
+            return
+        if self._left is None:
+            receiver.on_body([data], None)
+            return
+        if len(data) > self._left:
+            data, self._keep_alive = data[: self._left], False
+        self._left -= len(data)
+        if data:
+            receiver.on_body([data], None)
+        if not self._left and self.receiver is receiver:
+            self._end()
+
+    def _end(self) -> None:
+        receiver, self.receiver = self.receiver, None
+        assert receiver is not None
+        keep = self._keep_alive and not self.transport.is_closing()
+        self._reset()
+        # First back to the pool, then the news: the next request may come from within it.
+        if keep:
+            self.upstream.release(self)
+        else:
+            self.transport.abort()
+        receiver.on_end()
+
+    def _lost(self, end: End) -> None:
+        receiver, self.receiver = self.receiver, None
+        self.fast = None
+        self.transport.abort()
+        if receiver is not None:
+            receiver.on_lost(end)
