@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -37,7 +38,8 @@ from gateway.policy.load import load
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
 from gateway.proxy.gate import Gate, TokenCounter
-from gateway.proxy.server import SWEEP_S, Guard
+from gateway.proxy.guard import SWEEP_S, Guard
+from gateway.proxy.server import FrontDoor
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings, strangers
 from gateway.wire.tokens import TokenizerError, Tokenizers
@@ -106,7 +108,7 @@ class Gateway:
             _no_app,
             settings.host,
             settings.port,
-            http=self.guard.protocol,
+            http=partial(FrontDoor, self.guard),
             ssl_certfile=settings.ssl_certfile,
             ssl_keyfile=settings.ssl_keyfile,
             timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,

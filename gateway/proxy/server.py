@@ -22,16 +22,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.core.model import Endpoint, Why
-from gateway.proxy.deadlines import Deadline
-from gateway.proxy.gate import Caller, Gate
+from gateway.proxy.gate import Caller
+from gateway.proxy.guard import Guard
 from gateway.proxy.relay import Relay
 from gateway.wire.headers import UNUSUAL, RequestHead, read_head, request_id, status_line
 from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
 
-LINGER_S = 2.0
-SWEEP_S = 0.25
 WRITE_HIGH_WATER_BYTES = 64 * 1024
 # Bytes on the wire for each byte of a body; chunks of one byte need six.
 MAX_FRAMING = 8
@@ -51,66 +49,6 @@ _IDLE, _RECEIVING, _ANSWERING, _LINGERING = Phase
 _OPENAI = Dialect.OPENAI
 
 
-class Guard:
-    """What the connections of one server share: limits, deadlines, and who is connected."""
-
-    def __init__(
-        self,
-        gate: Gate,
-        max_body_bytes: int,
-        max_header_bytes: int,
-        receive_timeout_s: float,
-        keep_alive_s: float,
-        write_stall_s: float,
-        max_connections: int | None = None,
-    ) -> None:
-        self.gate = gate
-        self.max_body_bytes = max_body_bytes
-        self.max_header_bytes = max_header_bytes
-        self.max_connections = max_connections
-        self._doors: set[FrontDoor] = set()
-        self.receiving: Deadline[FrontDoor] = Deadline(receive_timeout_s, lambda door: door.too_slow())
-        self.idle: Deadline[FrontDoor] = Deadline(keep_alive_s, lambda door: door.close())
-        self.stalled: Deadline[FrontDoor] = Deadline(write_stall_s, lambda door: door.stalled())
-        self.lingering: Deadline[FrontDoor] = Deadline(LINGER_S, lambda door: door.abort())
-
-    @property
-    def connections(self) -> int:
-        """Client connections that are open."""
-        return len(self._doors)
-
-    def opened(self, door: FrontDoor) -> bool:
-        """A client has connected; False if there are too many."""
-        self._doors.add(door)
-        return self.max_connections is None or len(self._doors) <= self.max_connections
-
-    def closed(self, door: FrontDoor) -> None:
-        """A client is gone."""
-        self._doors.discard(door)
-        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
-            deadline.stop(door)
-
-    def abort_all(self) -> None:
-        """Close every connection at once."""
-        for door in list(self._doors):
-            door.abort()
-
-    def sweep(self, now: float) -> None:
-        """Act on every deadline that has passed; called every `SWEEP_S`."""
-        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
-            deadline.sweep(now)
-
-    def protocol(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> FrontDoor:
-        """uvicorn's factory of connections."""
-        return FrontDoor(self, config, server_state, app_state, _loop)
-
-
 class FrontDoor(HttpToolsProtocol):
     """One client connection; one request at a time."""
 
@@ -120,7 +58,7 @@ class FrontDoor(HttpToolsProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None,
+        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._guard = guard

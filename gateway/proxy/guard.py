@@ -1,0 +1,77 @@
+"""What the connections of one server share: limits, deadlines, and who is connected."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.proxy.deadlines import Deadline
+from gateway.proxy.gate import Gate
+
+LINGER_S = 2.0
+SWEEP_S = 0.25
+
+
+class Door(Protocol):
+    """A client connection, to those who watch its time."""
+
+    def too_slow(self) -> None:
+        """The request is not whole in time."""
+
+    def stalled(self) -> None:
+        """The client takes nothing any more."""
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Guard:
+    """What the connections of one server share: limits, deadlines, and who is connected."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        max_body_bytes: int,
+        max_header_bytes: int,
+        receive_timeout_s: float,
+        keep_alive_s: float,
+        write_stall_s: float,
+        max_connections: int | None = None,
+    ) -> None:
+        self.gate = gate
+        self.max_body_bytes = max_body_bytes
+        self.max_header_bytes = max_header_bytes
+        self.max_connections = max_connections
+        self._doors: set[Door] = set()
+        self.receiving: Deadline[Door] = Deadline(receive_timeout_s, lambda door: door.too_slow())
+        self.idle: Deadline[Door] = Deadline(keep_alive_s, lambda door: door.close())
+        self.stalled: Deadline[Door] = Deadline(write_stall_s, lambda door: door.stalled())
+        self.lingering: Deadline[Door] = Deadline(LINGER_S, lambda door: door.abort())
+
+    @property
+    def connections(self) -> int:
+        """Client connections that are open."""
+        return len(self._doors)
+
+    def opened(self, door: Door) -> bool:
+        """A client has connected; False if there are too many."""
+        self._doors.add(door)
+        return self.max_connections is None or len(self._doors) <= self.max_connections
+
+    def closed(self, door: Door) -> None:
+        """A client is gone."""
+        self._doors.discard(door)
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            deadline.stop(door)
+
+    def abort_all(self) -> None:
+        """Close every connection at once."""
+        for door in list(self._doors):
+            door.abort()
+
+    def sweep(self, now: float) -> None:
+        """Act on every deadline that has passed; called every `SWEEP_S`."""
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            deadline.sweep(now)
