@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -58,3 +60,45 @@ async def found(client: httpx.AsyncClient) -> Engine:
     page = (await client.get("/metrics")).text
     kind = next((kind for kind, gauge in RUNNING.items() if gauge in page), "openai")
     return Engine(client, str(client.base_url).rstrip("/"), kind, card["id"], card.get("max_model_len"))
+
+
+@asynccontextmanager
+async def recording(url: str) -> AsyncIterator[tuple[str, dict[int, bytearray]]]:
+    """A wire to the engine that keeps what the engine says, by connection: its URL, and what was said."""
+    parts = urlsplit(url)
+    said: dict[int, bytearray] = {}
+    running: set[asyncio.Task[None]] = set()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                kept += data
+                writer.write(data)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.add(task)
+        there = await asyncio.open_connection(parts.hostname, parts.port)
+        kept = said[len(said)] = bytearray()
+        await asyncio.gather(pass_on(reader, there[1], bytearray()), pass_on(there[0], writer, kept))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", said
+    finally:
+        server.close()
+        await asyncio.gather(*running)  # the gateway has closed its end of each
+
+
+def payload_of(framed: bytes) -> bytes:
+    """The body of one chunked answer, head included in what is given."""
+    rest = framed.partition(b"\r\n\r\n")[2]
+    body = b""
+    while rest and not rest.startswith(b"0\r\n"):
+        size, _, rest = rest.partition(b"\r\n")
+        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    return body
