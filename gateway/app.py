@@ -24,6 +24,7 @@ import uvloop
 
 from gateway.core.controller import Controller
 from gateway.core.rules import Policy
+from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done, admin_app
@@ -46,6 +47,7 @@ from gateway.wire.tokens import TokenizerError, Tokenizers
 
 log = logging.getLogger("tailgate")
 
+UP = ReplicaState.UP
 BACKLOG = 4096
 GC_ALLOCATIONS = 50_000
 SPARE_DESCRIPTORS = 128
@@ -99,6 +101,7 @@ class Gateway:
         self._reload = Reload(time.time())
         self._lag = LoopLag(monotonic, self.metrics.roll)
         self._tasks: list[asyncio.Task[None]] = []
+        self._states: dict[str, ReplicaState] = {}
         self.stop = asyncio.Event()
         """Set when somebody wants it to drain and end."""
         self.broken = asyncio.Event()
@@ -295,6 +298,18 @@ class Gateway:
             now = monotonic()
             self.guard.sweep(now)
             self.upstreams.sweep(now)
+            self._tell_breakers(now)
+
+    def _tell_breakers(self, now: float) -> None:
+        """Log each replica whose breaker has moved since the last look: the core itself writes no log."""
+        for pool in self.controller.snapshot(now).pools:
+            for replica in pool.replicas:
+                before, self._states[replica.name] = self._states.get(replica.name, UP), replica.state
+                if replica.state is not before:
+                    level = logging.INFO if replica.state is UP else logging.WARNING
+                    log.log(
+                        level, "replica %s of pool %s is %s, was %s", replica.name, pool.name, replica.state, before
+                    )
 
 
 async def _no_app(scope: object, receive: object, send: object) -> None:

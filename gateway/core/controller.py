@@ -373,12 +373,28 @@ class Controller:
     def _retry(self, live: Live, failed: Attempt, end: End, out: list[Command], now: float) -> bool:
         if end not in RETRYABLE or live.attempts > 1:
             return False
-        pool = failed.replica.pool
-        replica = pool.pick(live.ask.tier, failed.replica, self._random.random())
+        replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
+        if replica is None:
+            replica = self._elsewhere(live, failed)
         if replica is None or not self._retries.withdraw(live.ask.tier.retry.budget):
             return False
+        if replica.pool is not live.pool:
+            live.pool = replica.pool
+            live.timeouts = live.ask.policy.timeouts(live.ask.tier, replica.pool.spec.name)
         self._dispatch(live, replica, out, now)
         return True
+
+    def _elsewhere(self, live: Live, failed: Attempt) -> Replica | None:
+        """A free replica of another pool of the route, in the policy's order, that takes the prompt."""
+        ask = live.ask
+        for spec in ask.policy.route(ask.model, ask.tier):
+            pool = self._fleet.pool(spec.name)
+            fits = spec.max_prompt_tokens is None or live.prompt_tokens <= spec.max_prompt_tokens * ask.batch
+            if pool is not None and pool is not failed.replica.pool and fits:
+                replica = pool.pick(ask.tier, None, self._random.random())
+                if replica is not None:
+                    return replica
+        return None
 
     def _pump(self, pool: PoolNow, out: list[Command], now: float) -> None:
         """Give free slots to those who wait. A band whose head must wait (reserved slots) does not block others."""

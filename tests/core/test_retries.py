@@ -86,3 +86,17 @@ def test_the_budget_saves_up_a_burst_and_no_more() -> None:
     assert not budget.withdraw(0.5)
     budget.deposit(0.5)
     assert budget.withdraw(0.5)
+
+
+def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> None:
+    rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
+    story = play(rules).arrives("a", prompt=10).expect(dispatch("s1"))
+    story.finishes("a", End.UNREACHABLE).expect(dispatch("l1"))
+    story.served("a").whatever()
+    assert (story.records["a"].pool, story.records["a"].replica) == ("long", "l1")
+
+
+def test_it_does_not_go_to_a_pool_that_is_too_short_for_it() -> None:
+    rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
+    story = play(rules).arrives("a", prompt=5000).expect(dispatch("l1"))
+    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, pool="long"))
