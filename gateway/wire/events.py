@@ -86,8 +86,19 @@ class _Typed(msgspec.Struct):
     message: _Inner | None = None
     response: _Inner | None = None
     usage: Usage | None = None
+    delta: msgspec.Raw = _NONE
     error: msgspec.Raw = _NONE
     code: msgspec.Raw = _NONE
+
+
+class _Stop(msgspec.Struct):
+    """What Anthropic's API says of the end: null where the engine gave up, absent in what is not the end."""
+
+    stop_reason: object = msgspec.UNSET
+
+
+class _WholeChoice(msgspec.Struct):
+    finish_reason: object = None
 
 
 class _Whole(msgspec.Struct):
@@ -95,7 +106,8 @@ class _Whole(msgspec.Struct):
 
     usage: Usage | None = None
     error: msgspec.Raw = _NONE
-    object: str | None = None
+    choices: list[_WholeChoice] | None = None
+    stop_reason: object = msgspec.UNSET
 
 
 class _Error(msgspec.Struct):
@@ -108,6 +120,9 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _typed_decoder = msgspec.json.Decoder(_Typed)
 _whole_decoder = msgspec.json.Decoder(_Whole)
 _EMPTY = (b"", b'""', b"null", b"[]", b"{}")
+# vLLM ends what it works on like this when it is told to stop, and then the answer as if nothing had happened.
+_ABORT = "abort"
+_GIVEN_UP = "the engine gave it up"
 # What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
 _STATUS_OF_TYPE = {
     "Service Unavailable": 503,
@@ -169,10 +184,11 @@ class EventSplitter:
 class StreamReader:
     """Follows the events of one streamed answer. Subclasses know one API each."""
 
-    __slots__ = ("done", "error", "finished", "output_tokens", "prompt_tokens", "tokens_seen")
+    __slots__ = ("aborted", "done", "error", "finished", "output_tokens", "prompt_tokens", "tokens_seen")
 
     def __init__(self) -> None:
         self.finished = False
+        self.aborted = False
         self.done = False
         self.error: EngineError | None = None
         self.prompt_tokens: int | None = None
@@ -183,7 +199,7 @@ class StreamReader:
     @property
     def complete(self) -> bool:
         """Whether the answer ended as its API says it must; a broken-off one did not."""
-        return self.finished and self.error is None
+        return self.finished and not self.aborted and self.error is None
 
     def read(self, event: bytes) -> Kind:
         """Take note of one whole event; raises `StreamError` for what is not JSON."""
@@ -243,7 +259,10 @@ class CompletionReader(StreamReader):
                 kind |= Kind.CONTENT
             if choice.finish_reason:
                 kind |= Kind.FINISH
-                self.finished = True
+                if choice.finish_reason == _ABORT:
+                    self.aborted = True
+                else:
+                    self.finished = True
         if kind & Kind.CONTENT:
             self.tokens_seen += 1
         return kind
@@ -300,6 +319,7 @@ class MessagesReader(TypedReader):
                     self._usage(typed.message.usage)
             case "message_delta":
                 self._usage(typed.usage)
+                self.aborted = _gave_up(typed.delta)
                 return Kind.FINISH
             case "message_stop":
                 self.finished = self.done = True
@@ -344,8 +364,20 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineErr
         whole = _whole_decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise StreamError(f"the answer is not JSON: {exc}") from exc
+    if whole.stop_reason is None:
+        raise StreamError(_GIVEN_UP)
+    for choice in whole.choices or ():
+        if choice.finish_reason == _ABORT:
+            raise StreamError(_GIVEN_UP)
     failed = bytes(whole.error) not in _EMPTY and endpoint is not Endpoint.RESPONSES
     return whole.usage, engine_error(whole.error) if failed else None
+
+
+def _gave_up(delta: msgspec.Raw) -> bool:
+    try:
+        return bytes(delta) not in _EMPTY and msgspec.json.decode(delta, type=_Stop).stop_reason is None
+    except msgspec.DecodeError as exc:
+        raise StreamError(f"the end of a message cannot be read: {exc}") from exc
 
 
 def usage_at_end(tail: bytes) -> Usage | None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from .answers import FIELDS, FIRST_TOKEN, STREAMED, Cut, asking, cuts, is_never_complete, recorded, unframed
-from .capture import STREAM_HEAD, Answer, Capture, Then, chunk, completion, token
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Capture, Then, chunk, completion, token, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import CHAT, Response, chat, connect
@@ -123,6 +123,10 @@ ENDINGS = {
         token("Hi") + chunk(b'data: {"error":{"message":"dead","code":500}}\n\n') + chunk(b"data: [DONE]\n\n0\r\n\r\n"),
         False,
     ),
+    "an aborted generation and a peaceful end, as vLLM when it is told to stop": (
+        token("", "abort") + USAGE + DONE + LAST_CHUNK,
+        False,
+    ),
     "[DONE] twice": (token("Hi", "stop") + chunk(b"data: [DONE]\n\n") * 2 + b"0\r\n\r\n", True),
 }
 
@@ -141,3 +145,28 @@ async def test_what_the_replica_says_at_the_end_decides(
         assert response.body.count(b"[DONE]") == min(1, data.count(b"[DONE]"))
     else:
         assert is_never_complete(CHAT, response) == ""
+
+
+async def test_a_generation_that_was_aborted_is_an_error(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """vLLM answers with 200 and what there was, when it is told to stop; only the reason tells."""
+    chat_answer = completion().replace(b'"finish_reason":"stop"', b'"finish_reason":"abort"')
+    message = (
+        b'{"type":"message","role":"assistant","model":"emulated","content":[{"type":"text","text":"Hi"}],'
+        b'"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":2}}'
+    )
+    gw = await gateway(rules(capture.url, pool=NEVER_OPEN))
+    client = await connect(gw.url)
+    for path, answer in ((CHAT, chat_answer), ("/v1/completions", chat_answer), ("/v1/messages", message)):
+        capture.answer = lambda call, answer=answer: Answer(whole(answer))
+        response = await client.ask(asking(path, stream=False))
+        assert (response.status, response.reason) == (502, "upstream-truncated"), path
+
+    cut = (await recorded("/v1/messages", stream=True)).replace(
+        b'"stop_reason":"max_tokens"', b'"stop_reason":null        '
+    )
+    assert b'"stop_reason":null  ' in cut
+    capture.answer = lambda call: Answer(cut)
+    response = await client.ask(asking("/v1/messages", stream=True))
+    assert is_never_complete("/v1/messages", response) == ""

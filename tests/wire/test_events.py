@@ -234,3 +234,63 @@ def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
     assert usage is not None
     assert usage.prompt == 8
     assert usage_at_end(b"no usage here") is None
+
+
+# ---- what vLLM does with its requests when it is told to stop
+
+
+def test_an_aborted_choice_is_no_end() -> None:
+    reader = CompletionReader()
+    reader.read(chat({"content": "Hi"}))
+    assert reader.read(chat({"content": ""}, "abort")) == Kind.FINISH
+    assert not reader.finished
+    assert reader.read(b"data: [DONE]\n\n") == Kind.DONE
+    assert not reader.complete
+    reader.read(chat({"content": ""}, "stop"))
+    assert not reader.complete, "of several choices one is missing its end"
+
+
+@pytest.mark.parametrize(("stop_reason", "complete"), [("end_turn", True), (None, False)])
+def test_a_message_without_a_reason_to_stop_is_no_end(stop_reason: str | None, complete: bool) -> None:
+    reader = MessagesReader()
+    reader.read(typed("content_block_delta", delta={"type": "text_delta", "text": "Hi"}))
+    reader.read(typed("message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 1}))
+    reader.read(typed("message_stop"))
+    assert reader.complete is complete
+
+
+def test_a_message_delta_that_says_nothing_of_the_end() -> None:
+    reader = MessagesReader()
+    for fields in ({}, {"delta": {}}, {"delta": None}):
+        reader.read(typed("message_delta", **fields))
+        reader.read(typed("message_stop"))
+        assert reader.complete, fields
+    with pytest.raises(StreamError):
+        reader.read(typed("message_delta", delta=["stop_reason"]))
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_whole_answer_that_was_aborted(space: str) -> None:
+    aborted = f'{{"choices":[{{"finish_reason":{space}"stop"}},{{"finish_reason":{space}"abort"}}]}}'
+    with pytest.raises(StreamError):
+        read_whole(Endpoint.CHAT, aborted.encode())
+    with pytest.raises(StreamError):
+        read_whole(Endpoint.MESSAGES, b'{"type":"message","stop_reason":null}')
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        (Endpoint.CHAT, b'{"choices":[{"message":{"content":"say \\"abort\\""},"finish_reason":"stop"}]}'),
+        (Endpoint.CHAT, b'{"choices":[{"message":{"content":"abort"},"finish_reason":"stop","stop_reason":null}]}'),
+        (Endpoint.COMPLETIONS, b'{"choices":[{"text":"abort","finish_reason":"length"}]}'),
+        (Endpoint.EMBEDDINGS, b'{"data":["abort"]}'),
+        (Endpoint.CHAT, b'{"choices":null}'),
+        (Endpoint.CHAT, b'{"choices":[{"finish_reason":{"type":"abort"}}]}'),
+        (Endpoint.RESPONSES, b'{"status":"cancelled","metadata":{"a":"abort"}}'),
+        (Endpoint.MESSAGES, b'{"type":"message","stop_reason":"end_turn","content":[{"text":"abort"}]}'),
+        (Endpoint.MESSAGES, b'{"type":"message"}'),
+    ],
+)
+def test_a_whole_answer_that_merely_speaks_of_it(endpoint: Endpoint, body: bytes) -> None:
+    assert read_whole(endpoint, body) == (None, None)
