@@ -1,0 +1,55 @@
+"""What arrives at the gateway in a run: requests in order of time, the same ones for every policy that is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request as its client sends it."""
+
+    at: float
+    """Seconds from the start of the run."""
+    tier: str
+    tenant: str
+    model: str
+    prompt_tokens: int
+    output_tokens: int
+    """What the model generates if nobody caps it."""
+    stream: bool = True
+    max_tokens: int | None = None
+    session: int | None = None
+    prefix: tuple[int, ...] = ()
+    """Hashes of the blocks that the prompt begins with."""
+
+
+class Workload(Protocol):
+    """Anything that yields arrivals in order of time, and the same ones for the same seed."""
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests of one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Requests of one tier, one tenant and fixed lengths at exponential gaps."""
+
+    rate_per_s: float
+    duration_s: float
+    prompt_tokens: int = 512
+    output_tokens: int = 128
+    tier: str = "default"
+    tenant: str = "default"
+    model: str = "default"
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests of one run."""
+        draw = Random(seed)
+        at = draw.expovariate(self.rate_per_s)
+        while at < self.duration_s:
+            yield Arrival(at, self.tier, self.tenant, self.model, self.prompt_tokens, self.output_tokens)
+            at += draw.expovariate(self.rate_per_s)
