@@ -114,7 +114,7 @@ class Controller:
         live = attempt.live
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
-            attempt.replica.pool.prefilled(attempt.replica, attempt.prompt_tokens)
+            attempt.replica.prefilled(attempt)
         if live.committed is not None or live.outcome is not None:
             return []
         if live.ask.stream:
@@ -126,7 +126,7 @@ class Controller:
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
         attempt = self._attempts[attempt_id]
-        attempt.tokens = tokens
+        attempt.replica.progressed(attempt, tokens)
         attempt.last_at = now
         return []
 
@@ -150,9 +150,7 @@ class Controller:
         live, replica = attempt.live, attempt.replica
         pool = replica.pool
         live.open.remove(attempt)
-        if attempt.first_at is None:
-            pool.prefilled(replica, attempt.prompt_tokens)
-        pool.free(replica, live.ask.tier.name)
+        pool.free(attempt)
         pool.drain.departed(bool(pool.room), now)
         out: list[Command] = []
         if self._fleet.ended(replica, finish.end, now):
@@ -320,13 +318,13 @@ class Controller:
 
     def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
         self._next_attempt += 1
-        attempt = Attempt(self._next_attempt, live, replica, now)
+        attempt = Attempt(self._next_attempt, live, replica, now, float(live.max_tokens * live.ask.choices))
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
         live.replica = replica
         pool = replica.pool
-        pool.take(replica, live.ask.tier.name, live.prompt_tokens)
+        pool.take(attempt)
         if live.dispatched_at is None:
             live.dispatched_at = now
             self._retries.deposit(live.ask.tier.retry.budget)

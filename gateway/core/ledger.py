@@ -16,10 +16,12 @@ class Attempt:
 
     __slots__ = (
         "cancelled",
+        "expected_output",
         "first_at",
         "id",
         "last_at",
         "live",
+        "opened_at",
         "paused",
         "prompt_tokens",
         "replica",
@@ -27,12 +29,15 @@ class Attempt:
         "tokens",
     )
 
-    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float) -> None:
+    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float, expected_output: float = 0.0) -> None:
         self.id = attempt_id
         self.live = live
         self.replica = replica
+        self.opened_at = now
         self.prompt_tokens = live.prompt_tokens
         """What it added to its replica's un-prefilled tokens, and takes away again."""
+        self.expected_output = expected_output
+        """Tokens its answer is likely to have, of all choices together."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = now

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from gateway.core.health import Breaker
+from gateway.core.ledger import Attempt
 from gateway.core.model import Sample
 from gateway.core.queue import DrainRate, WaitingRoom
 from gateway.core.route import ROUTERS, Router
@@ -23,9 +24,11 @@ class Replica:
         "breaker",
         "by_tier",
         "context_tokens",
+        "held_tokens",
         "in_flight",
         "pool",
         "rank",
+        "remaining_tokens",
         "sample",
         "sample_at",
         "slots",
@@ -44,9 +47,24 @@ class Replica:
         self.in_flight = 0
         self.by_tier: dict[str, int] = {}
         self.unprefilled_tokens = 0
+        self.held_tokens = 0
+        """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
+        self.remaining_tokens = 0.0
+        """Tokens that the answers of open attempts are still likely to grow by."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
+
+    def prefilled(self, attempt: Attempt) -> None:
+        """The engine has read the prompt of an open attempt."""
+        self.unprefilled_tokens -= attempt.prompt_tokens
+
+    def progressed(self, attempt: Attempt, tokens: int) -> None:
+        """The answer of an open attempt has `tokens` now."""
+        self.held_tokens += tokens - attempt.tokens
+        expected = attempt.expected_output
+        self.remaining_tokens += max(0.0, expected - tokens) - max(0.0, expected - attempt.tokens)
+        attempt.tokens = tokens
 
     def view(self, now: float) -> ReplicaView:
         """A copy for people."""
@@ -145,23 +163,27 @@ class PoolNow:
                 spare -= max(0, reserved - self._by_tier.get(other, 0))
         return spare > 0
 
-    def take(self, replica: Replica, tier: str, prompt_tokens: int) -> None:
+    def take(self, attempt: Attempt) -> None:
         """Open a slot of a replica that has one. Paired with exactly one `free`."""
+        replica, tier = attempt.replica, attempt.live.ask.tier.name
         self.in_flight += 1
         self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
         self._spare -= 1
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
-        replica.unprefilled_tokens += prompt_tokens
+        replica.unprefilled_tokens += attempt.prompt_tokens
+        replica.held_tokens += attempt.prompt_tokens
+        replica.remaining_tokens += attempt.expected_output
         if replica.in_flight == replica.slots:
             del self._free[bisect_left(self._free, replica.rank, key=_rank)]
 
-    def prefilled(self, replica: Replica, prompt_tokens: int) -> None:
-        """The prompt of an open slot has been read by the engine."""
-        replica.unprefilled_tokens -= prompt_tokens
-
-    def free(self, replica: Replica, tier: str) -> None:
+    def free(self, attempt: Attempt) -> None:
         """Close a slot."""
+        replica, tier = attempt.replica, attempt.live.ask.tier.name
+        if attempt.first_at is None:
+            replica.unprefilled_tokens -= attempt.prompt_tokens
+        replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
+        replica.remaining_tokens -= max(0.0, attempt.expected_output - attempt.tokens)
         self.in_flight -= 1
         replica.in_flight -= 1
         replica.by_tier[tier] -= 1
@@ -171,6 +193,8 @@ class PoolNow:
             self._spare += 1
             if replica.in_flight == replica.slots - 1:
                 insort(self._free, replica, key=_rank)
+        if replica.in_flight == 0:
+            replica.remaining_tokens = 0.0  # what sums of floats are off by
 
     def view(self, now: float) -> PoolView:
         """A copy for people."""

@@ -198,7 +198,7 @@ class Driver:
         assert all(key == BREAKERS for key in controller._alarms._at)
         for pool in controller._fleet:
             assert (pool.in_flight, len(pool.room), pool.room.bytes) == (0, 0, 0)
-            assert all((r.in_flight, r.unprefilled_tokens) == (0, 0) for r in pool.replicas.values())
+            assert all((r.in_flight, r.unprefilled_tokens, r.held_tokens) == (0, 0, 0) for r in pool.replicas.values())
 
     def replay(self) -> None:
         """The same calls to another controller with the same seed are answered alike."""
@@ -355,6 +355,9 @@ class Driver:
         assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
         unread = [a.prompt_tokens for a in attempts if a.first_at is None]
         assert replica.unprefilled_tokens == sum(unread) >= 0
+        assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)
+        left = sum(max(0.0, a.expected_output - a.tokens) for a in attempts)
+        assert math.isclose(replica.remaining_tokens, left, abs_tol=1e-6)
 
     def _check_leases(self) -> None:
         held = Counter((live.ask.tenant, live.ask.tier.name) for live in self.controller._live.values())
