@@ -133,6 +133,11 @@ class Replica:
         sequence = self._running[id] if id in self._running else self._waiting[id]
         return sequence.offset + self._tick + self._done(now) if sequence.decoding else sequence.generated
 
+    def decoding(self, now: float) -> list[tuple[int, int]]:
+        """Every request that decodes, in order of arrival, and the tokens that it has got by `now`."""
+        tick = self._tick + self._done(now)
+        return [(id, sequence.offset + tick) for id, sequence in self._running.items() if sequence.decoding]
+
     def add(self, request: Request, now: float) -> None:
         """Queue a request; it may join the step that begins at `now`. Raises ValueError if it can never fit."""
         if request.id in self:

@@ -1,0 +1,47 @@
+"""One run from beginning to end: a decider, a workload, a fleet, a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from time import process_time
+
+from gateway.core.controller import Controller
+from gateway.core.rules import Policy
+from gateway.sim.decider import Decider
+from gateway.sim.engine import Engine, Options
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.results import Result, result
+from gateway.sim.tally import Tally
+from gateway.sim.workload import Arrival
+
+
+def simulate(
+    policy: Policy,
+    arrivals: Iterable[Arrival],
+    *,
+    seed: int = 0,
+    fleet: FleetSpec | None = None,
+    options: Options | None = None,
+    decider: Decider | None = None,
+    name: str = "policy",
+) -> Result:
+    """Serve `arrivals` under `policy`; `seed` is of what the gateway draws, not of the arrivals.
+
+    `decider` takes the place of the production controller. Raises ValueError where workload, policy and fleet do not
+    go together.
+    """
+    fleet, options = fleet or FleetSpec(), options or Options()
+    hosts = fleet.hosts(policy)
+    tally = Tally(policy.tiers.values(), options.warmup_s)
+    began = process_time()
+    engine = Engine(decider or Controller(policy, Random(f"{seed} controller")), policy, hosts, options, tally, seed)
+    for fault in fleet.faults:
+        engine.plan(fault)
+    engine.run(iter(arrivals))
+    for trip in engine.trips.values():
+        tally.given_up(trip.tier, trip.arrival)
+    cpu_s = process_time() - began
+    if engine.opened is None or engine.closed is None or engine.closed.at <= engine.opened.at:
+        raise ValueError(f"nothing arrives after the warm-up of {options.warmup_s:g} s")
+    return result(name, seed, tally, engine.opened, engine.closed, len(hosts), engine.events, cpu_s)
