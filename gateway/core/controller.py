@@ -29,7 +29,7 @@ import math
 
 from gateway.core.admit import Verdict, decide
 from gateway.core.alarms import Alarms
-from gateway.core.deadlines import next_deadline
+from gateway.core.deadlines import next_deadline, slo_deadline
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.ledger import Attempt, Live
 from gateway.core.limits import Left, Tenants
@@ -57,6 +57,7 @@ from gateway.core.rules import Policy
 from gateway.core.snapshot import Snapshot
 
 MAX_RETRY_AFTER_S = 60.0
+OUTPUT_WEIGHT = 2.0  # what a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)
 BREAKERS = -1  # the alarm of all open breakers; requests have keys above zero
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
@@ -151,7 +152,7 @@ class Controller:
         pool = replica.pool
         live.open.remove(attempt)
         pool.free(attempt)
-        pool.drain.departed(bool(pool.room), now)
+        pool.drain.departed(len(pool.room) > 0, now, attempt.prompt_tokens)
         out: list[Command] = []
         if self._fleet.ended(replica, finish.end, now):
             self._breaker_moved(pool, out, now)
@@ -295,6 +296,7 @@ class Controller:
         ask = live.ask
         live.pool = pool
         live.timeouts = ask.policy.timeouts(ask.tier, pool.spec.name)
+        live.deadline = slo_deadline(live)
         if not pool.room.holds(ask.tier):
             replica = pool.pick(ask.tier, None, self._random.random())
             if replica is not None:
@@ -318,7 +320,8 @@ class Controller:
 
     def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
         self._next_attempt += 1
-        attempt = Attempt(self._next_attempt, live, replica, now, float(live.max_tokens * live.ask.choices))
+        expected = float(live.max_tokens * live.ask.choices)
+        attempt = Attempt(self._next_attempt, live, replica, now, expected)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -327,6 +330,8 @@ class Controller:
         pool.take(attempt)
         if live.dispatched_at is None:
             live.dispatched_at = now
+            self._charge(live, expected, now)
+            pool.room.served(live.ask.tier, live.prompt_tokens + expected)
             self._retries.deposit(live.ask.tier.retry.budget)
             context = pool.context_tokens
             if context is not None and live.ask.max_tokens is None:
@@ -448,6 +453,8 @@ class Controller:
             worked = live.reached and live.outcome is not Outcome.INVALID
             used = live.prompt_tokens + live.output_tokens if worked else 0
             live.use.settle(live.reserved_tokens, used, live.reached, now)
+            if live.charged:
+                self._charge(live, live.output_tokens if worked else 0, now)
         out.append(Ended(live.record()))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 
@@ -463,6 +470,13 @@ class Controller:
             ask = live.ask
             if ask.prompt_exact is None:
                 self.prompts.learn(ask.model.name, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
+
+    def _charge(self, live: Live, output_tokens: float, now: float) -> None:
+        """Count against its tenant's turns what this request costs, as far as it is known now."""
+        if live.use is not None:
+            cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
+            live.use.serve(cost - live.charged, now)
+            live.charged = cost
 
     def _unqueue(self, live: Live) -> None:
         if live.waiting:

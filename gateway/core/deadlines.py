@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gateway.core.ledger import Live
 from gateway.core.model import Why
 
@@ -30,3 +32,13 @@ def next_deadline(live: Live) -> tuple[float, Why]:
     if attempt.sent_at is not None:
         return min(total, (attempt.sent_at + timeouts.ttft_s, Why.TTFT_TIMEOUT))
     return total
+
+
+def slo_deadline(live: Live) -> float:
+    """When a waiting request has missed its objective for certain: those who wait in a tier are served in this order.
+
+    The first token of a streamed answer, the whole of another; without an objective, the end of the queue timeout.
+    """
+    ask, slo = live.ask, live.ask.tier.slo
+    bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if ask.stream else slo.e2e_bound_s
+    return ask.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)

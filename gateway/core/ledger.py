@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gateway.core.limits import TenantUse
 from gateway.core.model import Ask, Outcome, Record, Why
 
 if TYPE_CHECKING:
+    from gateway.core.forecast import AttemptFacts, Forecast
     from gateway.core.pools import PoolNow, Replica
 
 
@@ -17,6 +19,7 @@ class Attempt:
     __slots__ = (
         "cancelled",
         "expected_output",
+        "facts",
         "first_at",
         "id",
         "last_at",
@@ -38,6 +41,8 @@ class Attempt:
         """What it added to its replica's un-prefilled tokens, and takes away again."""
         self.expected_output = expected_output
         """Tokens its answer is likely to have, of all choices together."""
+        self.facts: AttemptFacts | None = None
+        """The forecast's own: the load that it met."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = now
@@ -53,10 +58,13 @@ class Live:
     __slots__ = (
         "ask",
         "attempts",
+        "charged",
         "committed",
+        "deadline",
         "dispatched_at",
         "ended_at",
         "first_at",
+        "forecast",
         "max_tokens",
         "open",
         "outcome",
@@ -67,6 +75,7 @@ class Live:
         "reached",
         "replica",
         "reserved_tokens",
+        "ticket",
         "timeouts",
         "tokens_exact",
         "use",
@@ -81,6 +90,14 @@ class Live:
         """The replica of the latest attempt; the committed one once there is a commit."""
         self.timeouts = ask.tier.timeouts
         """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
+        self.deadline = math.inf
+        """When its first token, or the whole of an answer that is not streamed, would come too late."""
+        self.charged = 0.0
+        """What it has cost its tenant in the order of turns, in tokens."""
+        self.ticket = 0
+        """Where it stands in a waiting room; 0: nowhere."""
+        self.forecast: Forecast | None = None
+        """The one that it was last decided on."""
         self.use: TenantUse | None = None
         self.prompt_tokens = 0
         """Of all prompts together; at most, until an engine has counted."""

@@ -10,6 +10,9 @@ from gateway.core.model import Why
 from gateway.core.rules import Limits, Tier
 from gateway.core.snapshot import LimitView
 
+FAIRNESS_HALF_LIFE_S = 60.0
+"""How long tokens served count against a tenant in the waiting room (llm-d's default)."""
+
 Rate = tuple[float, float, float]
 """(limit, what is left of it, seconds until it is full again)"""
 Left = tuple[Rate | None, Rate | None]
@@ -68,7 +71,7 @@ class Exceeded:
 class TenantUse:
     """The running use of one tenant in one tier. A lease is held from `take` to `settle`."""
 
-    __slots__ = ("concurrency", "in_flight", "requests", "tenant", "tier", "tokens")
+    __slots__ = ("concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
 
     def __init__(self, tenant: str, tier: str) -> None:
         self.tenant = tenant
@@ -77,6 +80,8 @@ class TenantUse:
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
         self.in_flight = 0
+        self.served = -math.inf
+        """What it was served lately: the larger, the more. See `serve`."""
 
     def configure(self, limits: Limits, share: float, now: float) -> None:
         """Take on `limits`, of which this process may use `share` (0-1]; use so far is kept."""
@@ -109,6 +114,16 @@ class TenantUse:
             self.tokens.take(used - reserved, now)
         if self.requests is not None and not reached:
             self.requests.take(-1, now)
+
+    def serve(self, tokens: float, now: float) -> None:
+        """Tokens were dispatched for it, or, if below zero, turned out to be fewer.
+
+        With a half-life h, the sum of tokens * 2^((t - now) / h) over all times t is 2^(served - now / h): kept as its
+        logarithm, it need not be touched as time passes for two tenants to be compared.
+        """
+        epoch = now / FAIRNESS_HALF_LIFE_S
+        level = 2.0 ** (self.served - epoch) + tokens
+        self.served = epoch + math.log2(level) if level > 0.0 else -math.inf
 
     def left(self, now: float) -> Left:
         """What is left, for `x-ratelimit-*` headers."""

@@ -3,90 +3,275 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
-from itertools import chain
+from heapq import heapify, heappop, heappush, heapreplace
 
 from gateway.core.ledger import Live
+from gateway.core.limits import TenantUse
 from gateway.core.rules import AdmissionMode, Tier
 
 DRAIN_TAU_S = 5.0
 DRAIN_WINDOW_S = 1.0
+ARRIVALS_TAU_S = 5.0
+FLOOR_MARGIN = 1.2
+"""A floor is a share of every ten seconds, served in whole requests: aimed at exactly, it would often be missed."""
+STALE = 32
+"""Entries of requests that are gone, beyond as many as wait, that a heap may hold."""
+
+Entry = tuple[float, int, int, Live]
+"""(deadline, id, ticket, request): the entry of a request whose ticket is another one is stale."""
+BandKey = tuple[int, str]
+
+
+class _Flow:
+    """Those of one tenant, earliest deadline first."""
+
+    __slots__ = ("count", "heap", "use")
+
+    def __init__(self, use: TenantUse) -> None:
+        self.use = use
+        self.count = 0
+        self.heap: list[Entry] = []
+
+    def head(self) -> Entry | None:
+        heap = self.heap
+        while heap and heap[0][3].ticket != heap[0][2]:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    def compact(self) -> None:
+        if len(self.heap) > 2 * self.count + STALE:
+            self.heap = [entry for entry in self.heap if entry[3].ticket == entry[2]]
+            heapify(self.heap)
+
+
+class Band:
+    """Those of one tier. The tenant that was served least is next, with the earliest deadline among its own.
+
+    What a tenant was served is counted in tokens, with a half-life (`TenantUse.serve`). The heap of tenants keeps
+    what that was when the tenant was put in; it only matters at the top, where it is looked up anew.
+    """
+
+    __slots__ = ("_flows", "_latest", "_turns", "arrivals", "count", "key", "owed", "tier", "tokens")
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.key: BandKey = (tier.priority, tier.name)
+        self.count = 0
+        self.tokens = 0
+        """Prompt tokens of all who wait."""
+        self.owed = 0.0
+        """Tokens that the tier's floor entitles it to and it has not had."""
+        self.arrivals = Rate(ARRIVALS_TAU_S)
+        """Requests admitted per second, waiting or not."""
+        self._flows: dict[str, _Flow] = {}
+        self._turns: list[tuple[float, float, int, _Flow]] = []
+        self._latest: list[Entry] = []
+
+    def __iter__(self) -> Iterator[Live]:
+        """All who wait, in no order that means anything."""
+        for flow in self._flows.values():
+            for _, _, ticket, live in flow.heap:
+                if live.ticket == ticket:
+                    yield live
+
+    def push(self, live: Live, ticket: int) -> None:
+        assert live.use is not None
+        live.ticket = ticket
+        flow = self._flows.get(live.ask.tenant)
+        if flow is None:
+            flow = self._flows[live.ask.tenant] = _Flow(live.use)
+            heappush(self._turns, (live.use.served, live.deadline, ticket, flow))
+        heappush(flow.heap, (live.deadline, live.ask.id, ticket, live))
+        flow.count += 1
+        if _may_be_shed(live.ask.tier):
+            heappush(self._latest, (-live.deadline, -live.ask.id, ticket, live))
+        self.count += 1
+        self.tokens += live.prompt_tokens
+
+    def remove(self, live: Live) -> None:
+        live.ticket = 0
+        self.count -= 1
+        self.tokens -= live.prompt_tokens
+        if not self.count:
+            self._flows.clear()
+            self._turns.clear()
+            self._latest.clear()
+            return
+        flow = self._flows[live.ask.tenant]
+        flow.count -= 1
+        if not flow.count:
+            del self._flows[live.ask.tenant]
+        flow.compact()
+        if len(self._latest) > 2 * self.count + STALE:
+            self._latest = [entry for entry in self._latest if entry[3].ticket == entry[2]]
+            heapify(self._latest)
+
+    def head(self) -> Live | None:
+        """The one whose turn it is."""
+        turns = self._turns
+        while turns:
+            served, _, _, flow = turns[0]
+            head = flow.head()
+            if head is None:
+                heappop(turns)
+            elif flow.use.served != served:
+                heapreplace(turns, (flow.use.served, head[0], head[2], flow))
+            else:
+                return head[3]
+        return None
+
+    def last(self) -> Live | None:
+        """The one with the latest deadline of those that may be shed."""
+        latest = self._latest
+        while latest and latest[0][3].ticket != latest[0][2]:
+            heappop(latest)
+        return latest[0][3] if latest else None
+
+    def ahead_of(self, tenant: str) -> int:
+        """How many of this tier go before a newcomer of `tenant`: tenants take turns."""
+        flow = self._flows.get(tenant)
+        mine = 0 if flow is None else flow.count
+        others = len(self._flows) - (flow is not None)
+        return min(self.count, mine + others * (mine + 1))
 
 
 class WaitingRoom:
-    """A band for each tier. The most urgent band is served first, bands alike in the order of their heads' arrival.
+    """A band for each tier. Priorities are strict, but for a tier that is owed some of its floor: it goes first.
 
-    A tier has one queue timeout, so first come is also earliest deadline. Bounded by its caller, in requests and
-    in bytes of held bodies.
+    Bands of one priority take turns by the deadlines of their heads. Bounded by its caller, in requests and in bytes
+    of held bodies. Every operation is O(log n) in the requests that wait, and looks at every band at most.
     """
 
     def __init__(self) -> None:
-        self._bands: dict[tuple[int, str], deque[Live]] = {}
+        self._bands: dict[BandKey, Band] = {}
         self._count = 0
+        self._tickets = 0
         self.bytes = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Live]:
-        """All who wait, in the order in which they would be served."""
-        return iter(sorted(chain.from_iterable(self._bands.values()), key=_turn))
+        """All who wait, by priority and deadline."""
+        return iter(sorted((live for band in self._bands.values() for live in band), key=_turn))
+
+    def band(self, tier: Tier) -> Band:
+        """The band of a tier; it outlives those who wait in it."""
+        key = tier.priority, tier.name
+        band = self._bands.get(key)
+        if band is None:
+            self._bands[key] = Band(tier)
+            self._bands = dict(sorted(self._bands.items()))
+            band = self._bands[key]
+        return band
 
     def push(self, live: Live) -> None:
-        """Let `live` wait."""
-        self._bands.setdefault(_band(live.ask.tier), deque()).append(live)
+        """Let `live` wait; its `deadline` is where it stands."""
+        self._tickets += 1
+        band = self.band(live.ask.tier)
+        band.tier = live.ask.tier
+        band.push(live, self._tickets)
         self._count += 1
         self.bytes += live.ask.body_bytes
 
     def remove(self, live: Live) -> None:
         """Take `live` out, wherever it stands: it is served, it left, or its deadline passed."""
-        key = _band(live.ask.tier)
-        self._bands[key].remove(live)
-        if not self._bands[key]:
-            del self._bands[key]
+        self.band(live.ask.tier).remove(live)
         self._count -= 1
         self.bytes -= live.ask.body_bytes
 
     def holds(self, tier: Tier) -> bool:
         """Whether any request of `tier` waits."""
-        return _band(tier) in self._bands
-
-    def ahead_of(self, priority: int) -> int:
-        """How many would be served before a newcomer of `priority`."""
-        return sum(len(band) for (p, _), band in self._bands.items() if p <= priority)
+        band = self._bands.get((tier.priority, tier.name))
+        return band is not None and band.count > 0
 
     def heads(self) -> list[Live]:
         """The first of every band, in the order in which they are served."""
-        return sorted((band[0] for band in self._bands.values()), key=_turn)
+        heads = [(band.owed <= 0.0, _turn(head), head) for band in self._bands.values() if (head := band.head())]
+        if len(heads) > 1:
+            heads.sort(key=_place)
+        return [head for _, _, head in heads]
 
     def last_below(self, priority: int) -> Live | None:
         """The one to be served last of those that may be shed and are less urgent than `priority`."""
-        lasts = (band[-1] for (p, _), band in self._bands.items() if p > priority)
-        return max((last for last in lasts if _may_be_shed(last.ask.tier)), key=_turn, default=None)
+        lasts = (band.last() for band in self._bands.values() if band.count and band.key[0] > priority)
+        return max((last for last in lasts if last is not None), key=_turn, default=None)
 
+    def ahead_of(self, priority: int) -> int:
+        """How many wait of this priority and above."""
+        return sum(band.count for band in self._bands.values() if band.key[0] <= priority)
 
-def _band(tier: Tier) -> tuple[int, str]:
-    return tier.priority, tier.name
+    def above(self, tier: Tier, now: float) -> tuple[int, int, float]:
+        """Of tiers that go before `tier`: how many wait, their prompt tokens, and how many come per second."""
+        count = tokens = 0
+        rate = 0.0
+        for band in self._bands.values():
+            if band.key[0] < tier.priority:
+                count += band.count
+                tokens += band.tokens
+                rate += band.arrivals.per_s(now)
+        return count, tokens, rate
+
+    def served(self, tier: Tier, tokens: float) -> None:
+        """`tokens` were dispatched, of `tier`: tiers with a floor are owed their share of it while they wait."""
+        key = tier.priority, tier.name
+        for band in self._bands.values():
+            if band.tier.floor <= 0.0:
+                continue
+            owed = band.owed + band.tier.floor * FLOOR_MARGIN * tokens
+            if band.key == key:
+                # What it was given on top of its floor is no debt: nobody else wanted it.
+                owed = max(owed - tokens, -tokens)
+            elif not band.count:
+                owed = min(owed, 0.0)
+            band.owed = owed
 
 
 def _turn(live: Live) -> tuple[int, float, int]:
-    return live.ask.tier.priority, live.ask.body_at, live.ask.id
+    return live.ask.tier.priority, live.deadline, live.ask.id
+
+
+def _place(entry: tuple[bool, tuple[int, float, int], Live]) -> tuple[bool, tuple[int, float, int]]:
+    return entry[0], entry[1]
 
 
 def _may_be_shed(tier: Tier) -> bool:
     return tier.admission.mode is AdmissionMode.ENFORCE
 
 
+class Rate:
+    """Events per second, forgotten exponentially over `tau_s`."""
+
+    __slots__ = ("_at", "_count", "_tau_s")
+
+    def __init__(self, tau_s: float) -> None:
+        self._tau_s = tau_s
+        self._count = 0.0
+        self._at = 0.0
+
+    def add(self, now: float) -> None:
+        """One happened."""
+        self._count = self._count * math.exp((self._at - now) / self._tau_s) + 1.0
+        self._at = now
+
+    def per_s(self, now: float) -> float:
+        """The rate at `now`."""
+        return self._count * math.exp((self._at - now) / self._tau_s) / self._tau_s if self._count else 0.0
+
+
 class DrainRate:
-    """Departures per second from a pool, measured only while its waiting room is not empty.
+    """Departures from a pool, and their prompt tokens, per second in which its waiting room is not empty.
 
     Measured at any other time it would be the arrival rate. Departures and the time they took are forgotten alike,
     exponentially over `DRAIN_TAU_S`.
     """
 
+    __slots__ = ("_departures", "_last_at", "_seconds", "_tokens")
+
     def __init__(self) -> None:
         self._departures = 0.0
+        self._tokens = 0.0
         self._seconds = 0.0
         self._last_at: float | None = None
 
@@ -95,12 +280,18 @@ class DrainRate:
         """The rate; None before there was a backlog. What was seen for less than `DRAIN_WINDOW_S` is spread over it."""
         return self._departures / max(self._seconds, DRAIN_WINDOW_S) if self._departures else None
 
-    def departed(self, backlogged: bool, now: float) -> None:
-        """A slot was freed at `now`, while requests were waiting or not."""
+    @property
+    def tokens_per_s(self) -> float | None:
+        """The same of prompt tokens."""
+        return self._tokens / max(self._seconds, DRAIN_WINDOW_S) if self._departures else None
+
+    def departed(self, backlogged: bool, now: float, tokens: int = 0) -> None:
+        """A slot was freed at `now` by a request of so many prompt tokens, while others were waiting or not."""
         last, self._last_at = self._last_at, now if backlogged else None
         if last is None or not backlogged:
             return
         gap_s = now - last
         kept = math.exp(-gap_s / DRAIN_TAU_S)
         self._departures = self._departures * kept + 1.0
+        self._tokens = self._tokens * kept + tokens
         self._seconds = self._seconds * kept + gap_s

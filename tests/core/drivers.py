@@ -210,7 +210,12 @@ class Driver:
     # ---- answers
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
-        queues = {(id(pool), key): list(band) for pool in self._pools() for key, band in pool.room._bands.items()}
+        queues = [
+            [(live.deadline, live.ask.id, live) for live in band if live.ask.tenant == tenant]
+            for pool in self._pools()
+            for band in pool.room._bands.values()
+            for tenant in TENANTS
+        ]
         call: Callable[..., list[Command]] = getattr(self.controller, what)
         out = call(*args)
         self.calls.append((what, args, out))
@@ -306,12 +311,12 @@ class Driver:
 
     # ---- the books
 
-    def _check_turns(self, queues: dict[tuple[int, tuple[int, str]], list[Live]], out: list[Command]) -> None:
-        """Whoever was served out of a band stood before all who still wait in it."""
+    def _check_turns(self, queues: list[list[tuple[float, int, Live]]], out: list[Command]) -> None:
+        """Whoever was served stood before all of its tenant and tier who still wait in the same room."""
         served = {command.ask for command in out if isinstance(command, Dispatch)}
-        for queue in queues.values():
-            still = [index for index, live in enumerate(queue) if live.waiting]
-            gone = [index for index, live in enumerate(queue) if live.ask.id in served]
+        for queue in queues:
+            still = [(at, number) for at, number, live in queue if live.waiting]
+            gone = [(at, number) for at, number, _ in queue if number in served]
             assert not still or not gone or max(gone) < min(still)
 
     def _pools(self) -> list[PoolNow]:

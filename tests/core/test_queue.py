@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.ledger import Live
-from gateway.core.model import Ask
-from gateway.core.queue import DRAIN_WINDOW_S, DrainRate, WaitingRoom
+from gateway.core.limits import FAIRNESS_HALF_LIFE_S, TenantUse
+from gateway.core.queue import DRAIN_WINDOW_S, DrainRate, Rate, WaitingRoom
 
 from .made import SHADOW, STEADY, ask, policy, pool, tier
 
-TIERS = (tier("premium", 0), tier("x", 1), tier("y", 1), tier("shadow", 2, admission=SHADOW), tier("free", 2))
+PREMIUM = tier("premium", 0)
+TIERS = (PREMIUM, tier("x", 1), tier("y", 1), tier("shadow", 2, admission=SHADOW), tier("free", 2))
 RULES = policy(pool("p", "r1"), *TIERS)
 
 arrivals = st.tuples(st.just("push"), st.sampled_from(TIERS), st.integers(0, 100))
@@ -36,7 +37,7 @@ def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str
     room, plain = WaitingRoom(), list[Live]()
     for number, (what, choice, size) in enumerate(moves):
         if what == "push":
-            live = Live(made(number, choice.name, size))  # type: ignore[attr-defined]
+            live = made(number, choice.name, size)  # type: ignore[attr-defined]
             room.push(live)
             plain.append(live)
         elif plain:
@@ -48,9 +49,12 @@ def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str
         check(room, plain)
 
 
-def made(number: int, tier_name: str, size: int) -> Ask:
+def made(number: int, tier_name: str, size: int, tenant: str = "acme") -> Live:
     # Several arrive in the same second.
-    return ask(number + 1, RULES, float(number // 3), tier=tier_name, body_bytes=size)
+    live = Live(ask(number + 1, RULES, float(number // 3), tier=tier_name, tenant=tenant, body_bytes=size))
+    live.use = TenantUse(tenant, tier_name)
+    live.deadline = live.ask.body_at + 10.0
+    return live
 
 
 def check(room: WaitingRoom, plain: list[Live]) -> None:
@@ -114,3 +118,158 @@ def test_the_time_without_a_backlog_does_not_count() -> None:
 def test_a_rate_is_never_more_than_was_seen_in_the_shortest_window(gaps: list[float]) -> None:
     rate = rate_of(gaps)
     assert rate is None if not gaps else rate is not None and 0 < rate <= len(gaps) / DRAIN_WINDOW_S
+
+
+# ---- order within a tier
+
+
+def waiting(*who: tuple[str, float], shared: dict[str, TenantUse] | None = None) -> tuple[WaitingRoom, list[Live]]:
+    """A room in which these (tenant, deadline) wait, all of one tier; a tenant's use is one object."""
+    room, uses = WaitingRoom(), {} if shared is None else shared
+    lives = []
+    for number, (tenant, deadline) in enumerate(who):
+        live = made(number, "free", 0, tenant)
+        live.use = uses.setdefault(tenant, live.use)  # type: ignore[arg-type]
+        live.deadline = deadline
+        room.push(live)
+        lives.append(live)
+    return room, lives
+
+
+def order(room: WaitingRoom, cost: float = 0.0) -> list[int]:
+    """Who is served when, each costing its tenant so many tokens."""
+    ids = []
+    while room:
+        (live,) = room.heads()
+        room.remove(live)
+        assert live.use is not None
+        if cost:
+            live.use.serve(cost, 0.0)
+        ids.append(live.ask.id)
+    return ids
+
+
+def test_the_earliest_deadline_is_first_whoever_came_first() -> None:
+    room, _ = waiting(("a", 5.0), ("a", 2.0), ("a", 9.0), ("a", 2.0))
+    assert order(room) == [2, 4, 1, 3]
+
+
+def test_tenants_take_turns_however_many_requests_one_of_them_has() -> None:
+    room, _ = waiting(*[("a", float(n)) for n in range(6)], ("b", 90.0), ("b", 91.0), ("c", 99.0))
+    assert order(room, cost=100.0) == [1, 7, 9, 2, 8, 3, 4, 5, 6]
+
+
+def test_the_tenant_that_was_served_least_lately_is_next() -> None:
+    heavy, light = TenantUse("heavy", "free"), TenantUse("light", "free")
+    heavy.serve(8000, 0.0)
+    light.serve(1000, 3 * FAIRNESS_HALF_LIFE_S)
+    # After three half-lives 8000 tokens are worth 1000.
+    assert heavy.served == pytest.approx(light.served)
+    light.serve(-1, 3 * FAIRNESS_HALF_LIFE_S)
+    room, _ = waiting(("heavy", 1.0), ("light", 2.0), shared={"heavy": heavy, "light": light})
+    assert order(room) == [2, 1]
+
+
+def test_what_a_tenant_gave_back_does_not_count() -> None:
+    use = TenantUse("a", "free")
+    use.serve(500, 10.0)
+    use.serve(-500, 40.0)
+    assert 2.0 ** (use.served - 40.0 / FAIRNESS_HALF_LIFE_S) < 1e-6
+    use.serve(-1e9, 41.0)
+    use.serve(7, 42.0)
+    assert 2.0 ** (use.served - 42.0 / FAIRNESS_HALF_LIFE_S) == pytest.approx(7)
+
+
+@STEADY
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from([1.0, 50.0, 700.0])), max_size=40))
+def test_no_tenant_that_waits_falls_behind_another_by_more_than_one_request(
+    who: list[tuple[str, int, float]],
+) -> None:
+    room, lives = waiting(*((tenant, float(at)) for tenant, at, _ in who))
+    cost = {live.ask.id: tokens for live, (_, _, tokens) in zip(lives, who, strict=True)}
+    had = dict.fromkeys("abc", 0.0)
+    while room:
+        (live,) = room.heads()
+        tenant, mine = live.ask.tenant, cost[live.ask.id]
+        still = {other.ask.tenant for other in room}
+        assert all(had[tenant] <= had[other] + 1e-9 for other in still)
+        assert live.deadline == min(other.deadline for other in room if other.ask.tenant == tenant)
+        room.remove(live)
+        assert live.use is not None
+        live.use.serve(mine, 0.0)
+        had[tenant] += mine
+
+
+def test_a_newcomer_stands_behind_its_own_and_its_turns_among_the_others() -> None:
+    room, _ = waiting(*[("a", 1.0)] * 5, ("b", 1.0))
+    band = room.band(RULES.tiers["free"])
+    assert [band.ahead_of(tenant) for tenant in ("a", "b", "new")] == [6, 3, 2]
+
+
+def test_what_is_gone_from_a_room_is_forgotten_by_its_heaps() -> None:
+    room, _ = waiting(("a", 0.0))
+    for number in range(1, 5000):
+        live = made(number, "free", 0, "a")
+        room.push(live)
+        room.remove(live)
+    band = room.band(RULES.tiers["free"])
+    assert len(band._latest) + sum(len(flow.heap) for flow in band._flows.values()) < 200
+
+
+# ---- the floor of a tier
+
+
+def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list[tuple[str, float]]:
+    """Who was served, and its tokens, while tiers `high` and `low` both always wait."""
+    high, low = tier("high", 0), tier("low", 1, floor=floor)
+    rules = policy(pool("p", "r1"), high, low)
+    room, served = WaitingRoom(), list[tuple[str, float]]()
+    for number in range(rounds + 1):
+        for name in ("high", "low"):
+            if not room.holds(rules.tiers[name]):
+                live = Live(ask(2 * number + (name == "low") + 1, rules, float(number), tier=name))
+                live.use = TenantUse("acme", name)
+                room.push(live)
+        head = room.heads()[0]
+        name = head.ask.tier.name
+        tokens = costs[name][number % len(costs[name])]
+        room.remove(head)
+        room.served(head.ask.tier, tokens)
+        served.append((name, tokens))
+    return served
+
+
+@pytest.mark.parametrize(
+    "costs", [{"high": [1000.0], "low": [1000.0]}, {"high": [90.0, 3000.0], "low": [50.0, 4000.0]}]
+)
+def test_the_lowest_tier_gets_its_floor_in_any_window_worth_some_requests(costs: dict[str, list[float]]) -> None:
+    served = dispatched(0.05, costs, 4000)
+    for start in range(0, 3500, 7):
+        window = served[start : start + 400]
+        total, low = sum(t for _, t in window), sum(t for name, t in window if name == "low")
+        assert 0.05 * total <= low <= 0.075 * total
+
+
+def test_without_a_floor_the_lowest_tier_gets_nothing_while_others_wait() -> None:
+    assert {name for name, _ in dispatched(0.0, {"high": [1.0], "low": [1.0]}, 100)} == {"high"}
+
+
+def test_nothing_is_owed_for_the_time_in_which_nobody_waited() -> None:
+    low = tier("low", 1, floor=0.05)
+    room = WaitingRoom()
+    room.band(low)
+    for _ in range(1000):
+        room.served(PREMIUM, 1000.0)
+    assert room.band(low).owed <= 0
+
+
+# ---- how many come
+
+
+def test_the_rate_of_those_who_come_is_that_of_the_last_seconds() -> None:
+    rate = Rate(5.0)
+    assert rate.per_s(3.0) == 0.0
+    for number in range(400):
+        rate.add(number * 0.1)
+    assert rate.per_s(40.0) == pytest.approx(10.0, rel=0.05)
+    assert rate.per_s(60.0) < 0.5
