@@ -1,0 +1,138 @@
+"""How long answers will be: quantiles of output tokens per route, learned as answers end."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from gateway.core.estimators import log_edges
+
+EDGES = log_edges(1.0, 65536.0, 0.12)
+SHRINK = 20.0
+"""Answers that the parent of a bucket counts for."""
+REFRESH = 16
+"""Answers after which the quantiles of a bucket are read anew; sooner while it is small."""
+KEEP = 2000.0
+"""Answers that are remembered, about: counts are halved when there are twice as many."""
+PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+"""Equally likely before anything is known."""
+
+
+class Bucket:
+    """Output lengths of one kind of request, drawn to those of the broader kind above it."""
+
+    __slots__ = ("_above", "_counts", "_fresh", "_parent", "_tail", "samples", "total")
+
+    def __init__(self, parent: Bucket | None) -> None:
+        self._parent = parent
+        self._counts = [0.0] * (len(EDGES) + 1)
+        self._fresh = 0
+        self._above: list[float] = []
+        """P(output > edge i)."""
+        self._tail: list[float] = []
+        """E[output; output > edge i]: divided by P it is the mean of those that are longer."""
+        self.samples = 0.0
+        self.total = 0.0
+        if parent is None:
+            for tokens in PRIOR_TOKENS:
+                self._counts[bisect_left(EDGES, tokens)] += 1.0
+        self._read()
+
+    def add(self, tokens: int) -> None:
+        """An answer ended by itself after `tokens`."""
+        self._counts[min(bisect_left(EDGES, tokens), len(EDGES) - 1)] += 1.0
+        self.samples += 1.0
+        self._fresh += 1
+        if self._fresh >= REFRESH or self.samples <= self._fresh * 4:
+            self._read()
+
+    def _read(self) -> None:
+        self._fresh = 0
+        counts = self._counts
+        if self.samples > 2.0 * KEEP:
+            counts[:] = [c / 2.0 for c in counts]
+            self.samples /= 2.0
+        parent = self._parent
+        total = sum(counts)
+        weight = 0.0 if parent is None else SHRINK / (total + SHRINK)
+        above: list[float] = [0.0] * len(EDGES)
+        tail: list[float] = [0.0] * len(EDGES)
+        p = mean = 0.0
+        for i in range(len(EDGES) - 1, -1, -1):
+            above[i], tail[i] = p, mean
+            share = counts[i] / total if total else 0.0
+            if parent is not None:
+                before = parent.above(i - 1) - parent.above(i)
+                share = weight * before + (1.0 - weight) * share
+            p += share
+            mean += share * (EDGES[i] / 1.12 if i else EDGES[0])
+        self._above, self._tail = above, tail
+
+    def above(self, index: int) -> float:
+        """P(output > EDGES[index]); 1 below the first edge."""
+        return self._above[index] if index >= 0 else 1.0
+
+    def exceeds(self, tokens: float) -> float:
+        """P(output > tokens), between edges by interpolation."""
+        i = bisect_left(EDGES, tokens)
+        if i >= len(EDGES):
+            return 0.0
+        low = EDGES[i - 1] if i else 0.0
+        high_p, low_p = self.above(i - 1), self._above[i]
+        return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
+
+    def quantile(self, q: float) -> float:
+        """Output tokens that a share `q` (0-1) of answers stays within."""
+        low, high = 0, len(EDGES) - 1
+        above = self._above
+        while low < high:
+            middle = (low + high) // 2
+            if above[middle] > 1.0 - q + 1e-12:
+                low = middle + 1
+            else:
+                high = middle
+        return EDGES[low]
+
+    def mean_beyond(self, tokens: float) -> float:
+        """E[output | output > tokens]."""
+        if tokens < 1.0:
+            return self._tail[0] + EDGES[0] * (1.0 - self._above[0])
+        i = bisect_left(EDGES, tokens)
+        if i >= len(EDGES) or self._above[i] < 1e-9:
+            return tokens * 1.12 + 1.0
+        return max(tokens + 1.0, self._tail[i] / self._above[i])
+
+
+class Lengths:
+    """Buckets by (model, tier, power of two of the prompt's length), below (model, tier), below the model, below all.
+
+    A bucket that has seen little leans on the one above it.
+    """
+
+    def __init__(self) -> None:
+        self._root = Bucket(None)
+        self._buckets: dict[tuple[str, str, int], Bucket] = {}
+
+    def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
+        """The narrowest bucket of such a request."""
+        key = model, tier, prompt_tokens.bit_length()
+        found = self._buckets.get(key)
+        return found if found is not None else self._new(*key)
+
+    def learn(self, model: str, tier: str, prompt_tokens: int, tokens: int) -> None:
+        """An answer ended by itself after `tokens` (>= 1)."""
+        self.bucket(model, tier, prompt_tokens).add(tokens)
+        self._new(model, tier, -1).add(tokens)
+        self._new(model, "", -1).add(tokens)
+        self._root.add(tokens)
+
+    def _new(self, model: str, tier: str, bits: int) -> Bucket:
+        key = model, tier, bits
+        found = self._buckets.get(key)
+        if found is None:
+            parent = self._root
+            if bits >= 0:
+                parent = self._new(model, tier, -1)
+            elif tier:
+                parent = self._new(model, "", -1)
+            found = self._buckets[key] = Bucket(parent)
+        return found
