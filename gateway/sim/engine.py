@@ -18,35 +18,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from random import Random
 
-from gateway.core.model import (
-    Ask,
-    Cancel,
-    Command,
-    Commit,
-    Dispatch,
-    End,
-    Ended,
-    Endpoint,
-    Finish,
-    Refuse,
-    Sample,
-)
+from gateway.core.model import Cancel, Command, Commit, Dispatch, End, Ended, Finish, Refuse
 from gateway.core.rules import Policy
 from gateway.sim.decider import Decider
 from gateway.sim.fleet import Fault, Harm, Host
 from gateway.sim.replica import Event, Kind, Request
-from gateway.sim.tally import Tally, TierTally
+from gateway.sim.tally import Tally
+from gateway.sim.trip import Flight, Trip, asked
+from gateway.sim.watch import Watch
 from gateway.sim.workload import Arrival
 
 FIRST_TOKEN, FINISHED = Kind.FIRST_TOKEN, Kind.FINISHED
-JITTER = 0.1
-"""Pauses between two looks at a replica are drawn from 90 to 110% of their interval, as the gateway's own are."""
-SAMPLE_S = 1.0
-"""Slots and KV cache in use are looked at this often."""
-BYTES_PER_TOKEN = 4
-"""Of a prompt whose length in tokens the gateway is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,80 +47,35 @@ class Options:
     patience_s: float = math.inf
     """A client leaves that has seen nothing for so long: no first token, of whole answers no answer."""
     prompts_known: bool = True
-    """Whether the gateway is told prompt tokens exactly; else bytes, `BYTES_PER_TOKEN` each."""
+    """Whether the gateway is told prompt tokens exactly; else it estimates them from bytes."""
     give_up_s: float = 3600.0
     """Requests that are not over so long after the last arrival are misses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What had been used by time `at`."""
-
-    at: float
-    arrived: int
-    in_system_s: float
-    """Integral of the number of requests in the system, over time."""
-    busy_s: float
-    """Seconds of steps of all replicas."""
-    preemptions: int
-
-
-class Trip:
-    """One request on its way."""
-
-    __slots__ = ("arrival", "ask", "cut", "dispatched", "output_tokens", "seen", "tier")
-
-    def __init__(self, arrival: Arrival, ask: Ask, tier: TierTally, output_tokens: int) -> None:
-        self.arrival = arrival
-        self.ask = ask
-        self.tier = tier
-        self.output_tokens = output_tokens
-        """What the model generates under the client's cap and the tier's."""
-        self.dispatched = False
-        self.seen = False
-        """Whether its stream has begun."""
-        self.cut = False
-        """Whether the answer is shorter than that, because the dispatch said so."""
-
-
-class Flight:
-    """One attempt inside a replica."""
-
-    __slots__ = ("host", "output_tokens", "trip")
-
-    def __init__(self, trip: Trip, host: Host, output_tokens: int) -> None:
-        self.trip = trip
-        self.host = host
-        self.output_tokens = output_tokens
-
-
 class Engine:
-    """One run. `step` through `run`, then read `tally` and the hosts."""
+    """One run. After `run`, read `tally`, `watch`, `trips` (those that were given up) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
     ) -> None:
+        self.decider = decider
+        self.policy = policy
+        self.hosts = hosts
+        self.options = options
+        self.tally = tally
         self.now = 0.0
         self.events = 0
         """Things that happened: arrivals, ends of engine runs, alarms, looks at replicas."""
         self.arrived = 0
-        self.opened: Reading | None = None
-        """What had been used when the warm-up was over."""
-        self.closed: Reading | None = None
-        """What had been used when the last request could have arrived."""
+        self.in_system_s = 0.0
+        """Integral of the number of requests in the system, over time, up to the last `count`."""
         self.trips: dict[int, Trip] = {}
-        self._decider = decider
-        self._policy = policy
-        self._hosts = hosts
-        self._options = options
-        self._tally = tally
-        self._random = Random(f"{seed} watch")
-        self._flights: dict[int, Flight] = {}
+        self.flights: dict[int, Flight] = {}
+        self.watch = Watch(self, seed)
+        self._counted_at = 0.0
+        self._in_system = 0
         self._heap: list[tuple[float, int, Host | Callable[[], None]]] = []
         self._pushed = 0
-        self._in_system = 0
-        self._in_system_s = 0.0
-        self._changed_at = 0.0
         self._told: deque[tuple[Callable[..., list[Command]], tuple[object, ...]]] = deque()
         self._acts: dict[type, Callable[..., None]] = {
             Dispatch: self._dispatch,
@@ -146,12 +84,6 @@ class Engine:
             Refuse: _nothing,
             Ended: self._end,
         }
-        self.at(options.warmup_s, self._open)
-        for host in hosts.values():
-            self._begin_watching(host)
-        self._again(SAMPLE_S, self._sample)
-        if options.progress_s < math.inf:
-            self._again(options.progress_s, self._report_progress)
 
     # ---- time
 
@@ -160,136 +92,84 @@ class Engine:
         self._pushed += 1
         heappush(self._heap, (at, self._pushed, what))
 
-    def _again(self, every_s: float, what: Callable[[], None]) -> None:
-        """Call `what` for ever."""
-
-        def again() -> None:
-            what()
-            self.at(self.now + every_s, again)
-
-        self.at(self.now + every_s, again)
-
     def plan(self, fault: Fault) -> None:
         """Let a fault befall its replica when its time comes."""
         self.at(fault.at, lambda: self._befall(fault))
 
     def run(self, arrivals: Iterator[Arrival]) -> None:
         """Until every request is over, or is given up."""
-        heap, trips, wake_at = self._heap, self.trips, self._decider.wake_at
-        duration_s = self._options.duration_s
+        heap, trips, wake_at = self._heap, self.trips, self.decider.wake_at
+        duration_s = self.options.duration_s
+        give_up_at = math.inf
+        self.watch.begin()
+        self.carry_out([])
         upcoming = next(arrivals, None)
-        over = math.inf
         while True:
             if upcoming is None or upcoming.at >= duration_s:
                 arrival_at = math.inf
-                if over == math.inf:
+                if give_up_at == math.inf:
                     ends_at = duration_s if duration_s < math.inf else self.now
-                    self.at(ends_at, self._close)
-                    over = ends_at + self._options.give_up_s
-                if self.closed is not None and not trips:
+                    self.at(ends_at, self.watch.close)
+                    give_up_at = ends_at + self.options.give_up_s
+                if not trips and self.watch.closed is not None:
                     return
             else:
                 arrival_at = upcoming.at
             due = heap[0][0] if heap else math.inf
             alarm = wake_at()
+            if min(due, alarm, arrival_at) > give_up_at:
+                return
+            self.events += 1
             if due <= alarm and due <= arrival_at:
-                if due > over:
-                    return
                 _, _, thing = heappop(heap)
-                if type(thing) is Host:
-                    if thing.due != due or thing.noted != due:
-                        continue
+                if not isinstance(thing, Host):
+                    self.now = due
+                    thing()
+                elif thing.noted == due:
+                    self.now = due
                     thing.noted = math.inf
-                    self.now = due
-                    self.events += 1
-                    self._advance(thing)
-                else:
-                    self.now = due
-                    self.events += 1
-                    thing()  # type: ignore[operator]
-                self._carry_out([])
+                    self.settle(thing)
+                self.carry_out([])
             elif alarm <= arrival_at:
-                if alarm > over:
-                    return
-                # An alarm may have been set for a time that had passed already.
-                self.now = max(alarm, self.now)
-                self.events += 1
-                self._carry_out(self._decider.wake(self.now))
+                self.now = max(alarm, self.now)  # it may be of a time that had passed when it was set
+                self.carry_out(self.decider.wake(self.now))
             else:
                 assert upcoming is not None
                 self.now = arrival_at
-                self.events += 1
                 self._arrive(upcoming)
                 upcoming = next(arrivals, None)
 
+    def count(self, change: int) -> None:
+        """The number of requests in the system changes now."""
+        self.in_system_s += self._in_system * (self.now - self._counted_at)
+        self._in_system += change
+        self._counted_at = self.now
+
     # ---- what happens
 
-    def _arrive(self, arrival: Arrival) -> None:
-        now = self.now
-        ask, trip = self._asked(arrival)
-        self._count(1)
-        self.trips[ask.id] = trip
-        trip.tier.waits(now)
-        if self._options.patience_s < math.inf:
-            self.at(now + self._options.patience_s, lambda: self._lose_patience(ask.id))
-        self._carry_out(self._decider.arrive(ask, now))
+    def settle(self, host: Host) -> None:
+        """Take what a replica has done by now: before it is interfered with, or when it is due."""
+        if host.due > self.now:
+            return
+        for event in host.advance(self.now):
+            self._happened(event)
+        self._note(host)
 
-    def _asked(self, arrival: Arrival) -> tuple[Ask, Trip]:
-        """The request as the gateway knows it. Raises ValueError where policy and workload do not go together."""
-        policy, tier, model = self._policy, self._tally.tiers.get(arrival.tier), self._policy.model(arrival.model)
-        if tier is None:
-            raise ValueError(f"the workload has tier {arrival.tier}; the policy has {', '.join(policy.tiers)}")
-        if model is None:
-            raise ValueError(f"the workload asks for model {arrival.model}; the policy has {', '.join(policy.models)}")
-        self.arrived += 1
-        prompt_bytes = arrival.prompt_tokens * BYTES_PER_TOKEN
-        ask = Ask(
-            id=self.arrived,
-            policy=policy,
-            tier=tier.tier,
-            model=model,
-            tenant=arrival.tenant,
-            endpoint=Endpoint.CHAT,
-            stream=arrival.stream,
-            prompt_bytes=prompt_bytes,
-            prompt_exact=arrival.prompt_tokens if self._options.prompts_known else None,
-            max_tokens=arrival.max_tokens,
-            choices=1,
-            body_bytes=prompt_bytes,
-            head_at=self.now,
-            body_at=self.now,
-        )
-        caps = tier.tier.caps
-        asked = caps.max_tokens_default if arrival.max_tokens is None else arrival.max_tokens
-        return ask, Trip(arrival, ask, tier, min(arrival.output_tokens, asked, caps.max_tokens_limit))
+    def _happened(self, event: Event) -> None:
+        kind = event.kind
+        if kind is FIRST_TOKEN:
+            trip = self.flights[event.id].trip
+            if trip.arrival.stream:
+                trip.seen = True
+                self.tell(self.decider.first_token, event.id)
+        elif kind is FINISHED:
+            flight = self.flights.pop(event.id)
+            tokens = flight.output_tokens
+            finish = Finish(End.COMPLETE, flight.trip.arrival.prompt_tokens, tokens, tokens, 200)
+            self.tell(self.decider.finish, event.id, finish)
 
-    def _lose_patience(self, ask_id: int) -> None:
-        trip = self.trips.get(ask_id)
-        if trip is not None and not trip.seen:
-            self._tell(self._decider.leave, ask_id)
-
-    def _advance(self, host: Host) -> None:
-        """Note what a replica has done by now."""
-        events = host.advance(self.now)
-        self._push(host)
-        self._note(events)
-
-    def _note(self, events: list[Event]) -> None:
-        for event in events:
-            kind = event.kind
-            if kind is FIRST_TOKEN:
-                flight = self._flights[event.id]
-                if flight.trip.arrival.stream:
-                    flight.trip.seen = True
-                    self._told.append((self._decider.first_token, (event.id,)))
-            elif kind is FINISHED:
-                flight = self._flights.pop(event.id)
-                tokens = flight.output_tokens
-                finish = Finish(End.COMPLETE, flight.trip.arrival.prompt_tokens, tokens, tokens, 200)
-                self._told.append((self._decider.finish, (event.id, finish)))
-
-    def _push(self, host: Host) -> None:
-        """Come back when the replica has something to do; an entry whose time is not `host.due` is stale."""
+    def _note(self, host: Host) -> None:
+        """Come back when the replica has something to do; an entry for another time than `noted` is stale."""
         due = host.due
         if due != host.noted:
             host.noted = due
@@ -297,98 +177,40 @@ class Engine:
                 self._pushed += 1
                 heappush(self._heap, (due, self._pushed, host))
 
-    def _settle(self, host: Host) -> None:
-        """Take what the replica has done at this very moment, before it is interfered with."""
-        if host.due <= self.now:
-            self._note(host.advance(self.now))
+    def _arrive(self, arrival: Arrival) -> None:
+        self.arrived += 1
+        ask = asked(arrival, self.arrived, self.policy, self.options.prompts_known)
+        tier = self.tally.tiers[arrival.tier]
+        self.count(1)
+        self.trips[ask.id] = Trip(arrival, ask, tier)
+        tier.waits(self.now)
+        if self.options.patience_s < math.inf:
+            self.at(self.now + self.options.patience_s, lambda: self._lose_patience(ask.id))
+        self.carry_out(self.decider.arrive(ask, self.now))
+
+    def _lose_patience(self, ask_id: int) -> None:
+        trip = self.trips.get(ask_id)
+        if trip is not None and not trip.seen:
+            self.tell(self.decider.leave, ask_id)
 
     def _befall(self, fault: Fault) -> None:
-        host = self._hosts[fault.replica]
-        self._settle(host)
+        host = self.hosts[fault.replica]
+        self.settle(host)
         host.suffer(fault, self.now)
-        self._push(host)
+        self._note(host)
         if fault.harm is Harm.DEAD:
-            for attempt, flight in [(a, f) for a, f in self._flights.items() if f.host is host]:
-                del self._flights[attempt]
-                self._tell(self._decider.finish, attempt, Finish(End.TRUNCATED if flight.trip.seen else End.RESET))
-
-    # ---- looks at the run
-
-    def _open(self) -> None:
-        self.opened = self._read()
-
-    def _close(self) -> None:
-        self.closed = self._read()
-
-    def _read(self) -> Reading:
-        self._count(0)
-        hosts = self._hosts.values()
-        return Reading(
-            self.now,
-            self.arrived,
-            self._in_system_s,
-            sum(host.busy_s(self.now) for host in hosts),
-            sum(host.preemptions for host in hosts),
-        )
-
-    def _count(self, change: int) -> None:
-        """The number of requests in the system is about to change."""
-        self._in_system_s += self._in_system * (self.now - self._changed_at)
-        self._in_system += change
-        self._changed_at = self.now
-
-    def _sample(self) -> None:
-        if self.opened is not None and self.closed is None:
-            for host in self._hosts.values():
-                self._tally.sampled(host.model.running / host.profile.max_num_seqs, host.model.kv_fraction)
-
-    # ---- looks at replicas
-
-    def _begin_watching(self, host: Host) -> None:
-        self._tell(self._decider.observe, host.name, Sample(context_tokens=host.profile.max_model_len))
-        if self._options.watched:
-            pool = next(p for p in self._policy.pools.values() if any(r.name == host.name for r in p.replicas))
-            self._watch(host, pool.health.interval_s, self._check, first=True)
-            self._watch(host, pool.health.scrape_interval_s, self._scrape, first=True)
-
-    def _watch(self, host: Host, interval_s: float, look: Callable[[Host], None], first: bool = False) -> None:
-        """Look at a replica again and again, each at its own pace."""
-
-        def again() -> None:
-            look(host)
-            self._watch(host, interval_s, look)
-
-        draw = self._random.random()
-        self.at(self.now + interval_s * (draw if first else 1.0 + JITTER * (2.0 * draw - 1.0)), again)
-
-    def _check(self, host: Host) -> None:
-        self._tell(self._decider.observe, host.name, Sample(healthy=host.up))
-
-    def _scrape(self, host: Host) -> None:
-        if host.up:
-            model = host.model
-            sample = Sample(waiting=model.waiting, running=model.running, kv_fraction=model.kv_fraction)
-            self._tell(self._decider.observe, host.name, sample)
-
-    def _report_progress(self) -> None:
-        now, flights, progress = self.now, self._flights, self._decider.progress
-        for host in self._hosts.values():
-            if host.due == math.inf:
-                continue
-            self._settle(host)
-            self._push(host)
-            self._carry_out([])
-            for attempt, tokens in host.model.decoding(now):
-                if attempt in flights and flights[attempt].trip.seen:
-                    self._carry_out(progress(attempt, tokens, now))
+            for attempt, flight in [(a, f) for a, f in self.flights.items() if f.host is host]:
+                del self.flights[attempt]
+                self.tell(self.decider.finish, attempt, Finish(End.TRUNCATED if flight.trip.seen else End.RESET))
 
     # ---- commands
 
-    def _tell(self, call: Callable[..., list[Command]], *args: object) -> None:
+    def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
+        """Have the decider told of something, once it is its turn."""
         self._told.append((call, args))
 
-    def _carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands, and tell what they lead to, until nothing follows."""
+    def carry_out(self, commands: list[Command]) -> None:
+        """Carry out commands, and tell what there is to be told, until nothing follows."""
         acts, told = self._acts, self._told
         while True:
             for command in commands:
@@ -399,49 +221,47 @@ class Engine:
             commands = call(*args, self.now)
 
     def _dispatch(self, command: Dispatch) -> None:
-        trip = self.trips[command.ask]
-        host = self._hosts[command.replica]
-        attempt, now = command.attempt, self.now
+        trip, host = self.trips[command.ask], self.hosts[command.replica]
+        attempt, now, prompt_tokens = command.attempt, self.now, trip.arrival.prompt_tokens
         if not trip.dispatched:
             trip.dispatched = True
             trip.tier.waits_no_more(now)
         if not host.up:
-            self._tell(self._decider.finish, attempt, Finish(End.UNREACHABLE))
+            self.tell(self.decider.finish, attempt, Finish(End.UNREACHABLE))
             return
-        arrival = trip.arrival
-        self._tell(self._decider.sent, attempt)
-        room = host.profile.max_model_len - arrival.prompt_tokens
+        self.tell(self.decider.sent, attempt)
+        room = host.profile.max_model_len - prompt_tokens
         if command.max_tokens > room:
-            self._tell(self._decider.finish, attempt, Finish(End.REJECTED, status=400))
+            self.tell(self.decider.finish, attempt, Finish(End.REJECTED, status=400))
             return
-        output_tokens = min(arrival.output_tokens, command.max_tokens)
+        output_tokens = min(trip.arrival.output_tokens, command.max_tokens)
         # A default that was made to fit the context is what the engine would have done; anything else is our doing.
         trip.cut = output_tokens < trip.output_tokens and command.max_tokens < room
-        self._flights[attempt] = Flight(trip, host, output_tokens)
-        self._tally.dispatched(trip.tier, arrival.prompt_tokens + output_tokens, now)
-        self._settle(host)
-        host.add(Request(attempt, arrival.prompt_tokens, output_tokens), now)
-        self._push(host)
+        self.flights[attempt] = Flight(trip, host, output_tokens)
+        self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
+        self.settle(host)
+        host.add(Request(attempt, prompt_tokens, output_tokens), now)
+        self._note(host)
 
     def _cancel(self, command: Cancel) -> None:
-        flight = self._flights.get(command.attempt)
+        attempt = command.attempt
+        flight = self.flights.get(attempt)
         if flight is None:
             return  # it has ended already, which is about to be told
-        self._settle(flight.host)
-        if command.attempt not in self._flights:
+        self.settle(flight.host)
+        if attempt not in self.flights:
             return  # it has just ended
-        del self._flights[command.attempt]
-        flight.host.abort(command.attempt, self.now)
-        self._push(flight.host)
-        self._tell(self._decider.finish, command.attempt, Finish(End.CANCELLED))
+        del self.flights[attempt]
+        flight.host.abort(attempt, self.now)
+        self._note(flight.host)
+        self.tell(self.decider.finish, attempt, Finish(End.CANCELLED))
 
     def _end(self, command: Ended) -> None:
-        record, now = command.record, self.now
-        self._count(-1)
-        trip = self.trips.pop(record.ask.id)
+        self.count(-1)
+        trip = self.trips.pop(command.record.ask.id)
         if not trip.dispatched:
-            trip.tier.waits_no_more(now)
-        self._tally.ended(trip.tier, trip.arrival, trip.output_tokens, record, trip.cut)
+            trip.tier.waits_no_more(self.now)
+        self.tally.ended(trip.tier, trip.arrival, trip.output_tokens, command.record, trip.cut)
 
 
 def _nothing(command: Command) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.core.model import Outcome
-from gateway.sim.engine import Reading
 from gateway.sim.tally import LENGTHS, WINDOW_S, Cell, Tally, TierTally
+from gateway.sim.watch import Reading
 
 PERCENTS = (0.50, 0.95, 0.99)
 

@@ -42,6 +42,7 @@ def simulate(
     for trip in engine.trips.values():
         tally.given_up(trip.tier, trip.arrival)
     cpu_s = process_time() - began
-    if engine.opened is None or engine.closed is None or engine.closed.at <= engine.opened.at:
+    opened, closed = engine.watch.opened, engine.watch.closed
+    if opened is None or closed is None or closed.at <= opened.at:
         raise ValueError(f"nothing arrives after the warm-up of {options.warmup_s:g} s")
-    return result(name, seed, tally, engine.opened, engine.closed, len(hosts), engine.events, cpu_s)
+    return result(name, seed, tally, opened, closed, len(hosts), engine.events, cpu_s)

@@ -1,0 +1,69 @@
+"""One request of a run on its way: what its client sent, what the gateway was told, what it will be given."""
+
+from __future__ import annotations
+
+from gateway.core.model import Ask, Endpoint
+from gateway.core.rules import Policy
+from gateway.sim.fleet import Host
+from gateway.sim.tally import TierTally
+from gateway.sim.workload import Arrival
+
+BYTES_PER_TOKEN = 4
+"""Of a prompt whose length in tokens the gateway is not told."""
+
+
+class Trip:
+    """One request, from its arrival until it is over."""
+
+    __slots__ = ("arrival", "ask", "cut", "dispatched", "output_tokens", "seen", "tier")
+
+    def __init__(self, arrival: Arrival, ask: Ask, tier: TierTally) -> None:
+        self.arrival = arrival
+        self.ask = ask
+        self.tier = tier
+        caps = ask.tier.caps
+        asked = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
+        self.output_tokens = min(arrival.output_tokens, asked, caps.max_tokens_limit)
+        """What the model generates under the client's cap and the tier's."""
+        self.dispatched = False
+        self.seen = False
+        """Whether its stream has begun."""
+        self.cut = False
+        """Whether the answer is shorter than `output_tokens`, because the dispatch said so: never good."""
+
+
+class Flight:
+    """One attempt inside a replica."""
+
+    __slots__ = ("host", "output_tokens", "trip")
+
+    def __init__(self, trip: Trip, host: Host, output_tokens: int) -> None:
+        self.trip = trip
+        self.host = host
+        self.output_tokens = output_tokens
+
+
+def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool) -> Ask:
+    """The request as the gateway knows it. Raises ValueError where policy and workload do not go together."""
+    tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
+    if tier is None:
+        raise ValueError(f"the workload has tier {arrival.tier}; the policy has {', '.join(policy.tiers)}")
+    if model is None:
+        raise ValueError(f"the workload asks for model {arrival.model}; the policy has {', '.join(policy.models)}")
+    prompt_bytes = arrival.prompt_tokens * BYTES_PER_TOKEN
+    return Ask(
+        id=ask_id,
+        policy=policy,
+        tier=tier,
+        model=model,
+        tenant=arrival.tenant,
+        endpoint=Endpoint.CHAT,
+        stream=arrival.stream,
+        prompt_bytes=prompt_bytes,
+        prompt_exact=arrival.prompt_tokens if prompts_known else None,
+        max_tokens=arrival.max_tokens,
+        choices=1,
+        body_bytes=prompt_bytes,
+        head_at=arrival.at,
+        body_at=arrival.at,
+    )
