@@ -1,0 +1,183 @@
+"""Baselines that no policy can express: a queue of their own before a controller that admits everything.
+
+Each pool has a rule that says when it is full. While it is, requests of the class that is shed are refused and all
+others are held; they pass in order of priority, first come first served, or are refused after their tier's queue
+timeout. `Cap` is a static limit of requests in flight. `Saturation` is the rule of llm-d's saturation detector (queue
+depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gateway.core.ledger import Live
+from gateway.core.model import Ask, Command, Ended, Finish, Outcome, Refuse, Sample, Why
+from gateway.core.rules import Policy, Pool
+from gateway.sim.decider import Decider
+
+STALE_S = 0.2
+
+
+class Rule(Protocol):
+    """Whether a pool takes no more now."""
+
+    def full(self, in_flight: int, now: float) -> bool: ...
+    def observe(self, replica_name: str, sample: Sample, now: float) -> None: ...
+
+
+class Cap:
+    """Full with so many requests in flight."""
+
+    def __init__(self, requests: int) -> None:
+        self._requests = requests
+
+    def full(self, in_flight: int, now: float) -> bool:
+        return in_flight >= self._requests
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> None:
+        """A cap looks at nothing."""
+
+
+class Saturation:
+    """Full while `max(waiting / queue, KV / kv)` is at least 1 in the mean of the replicas, by their last scrapes.
+
+    A replica whose scrape is older than 200 ms counts as 1.
+    """
+
+    def __init__(self, pool: Pool, queue: float, kv: float) -> None:
+        self._queue = queue
+        self._kv = kv
+        self._scores = {replica.name: (1.0, -math.inf) for replica in pool.replicas}
+
+    def full(self, in_flight: int, now: float) -> bool:
+        scores = [1.0 if now - at > STALE_S else score for score, at in self._scores.values()]
+        return sum(scores) >= len(scores)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> None:
+        """Keep a scrape of one of its replicas."""
+        if replica_name in self._scores and sample.waiting is not None and sample.kv_fraction is not None:
+            self._scores[replica_name] = max(sample.waiting / self._queue, sample.kv_fraction / self._kv), now
+
+
+class _Lane:
+    """One pool: its rule, what is in flight there, and who is held, by priority."""
+
+    def __init__(self, rule: Rule, priorities: list[int]) -> None:
+        self.rule = rule
+        self.in_flight = 0
+        self.held: dict[int, deque[Ask]] = {priority: deque() for priority in priorities}
+
+    def full(self, now: float) -> bool:
+        return self.rule.full(self.in_flight, now)
+
+    def expires_at(self) -> float:
+        return min((_expires_at(held[0]) for held in self.held.values() if held), default=math.inf)
+
+
+class Gate:
+    """A decider that lets pass to `inner` what the rules allow. `shed` is the priority that is never held."""
+
+    def __init__(self, inner: Decider, policy: Policy, rule: Callable[[Pool], Rule], shed: int | None = None) -> None:
+        self._inner = inner
+        self._shed = shed
+        priorities = sorted({tier.priority for tier in policy.tiers.values()})
+        self._lanes: Mapping[str, _Lane] = {p.name: _Lane(rule(p), priorities) for p in policy.pools.values()}
+        self._in_flight: dict[int, _Lane] = {}
+        # Of these the gate has nothing to say.
+        self.sent = inner.sent
+        self.first_token = inner.first_token
+        self.progress = inner.progress
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        """Let it pass, hold it, or shed it."""
+        lane = self._lane(ask)
+        if ask.tier.priority == self._shed and lane.full(now):
+            return _refused(ask, Outcome.REFUSED, Why.QUEUE_FULL, now)
+        lane.held[ask.tier.priority].append(ask)
+        return self._release(lane, now)
+
+    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+        """An attempt is closed."""
+        return self._heard(self._inner.finish(attempt_id, finish, now), now)
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        """A client is gone."""
+        if ask_id in self._in_flight:
+            return self._heard(self._inner.leave(ask_id, now), now)
+        for lane in self._lanes.values():
+            for held in lane.held.values():
+                for ask in held:
+                    if ask.id == ask_id:
+                        held.remove(ask)
+                        return [_ended(ask, Outcome.ABANDONED, Why.CLIENT_GONE, now)]
+        return []
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        """A scrape may let those pass who are held."""
+        out = self._heard(self._inner.observe(replica_name, sample, now), now)
+        for lane in self._lanes.values():
+            lane.rule.observe(replica_name, sample, now)
+            out += self._release(lane, now)
+        return out
+
+    def wake(self, now: float) -> list[Command]:
+        """End those who were held for longer than their tier waits."""
+        out = self._heard(self._inner.wake(now), now)
+        for lane in self._lanes.values():
+            for held in lane.held.values():
+                while held and _expires_at(held[0]) <= now:
+                    out += _refused(held.popleft(), Outcome.TIMEOUT, Why.QUEUE_TIMEOUT, now)
+        return out
+
+    def wake_at(self) -> float:
+        """When to be woken: for the decider behind, or for the first who has been held too long."""
+        return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
+
+    def _lane(self, ask: Ask) -> _Lane:
+        """That of the first pool of the route that takes the prompt, else of the last."""
+        route = ask.policy.route(ask.model, ask.tier)
+        tokens = ask.prompt_exact or ask.prompt_bytes // 4
+        fitting = (pool for pool in route if pool.max_prompt_tokens is None or tokens <= pool.max_prompt_tokens)
+        return self._lanes[next(fitting, route[-1]).name]
+
+    def _release(self, lane: _Lane, now: float) -> list[Command]:
+        """Let pass who is held, most urgent first, until the pool is full."""
+        out: list[Command] = []
+        for held in lane.held.values():
+            while held and not lane.full(now):
+                ask = held.popleft()
+                lane.in_flight += 1
+                self._in_flight[ask.id] = lane
+                commands = self._inner.arrive(ask, now)
+                self._freed(commands)
+                out += commands
+        return out
+
+    def _heard(self, commands: list[Command], now: float) -> list[Command]:
+        """The same commands, and those that follow where a request is over."""
+        for lane in self._freed(commands):
+            commands += self._release(lane, now)
+        return commands
+
+    def _freed(self, commands: list[Command]) -> list[_Lane]:
+        lanes = [self._in_flight.pop(c.record.ask.id) for c in commands if isinstance(c, Ended)]
+        for lane in lanes:
+            lane.in_flight -= 1
+        return lanes
+
+
+def _expires_at(ask: Ask) -> float:
+    return ask.body_at + ask.tier.timeouts.queue_s
+
+
+def _refused(ask: Ask, outcome: Outcome, why: Why, now: float) -> list[Command]:
+    return [Refuse(ask.id, why), _ended(ask, outcome, why, now)]
+
+
+def _ended(ask: Ask, outcome: Outcome, why: Why, now: float) -> Ended:
+    live = Live(ask)
+    live.decide(outcome, why, now)
+    return Ended(live.record())
