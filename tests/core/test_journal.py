@@ -1,0 +1,312 @@
+"""What is written of a controller's calls is read back as it was, and gets the same answers from a fresh one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from random import Random
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from gateway.core import rules
+from gateway.core.controller import Controller
+from gateway.core.journal import CALLS, Decoder, Encoder, Raised, Replay, Told, recorded
+from gateway.core.model import (
+    Ask,
+    Command,
+    Dispatch,
+    End,
+    Ended,
+    Endpoint,
+    Finish,
+    Outcome,
+    Record,
+    Refuse,
+    Sample,
+    Why,
+)
+from gateway.core.plain import Unreadable
+from gateway.core.rules import Policy
+
+from .drivers import policies
+from .made import STEADY, ask, policy, pool, tier
+from .test_any_driver import AnyDriver
+
+READS = {"wake_at", "left", "alive", "snapshot"}
+"""Public methods that answer a question and change nothing."""
+POLICY = policy(pool("p", "r1", "r2"), tier("std"), tier("low", 1, limits=rules.Limits(60.0, None, 3)))
+
+
+def on_paper(rows: Sequence[object]) -> list[Any]:
+    """The rows as JSON gives them back; infinity is no JSON."""
+    return [json.loads(json.dumps(row, allow_nan=False)) for row in rows]
+
+
+def header(encoder: Encoder, seed: int = 1, share: float = 1.0) -> dict[str, Any]:
+    (row,) = on_paper([{"journal": 1, **encoder.header(seed, share)}])
+    return row
+
+
+def there_and_back(*calls: Told) -> list[Told]:
+    """Calls as they are read from a journal in which they were written."""
+    encoder = Encoder(POLICY)
+    decoder = Decoder(header(encoder))
+    found: list[Told] = []
+    for row in on_paper(encoder.rows(calls)):
+        if isinstance(row, dict):
+            decoder.let(row)
+        else:
+            found.append((*decoder.call(row), decoder.answer(row)))
+    return found
+
+
+# ---- what is a call
+
+
+def test_every_public_method_is_a_call_or_known_to_change_nothing() -> None:
+    """A new method that changes something has to answer with commands, or replays go wrong without it."""
+    methods = {name for name, _ in inspect.getmembers(Controller, inspect.isfunction) if not name.startswith("_")}
+    assert methods - set(CALLS) == READS
+
+
+def test_a_controller_is_made_of_what_the_header_has() -> None:
+    assert list(inspect.signature(Controller).parameters) == ["policy", "random", "share"]
+
+
+def test_every_call_and_every_command_is_written() -> None:
+    made = ask(7, POLICY, 1.0)
+    record = Record(made, Outcome.OK, None, "p", "r1", 0.1, None, None, 0.5, 10, 20, True, True, 1)
+    arguments: dict[object, object] = {
+        Ask: made,
+        int: 3,
+        str: "r1",
+        Finish: Finish(End.COMPLETE, 1, None, 2),
+        Sample: Sample(True, kv_fraction=0.25),
+        Policy: POLICY,
+        Why: Why.CLIENT_GONE,
+        float: 1.5,
+    }
+    told: list[Told] = [("arrive", (made, 1.0), [])]
+    told += [(name, tuple(arguments[kind] for kind in call.types), []) for name, call in CALLS.items()]
+    facts: dict[type, Sequence[object]] = {Ended: [record], Dispatch: [7, 1, "r1", 5], Refuse: [7, Why.EVICTED, inf]}
+    for kind in get_args(Command):
+        told.append(("wake", (2.0,), [kind(*facts.get(kind, [7, 1]))]))
+    assert there_and_back(*told) == told
+
+
+# ---- values
+
+
+any_float = st.floats(allow_nan=True, allow_infinity=True)
+anything = st.none() | any_float
+finishes = st.builds(
+    Finish, st.sampled_from(End), st.none() | st.integers(), retry_after_s=anything, status=st.integers(0, 2**63)
+)
+samples = st.builds(Sample, st.none() | st.booleans(), st.none() | st.integers(), kv_fraction=anything)
+asks = st.builds(
+    Ask,
+    id=st.just(5),
+    policy=st.just(POLICY),
+    tier=st.sampled_from(list(POLICY.tiers.values())),
+    model=st.just(POLICY.models["m"]),
+    tenant=st.text(),
+    endpoint=st.sampled_from(Endpoint),
+    stream=st.booleans(),
+    prompt_bytes=st.integers(),
+    prompt_exact=st.none() | st.integers(),
+    max_tokens=st.none() | st.integers(),
+    choices=st.integers(),
+    body_bytes=st.integers(),
+    head_at=any_float,
+    body_at=any_float,
+)
+refusals = st.builds(Refuse, st.integers(), st.sampled_from(Why), anything, st.text())
+
+
+@given(asks, finishes, samples, refusals, st.builds(Record, asks, ttft_s=anything, e2e_s=any_float))
+@settings(STEADY)
+def test_values_come_back_bit_for_bit(
+    made: Ask, finish: Finish, sample: Sample, refusal: Refuse, record: Record
+) -> None:
+    told: list[Told] = [
+        ("arrive", (made, 0.1 + 0.2), [refusal]),
+        ("finish", (4, finish, 1e-320), [Ended(replace(record, ask=made))]),
+        ("observe", ("r1", sample, -0.0), []),
+    ]
+    # The text of values tells -0.0 from 0.0, 1 from 1.0 and True, and takes two of nan for the same.
+    assert repr(there_and_back(*told)) == repr(told)
+
+
+def test_secrets_are_not_written() -> None:
+    replicas = replace(pool("p", "r1"), upstream_key="key-of-the-replicas")
+    key = rules.Key(bytes(range(32)), "acme", "std")
+    secret = replace(policy(replicas), keys={key.sha256: key})
+    encoder = Encoder(POLICY)
+    written = json.dumps([encoder.header(1, 1.0), encoder.rows([("configure", (secret, 1.0), [])])])
+    assert "key" not in written
+    (_, args, _) = there_and_back(("configure", (secret, 1.0), []))[0]
+    assert args[0] == replace(secret, keys={}, pools={"p": replace(replicas, upstream_key=None)})
+
+
+# ---- references
+
+
+def test_a_policy_is_written_once() -> None:
+    other = policy(pool("q", "r9"), generation=2)
+    encoder = Encoder(POLICY)
+    calls: list[Told] = [("configure", (other, 1.0), []), ("arrive", (ask(1, other, 2.0), 2.0), [])]
+    rows = encoder.rows([("configure", (POLICY, 0.0), []), *calls, *calls])
+    assert [row.get("let") for row in rows if isinstance(row, dict)] == ["2"]
+    assert [row[2] for row in rows if not isinstance(row, dict) and row[1] == "configure"] == [["1"], ["2"], ["2"]]
+
+
+def test_a_tier_or_model_of_another_policy_than_the_request_s_own_is_kept_apart() -> None:
+    """A key is checked with the head, a model is found with the body, and a reload may lie between."""
+    other = policy(pool("p", "r1"), tier("std", 3))
+    mixed = replace(ask(1, other, 1.0), tier=POLICY.tiers["std"])
+    strange = replace(ask(2, POLICY, 1.0), tier=tier("nowhere", 9), model=rules.Model("odd", ("p",)))
+    told: list[Told] = [("arrive", (made, 1.0), []) for made in (mixed, strange)]
+    assert there_and_back(*told) == told
+
+
+# ---- whatever happens
+
+
+class AnyJournal(AnyDriver):
+    """Everything that may legally happen is written, read and told to a fresh controller."""
+
+    @initialize(policy=policies(), seed=st.integers(0, 3))
+    def begin(self, policy: Policy, seed: int) -> None:
+        super().begin(policy, seed)
+        self.encoder = Encoder(self.policy)
+        self.rows: list[object] = []
+        self.told: list[Told] = []
+        self.driver.controller = recorded(self.driver.controller, self.tell)
+
+    def tell(self, told: Told) -> None:
+        self.told.append(told)
+        self.rows += on_paper(self.encoder.rows([told]))
+
+    def hedge(self, pick: int) -> None:
+        """No call of the controller, so it is no rule here."""
+
+    def teardown(self) -> None:
+        if not hasattr(self, "encoder"):
+            return
+        self.driver.end_all()
+        first = header(self.encoder, self.driver._seed)
+        # Journals are written some time after the call: nothing that they need may change until then.
+        later = Encoder(self.driver._policy)
+        assert on_paper(later.rows(self.told)) == self.rows
+        decoder, replay = Decoder(first), Replay(first, Random)
+        told = iter(self.told)
+        for row in self.rows:
+            if isinstance(row, dict):
+                decoder.let(row)
+                replay.let(row)
+                continue
+            name, args, answer = next(told)
+            assert decoder.call(row) == (name, args)
+            assert decoder.answer(row) == answer
+            assert on_paper([replay.answer(row)]) == [row[3]]
+        assert decoder.asks == {}
+
+
+TestAnyJournal = AnyJournal.TestCase
+TestAnyJournal.settings = settings(STEADY, max_examples=25, stateful_step_count=40)
+
+
+# ---- recording
+
+
+def test_a_recorded_controller_is_the_same_controller() -> None:
+    told: list[Told] = []
+    inner = Controller(POLICY, Random(1))
+    outer = recorded(inner, told.append)
+    made = ask(1, POLICY, 0.0)
+    answer = outer.arrive(made, 0.0)
+    assert told == [("arrive", (made, 0.0), answer)]
+    assert outer.alive()
+    assert outer.snapshot(0.0) == inner.snapshot(0.0)
+    assert outer.policy is inner.policy
+    assert outer.wake_at() == inner.wake_at()
+    assert len(told) == 1
+
+
+def test_a_bug_is_told_and_replayed_as_one() -> None:
+    told: list[Told] = []
+    outer = recorded(Controller(POLICY, Random(1)), told.append)
+    with pytest.raises(KeyError):
+        outer.sent(99, 1.0)
+    assert told == [("sent", (99, 1.0), Raised("KeyError"))]
+    encoder = Encoder(POLICY)
+    (row,) = on_paper(encoder.rows(told))
+    assert row == [1.0, "sent", [99], {"raised": "KeyError"}]
+    assert Replay(header(encoder), Random).answer(row) == row[3]
+    assert there_and_back(*told) == told
+
+
+def test_another_seed_or_share_gives_other_answers() -> None:
+    """Else a replay could not fail."""
+    told: list[Told] = []
+    limited = policy(pool("p", *(f"r{i}" for i in range(9))), tier("std", limits=rules.Limits(60.0, None, 9)))
+    outer = recorded(Controller(limited, Random(1), 1.0), told.append)
+    for number in range(5):
+        outer.arrive(ask(number, limited, 0.0), 0.0)
+    encoder = Encoder(limited)
+    rows = on_paper(encoder.rows(told))
+
+    def alike(seed: int, share: float) -> bool:
+        replay = Replay(header(encoder, seed, share), Random)
+        return on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
+
+    assert alike(1, 1.0)
+    assert not alike(2, 1.0)
+    assert not alike(1, 0.4)
+
+
+# ---- what cannot be read
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ([1.0, "arive", [], []], "is no call"),
+        ([1.0, "sent"], "is no call"),
+        ([1.0, "finish", [1, ["vanished", None, None, 0, None, None]], []], "'vanished' is not a End"),
+        ([1.0, "finish", [1, ["complete"]], []], "a list of end, prompt_tokens"),
+        ([1.0, "observe", ["r1", {"helthy": True}], []], "fields of Sample are unknown here: helthy"),
+        ([1.0, "configure", ["9"], []], "nothing said before what Policy '9' is"),
+    ],
+)
+def test_what_is_no_call_is_refused(row: list[object], complaint: str) -> None:
+    decoder = Decoder(header(Encoder(POLICY)))
+    with pytest.raises(Unreadable, match=complaint):
+        decoder.call(row)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"journal": 99}, "not that of a journal in format 1"),
+        ({"seed": "one"}, "seed is 'one', not a int"),
+        ({"policy": {"models": {}}}, "fields of Policy are missing: default_tier, pools, tiers"),
+    ],
+)
+def test_a_header_of_something_else_is_refused(change: dict[str, object], complaint: str) -> None:
+    with pytest.raises(Unreadable, match=complaint):
+        Decoder(header(Encoder(POLICY)) | change)
+
+
+def test_fields_that_a_journal_did_not_have_yet_take_their_defaults() -> None:
+    first = header(Encoder(POLICY))
+    first["fields"]["Finish"] = ["end", "prompt_tokens"]
+    _, args = Decoder(first).call([1.0, "finish", [1, ["complete", 12]], []])
+    assert args == (1, Finish(End.COMPLETE, 12), 1.0)
