@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.admit import Verdict, decide
+from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
 from gateway.core.deadlines import next_deadline, slo_deadline
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
+from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Attempt, Live
 from gateway.core.limits import Left, Tenants
 from gateway.core.model import (
@@ -45,6 +46,7 @@ from gateway.core.model import (
     Finish,
     Outcome,
     Random,
+    Record,
     Refuse,
     Sample,
     Why,
@@ -84,6 +86,8 @@ class Controller:
         self._retries = RetryBudget()
         self._next_attempt = 0
         self.prompts = PromptEstimator()
+        self.forecaster = Forecaster()
+        self._admission = Admission(self._fleet, self.forecaster, random)
         self.policy = policy
 
     # ---- what happens to requests
@@ -113,21 +117,27 @@ class Controller:
         """The first content, reasoning or tool-call token of a streamed answer, or more than can be held back."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
+        out: list[Command] = []
+        pool = attempt.replica.pool
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
-            attempt.replica.prefilled(attempt)
-        if live.committed is not None or live.outcome is not None:
-            return []
-        if live.ask.stream:
-            live.first_at = now
-        out = self._commit(attempt)
-        self._arm(live)
+            pool.read(attempt)
+            self.forecaster.first_token(attempt, now)
+        if live.committed is None and live.outcome is None:
+            if live.ask.stream:
+                live.first_at = now
+                self._judge_first(live, now)
+            self._commit(attempt, out)
+            self._arm(live)
+        if pool.room:
+            self._pump(pool, out, now)
         return out
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
         attempt = self._attempts[attempt_id]
-        attempt.replica.progressed(attempt, tokens)
+        attempt.replica.pool.progressed(attempt, tokens)
+        self.forecaster.progress(attempt, tokens, now)
         attempt.last_at = now
         return []
 
@@ -152,6 +162,7 @@ class Controller:
         pool = replica.pool
         live.open.remove(attempt)
         pool.free(attempt)
+        self.forecaster.closed(attempt, finish, now)
         pool.drain.departed(len(pool.room) > 0, now, attempt.prompt_tokens)
         out: list[Command] = []
         if self._fleet.ended(replica, finish.end, now):
@@ -294,33 +305,39 @@ class Controller:
     def _enter(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
         """Have `pool` serve the request, now or later."""
         ask = live.ask
-        live.pool = pool
-        live.timeouts = ask.policy.timeouts(ask.tier, pool.spec.name)
+        self._move(live, pool)
         live.deadline = slo_deadline(live)
-        if not pool.room.holds(ask.tier):
-            replica = pool.pick(ask.tier, None, self._random.random())
-            if replica is not None:
-                self._dispatch(live, replica, out, now)
-                return
-        self._wait(live, pool, out, now)
-
-    def _wait(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
-        decision = decide(live, pool)
+        decision = self._admission.arrives(live, pool, now)
         if decision.verdict is Verdict.SHED:
-            self._refuse(live, Outcome.REFUSED, Why.QUEUE_FULL, out, now, self._drains_in_s(pool, live))
+            self.forecaster.dropped(live)
+            self._refuse(live, Outcome.REFUSED, decision.why, out, now, self._drains_in_s(pool, live))
             return
-        if decision.victim is not None:
-            victim = decision.victim
+        pool.room.band(ask.tier).admitted(now)
+        if decision.replica is not None:
+            if decision.replica.pool is not pool:
+                self._move(live, decision.replica.pool)
+            self.forecaster.watch(live, now)
+            self._dispatch(live, decision.replica, out, now)
+            return
+        victim = decision.victim
+        if victim is not None:
             self._refuse(victim, Outcome.REFUSED, Why.EVICTED, out, now, self._drains_in_s(pool, victim))
+        self.forecaster.watch(live, now)
         live.waiting = True
         pool.room.push(live)
         self._arm(live)
+
+    @staticmethod
+    def _move(live: Live, pool: PoolNow) -> None:
+        """Have another pool serve the request."""
+        live.pool = pool
+        live.timeouts = live.ask.policy.timeouts(live.ask.tier, pool.spec.name)
 
     # ---- running
 
     def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
         self._next_attempt += 1
-        expected = float(live.max_tokens * live.ask.choices)
+        expected = self.forecaster.expected_output(live)
         attempt = Attempt(self._next_attempt, live, replica, now, expected)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
@@ -337,16 +354,16 @@ class Controller:
             if context is not None and live.ask.max_tokens is None:
                 # A default of ours must not make the engine refuse a prompt that it would have served.
                 live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
+        self.forecaster.opened(attempt, now)
         self._arm(live)
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens))
 
-    def _commit(self, winner: Attempt) -> list[Command]:
+    def _commit(self, winner: Attempt, out: list[Command]) -> None:
         live = winner.live
         live.committed = winner
         live.replica = winner.replica
-        out: list[Command] = [Commit(live.ask.id, winner.id)]
+        out.append(Commit(live.ask.id, winner.id))
         self._cancel(live, out)
-        return out
 
     def _cancel(self, live: Live, out: list[Command]) -> None:
         """Have every open attempt closed that nobody waits for any more."""
@@ -362,7 +379,7 @@ class Controller:
             return
         if end is End.COMPLETE or end is End.REJECTED:
             if live.committed is None:
-                out.extend(self._commit(attempt))
+                self._commit(attempt, out)
             ok = end is End.COMPLETE
             live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Why.UPSTREAM_REJECTED, now)
             return
@@ -382,8 +399,7 @@ class Controller:
         if replica is None or not self._retries.withdraw(live.ask.tier.retry.budget):
             return False
         if replica.pool is not live.pool:
-            live.pool = replica.pool
-            live.timeouts = live.ask.policy.timeouts(live.ask.tier, replica.pool.spec.name)
+            self._move(live, replica.pool)
         self._dispatch(live, replica, out, now)
         return True
 
@@ -406,11 +422,15 @@ class Controller:
             served = False
             for live in pool.room.heads():
                 replica = pool.pick(live.ask.tier, None, self._random.random())
-                if replica is not None:
+                if replica is None:
+                    continue
+                served = True
+                if self._admission.is_hopeless(live, replica, now):
+                    self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, self._drains_in_s(pool, live))
+                else:
                     self._unqueue(live)
                     self._dispatch(live, replica, out, now)
-                    served = True
-                    break
+                break
 
     # ---- ending
 
@@ -455,7 +475,10 @@ class Controller:
             live.use.settle(live.reserved_tokens, used, live.reached, now)
             if live.charged:
                 self._charge(live, live.output_tokens if worked else 0, now)
-        out.append(Ended(live.record()))
+        record = live.record()
+        if live.forecast is not None:
+            self._judge(live, record, now)
+        out.append(Ended(record))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 
     def _count_tokens(self, live: Live, attempt: Attempt, finish: Finish) -> None:
@@ -483,6 +506,24 @@ class Controller:
             assert live.pool is not None
             live.waiting = False
             live.pool.room.remove(live)
+
+    # ---- what became of it
+
+    def _judge_first(self, live: Live, now: float) -> None:
+        """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
+        slo = live.ask.tier.slo
+        if now - live.ask.body_at > slo.ttft_bound_s:
+            self.forecaster.judged(live, True, now)
+        elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
+            self.forecaster.judged(live, False, now)
+
+    def _judge(self, live: Live, record: Record, now: float) -> None:
+        """Tell the forecaster how it ended. What says nothing of latency is no label."""
+        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why is not Why.SHUTTING_DOWN
+        if late or record.outcome is Outcome.OK:
+            self.forecaster.judged(live, not record.good, now)
+        else:
+            self.forecaster.dropped(live)
 
     # ---- alarms
 

@@ -61,8 +61,10 @@ class Live:
         "charged",
         "committed",
         "deadline",
+        "degraded",
         "dispatched_at",
         "ended_at",
+        "explored",
         "first_at",
         "forecast",
         "max_tokens",
@@ -81,6 +83,7 @@ class Live:
         "use",
         "waiting",
         "why",
+        "would_shed",
     )
 
     def __init__(self, ask: Ask) -> None:
@@ -94,10 +97,16 @@ class Live:
         """When its first token, or the whole of an answer that is not streamed, would come too late."""
         self.charged = 0.0
         """What it has cost its tenant in the order of turns, in tokens."""
+        self.forecast: Forecast | None = None
+        """The one on which it was admitted."""
+        self.would_shed = False
+        """Whether its tier is in shadow and it would have been shed."""
+        self.explored = False
+        """Whether it was doubtful and let in all the same, for what can be learned from it."""
+        self.degraded = False
+        """Whether its answer is held shorter than it was asked for, to be in time."""
         self.ticket = 0
         """Where it stands in a waiting room; 0: nowhere."""
-        self.forecast: Forecast | None = None
-        """The one that it was last decided on."""
         self.use: TenantUse | None = None
         self.prompt_tokens = 0
         """Of all prompts together; at most, until an engine has counted."""

@@ -60,6 +60,8 @@ class Why(StrEnum):
     LIMIT_TOKENS = "limit-tokens"
     LIMIT_CONCURRENCY = "limit-concurrency"
     # contended: worth trying again
+    PREDICTED = "predicted-breach"
+    """The forecast says that it would miss its objective."""
     QUEUE_FULL = "queue-full"
     EVICTED = "evicted"
     # no capacity at all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from operator import attrgetter
 
@@ -26,8 +27,11 @@ class Replica:
         "context_tokens",
         "held_tokens",
         "in_flight",
+        "kv_limit",
+        "open",
         "pool",
         "rank",
+        "reading",
         "remaining_tokens",
         "sample",
         "sample_at",
@@ -51,20 +55,20 @@ class Replica:
         """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
         self.remaining_tokens = 0.0
         """Tokens that the answers of open attempts are still likely to grow by."""
+        self.reading: dict[int, Attempt] = {}
+        """Attempts whose prompts the engine has not read yet, oldest first: engines read them in that order."""
+        self.kv_limit = math.inf
+        """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
+        self.open = False
+        """Whether it stands among those that may be picked."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
-    def prefilled(self, attempt: Attempt) -> None:
-        """The engine has read the prompt of an open attempt."""
-        self.unprefilled_tokens -= attempt.prompt_tokens
-
-    def progressed(self, attempt: Attempt, tokens: int) -> None:
-        """The answer of an open attempt has `tokens` now."""
-        self.held_tokens += tokens - attempt.tokens
-        expected = attempt.expected_output
-        self.remaining_tokens += max(0.0, expected - tokens) - max(0.0, expected - attempt.tokens)
-        attempt.tokens = tokens
+    def read(self, attempt: Attempt) -> None:
+        """The engine has read the prompt of an open attempt; once is enough."""
+        if self.reading.pop(attempt.id, None) is not None:
+            self.unprefilled_tokens -= attempt.prompt_tokens
 
     def view(self, now: float) -> ReplicaView:
         """A copy for people."""
@@ -91,13 +95,15 @@ class PoolNow:
         self.room = WaitingRoom()
         self.drain = DrainRate()
         self.context_tokens: int | None = None
+        self.prefill_limit = math.inf
+        """Prompt tokens that an engine may have to read before it is sent more."""
         self._router: Router = ROUTERS[spec.router]()
         # Kept by `take` and `free`, counted anew by `refresh`; of replicas that may be sent to, which have slots.
         self._slots = 0
         self._spare = 0
         self._by_tier: dict[str, int] = {}
         self._free: list[Replica] = []
-        """Those with a spare slot, by rank."""
+        """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
         self._reserved: dict[str, int] = {}
         self.configure(spec)
 
@@ -115,7 +121,7 @@ class PoolNow:
             else:
                 self.replicas[replica_spec.name] = Replica(replica_spec, self)
         for gone in kept.values():
-            gone.slots = 0
+            gone.slots, gone.open = 0, False
         self.refresh()
 
     def refresh(self) -> None:
@@ -129,8 +135,11 @@ class PoolNow:
             if replica.slots:
                 for tier, count in replica.by_tier.items():
                     self._by_tier[tier] = self._by_tier.get(tier, 0) + count
-        self._free = [r for r in self.replicas.values() if r.in_flight < r.slots]
-        self._spare = sum(r.slots - r.in_flight for r in self._free)
+        self._free = []
+        for replica in self.replicas.values():
+            replica.open = False
+            self.sync(replica)
+        self._spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
         reserve = self.spec.reserve if self.spec.slots is not None else ()
@@ -147,6 +156,11 @@ class PoolNow:
     def slots(self) -> int | None:
         """Slots of the replicas that get requests; None if unbounded."""
         return None if self.spec.slots is None else self._slots
+
+    @property
+    def headroom(self) -> float:
+        """Share (0-1) of its slots that are free; 0 if it has none."""
+        return self._spare / self._slots if self._slots else 0.0
 
     def pick(self, tier: Tier, avoid: Replica | None, random: float) -> Replica | None:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties."""
@@ -171,17 +185,16 @@ class PoolNow:
         self._spare -= 1
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
+        replica.reading[attempt.id] = attempt
         replica.unprefilled_tokens += attempt.prompt_tokens
         replica.held_tokens += attempt.prompt_tokens
         replica.remaining_tokens += attempt.expected_output
-        if replica.in_flight == replica.slots:
-            del self._free[bisect_left(self._free, replica.rank, key=_rank)]
+        self.sync(replica)
 
     def free(self, attempt: Attempt) -> None:
         """Close a slot."""
         replica, tier = attempt.replica, attempt.live.ask.tier.name
-        if attempt.first_at is None:
-            replica.unprefilled_tokens -= attempt.prompt_tokens
+        replica.read(attempt)
         replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
         replica.remaining_tokens -= max(0.0, attempt.expected_output - attempt.tokens)
         self.in_flight -= 1
@@ -191,10 +204,43 @@ class PoolNow:
             self._by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
             self._spare += 1
-            if replica.in_flight == replica.slots - 1:
-                insort(self._free, replica, key=_rank)
         if replica.in_flight == 0:
             replica.remaining_tokens = 0.0  # what sums of floats are off by
+        self.sync(replica)
+
+    def read(self, attempt: Attempt) -> None:
+        """The first token of an attempt: its prompt was read, and those of all whole answers sent there before it."""
+        replica = attempt.replica
+        for earlier in list(replica.reading.values()):
+            if earlier is attempt:
+                break
+            if not earlier.live.ask.stream:
+                replica.read(earlier)
+        replica.read(attempt)
+        self.sync(replica)
+
+    def progressed(self, attempt: Attempt, tokens: int) -> None:
+        """The answer of an open attempt has `tokens` now."""
+        replica, expected = attempt.replica, attempt.expected_output
+        replica.held_tokens += tokens - attempt.tokens
+        replica.remaining_tokens += max(0.0, expected - tokens) - max(0.0, expected - attempt.tokens)
+        attempt.tokens = tokens
+        self.sync(replica)
+
+    def sync(self, replica: Replica) -> None:
+        """Put a replica among those that may be picked, or take it out, after its counts have changed."""
+        is_open = (
+            replica.in_flight < replica.slots
+            and replica.unprefilled_tokens < self.prefill_limit
+            and replica.held_tokens < replica.kv_limit
+        )
+        if is_open is replica.open:
+            return
+        replica.open = is_open
+        if is_open:
+            insort(self._free, replica, key=_rank)
+        else:
+            del self._free[bisect_left(self._free, replica.rank, key=_rank)]
 
     def view(self, now: float) -> PoolView:
         """A copy for people."""

@@ -52,7 +52,7 @@ class Band:
     what that was when the tenant was put in; it only matters at the top, where it is looked up anew.
     """
 
-    __slots__ = ("_flows", "_latest", "_turns", "arrivals", "count", "key", "owed", "tier", "tokens")
+    __slots__ = ("_flows", "_latest", "_turns", "admitted_at", "arrivals", "count", "key", "owed", "tier", "tokens")
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
@@ -63,7 +63,9 @@ class Band:
         self.owed = 0.0
         """Tokens that the tier's floor entitles it to and it has not had."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
-        """Requests admitted per second, waiting or not."""
+        """Requests admitted per second, waiting or not,"""
+        self.admitted_at = -math.inf
+        """and the last of them."""
         self._flows: dict[str, _Flow] = {}
         self._turns: list[tuple[float, float, int, _Flow]] = []
         self._latest: list[Entry] = []
@@ -74,6 +76,11 @@ class Band:
             for _, _, ticket, live in flow.heap:
                 if live.ticket == ticket:
                     yield live
+
+    def admitted(self, now: float) -> None:
+        """One more was sent, or let wait."""
+        self.arrivals.add(now)
+        self.admitted_at = now
 
     def push(self, live: Live, ticket: int) -> None:
         assert live.use is not None

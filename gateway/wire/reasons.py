@@ -72,6 +72,7 @@ ROWS: Mapping[Why, Row] = {
     Why.LIMIT_REQUESTS: _limit("requests", "The limit of requests per minute is reached."),
     Why.LIMIT_TOKENS: _limit("tokens", "The limit of tokens per minute is reached."),
     Why.LIMIT_CONCURRENCY: _limit("requests", "The limit of concurrent requests is reached."),
+    Why.PREDICTED: _contended("predicted_breach", "The answer would come too late: the replicas are busy."),
     Why.QUEUE_FULL: _contended("queue_full", "All replicas are busy and the waiting room is full."),
     Why.EVICTED: _contended("evicted", "All replicas are busy and a request of higher priority took the place."),
     Why.NO_REPLICAS: _no_capacity("no_replicas", "No replica is available."),

@@ -343,9 +343,10 @@ class Driver:
         having = [r for r in pool.replicas.values() if r.slots]
         held = Counter(a.live.ask.tier.name for a in mine if a.replica.slots)
         assert {tier: count for tier, count in pool._by_tier.items() if count} == held
-        free = [r for r in having if r.in_flight < r.slots]
-        assert pool._free == free
-        assert pool._spare == sum(r.slots - r.in_flight for r in free)
+        spare = [r for r in having if r.in_flight < r.slots]
+        behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or r.held_tokens >= r.kv_limit]
+        assert pool._free == [r for r in spare if r not in behind]
+        assert pool._spare == sum(r.slots - r.in_flight for r in spare)
         assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in pool.replicas.values())
         waiting = [live for live in self.controller._live.values() if live.waiting and live.pool is pool]
         assert sorted(live.ask.id for live in pool.room) == [live.ask.id for live in waiting]
@@ -358,7 +359,9 @@ class Driver:
     def _check_replica(replica: Replica, attempts: list[Attempt]) -> None:
         assert replica.in_flight == len(attempts)
         assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
-        unread = [a.prompt_tokens for a in attempts if a.first_at is None]
+        assert set(replica.reading) <= {a.id for a in attempts if a.first_at is None}
+        assert {a.id for a in attempts if a.first_at is None and a.live.ask.stream} <= set(replica.reading)
+        unread = [a.prompt_tokens for a in replica.reading.values()]
         assert replica.unprefilled_tokens == sum(unread) >= 0
         assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)
         left = sum(max(0.0, a.expected_output - a.tokens) for a in attempts)

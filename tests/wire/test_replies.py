@@ -34,7 +34,7 @@ STATUSES = {
     408: "receive-timeout",
     413: "body-too-large",
     417: "expectation-failed",
-    429: "limit-requests limit-tokens limit-concurrency queue-full evicted",
+    429: "limit-requests limit-tokens limit-concurrency predicted-breach queue-full evicted",
     431: "headers-too-large",
     499: "client-gone client-stalled",
     500: "internal",
