@@ -43,6 +43,6 @@ def simulate(
         tally.given_up(trip.tier, trip.arrival)
     cpu_s = process_time() - began
     opened, closed = engine.watch.opened, engine.watch.closed
-    if opened is None or closed is None or closed.at <= opened.at:
+    if opened is None or closed is None or not any(tier.offered for tier in tally.tiers.values()):
         raise ValueError(f"nothing arrives after the warm-up of {options.warmup_s:g} s")
     return result(name, seed, tally, opened, closed, len(hosts), engine.events, cpu_s)

@@ -7,17 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.core.model import Cancel, Command, Dispatch, Ended, Finish, Record, Refuse
-from gateway.core.rules import Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier, Timeouts
+from gateway.core.rules import (
+    Admission,
+    AdmissionMode,
+    Model,
+    Objective,
+    Policy,
+    Pool,
+    ReplicaSpec,
+    Slo,
+    Tier,
+    Timeouts,
+)
 from gateway.sim.decider import Decider
 from gateway.sim.workload import Arrival
 
+OFF, ENFORCE = Admission(AdmissionMode.OFF), Admission(AdmissionMode.ENFORCE)
 FOREVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 
 
 def tier(name: str = "default", priority: int = 0, ttft_s: float = 1.0, **more: Any) -> Tier:
-    """A tier that waits for ever and wants its first token within `ttft_s`."""
+    """A tier that takes all comers, waits for ever and wants its first token within `ttft_s`."""
     slo = Slo(ttft=(Objective(0.99, ttft_s),))
-    return Tier(name, priority, **{"slo": slo, "timeouts": FOREVER, **more})
+    return Tier(name, priority, **{"slo": slo, "timeouts": FOREVER, "admission": OFF, **more})
 
 
 def policy(*tiers: Tier, replicas: int = 1, slots: int | None = 64, **more: Any) -> Policy:

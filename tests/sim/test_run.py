@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.rules import Admission, AdmissionMode, Policy, Timeouts
+from gateway.core.rules import Policy, Timeouts
 from gateway.sim.engine import Options
 from gateway.sim.fleet import Fault, FleetSpec, Harm
 from gateway.sim.profiles import PROFILES, Profile
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.workload import Poisson
-from tests.sim.made import Spy, arrival, policy, tier
+from tests.sim.made import ENFORCE, Spy, arrival, policy, tier
 
 TEST = PROFILES["test"]
 
@@ -64,7 +64,7 @@ class TestConservation:
     @pytest.mark.parametrize("patience_s", [math.inf, 0.5])
     def test_every_arrival_ends_once(self, rate: float, patience_s: float) -> None:
         timeouts = Timeouts(queue_s=1.0, ttft_s=4.0, idle_s=2.0, total_s=12.0)
-        rules = policy(tier(timeouts=timeouts), replicas=3, slots=48, queue_limit=40)
+        rules = policy(tier(timeouts=timeouts, admission=ENFORCE), replicas=3, slots=48, queue_limit=40)
         options = Options(patience_s=patience_s)
         arrivals = list(Poisson(rate, 30.0).arrivals(3))
         spy, found = spied(rules, arrivals, fleet=self.ROUGH, options=options)
@@ -112,7 +112,7 @@ class TestQueueingTheory:
     def test_one_server_waits_as_pollaczek_and_khinchine_say(self, load: float) -> None:
         # One slot, each request one step of fixed length: M/D/1, whose mean wait is load / (2 (1 - load)) services.
         server = replace(TEST, step_base_s=0.1, prefill_s_per_token=0.0, kv_s_per_token=0.0)
-        rules = policy(tier(admission=Admission(AdmissionMode.OFF)), slots=1)
+        rules = policy(tier(), slots=1)
         workload = Poisson(load / 0.1, 20000.0 * 0.1 / load, prompt_tokens=1, output_tokens=1)
         spy, _ = spied(rules, workload.arrivals(5), fleet=FleetSpec({"p": server}), options=Options(watched=False))
         waits = [record.queue_s for record in spy.records()]
@@ -122,7 +122,7 @@ class TestQueueingTheory:
     def test_the_engine_alone_queues_alike(self) -> None:
         # The same queue inside the engine, which serves one sequence at a time.
         server: Profile = replace(TEST, max_num_seqs=1, step_base_s=0.1, prefill_s_per_token=0.0, kv_s_per_token=0.0)
-        rules = policy(tier(admission=Admission(AdmissionMode.OFF)), slots=None)
+        rules = policy(tier(), slots=None)
         workload = Poisson(8.0, 2500.0, prompt_tokens=1, output_tokens=1)
         spy, found = spied(rules, workload.arrivals(5), fleet=FleetSpec({"p": server}), options=Options(watched=False))
         ttfts = [record.ttft_s or 0.0 for record in spy.records()]

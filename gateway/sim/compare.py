@@ -1,0 +1,78 @@
+"""Several policies over the same arrivals: every run of a comparison, one after the other or in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from random import Random
+
+from gateway.core.rules import Policy
+from gateway.sim import baselines
+from gateway.sim.engine import Options
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from gateway.sim.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One row of a comparison: a policy, or the baseline of that text made of it."""
+
+    name: str
+    policy: Policy
+    fleet: FleetSpec
+    baseline: str | None = None
+
+    def setup(self) -> baselines.Setup:
+        """Raises ValueError if there is no such baseline."""
+        if self.baseline is None:
+            return baselines.Setup(self.policy)
+        return baselines.setup(self.baseline, self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Candidates, what all of them are given, and which seeds."""
+
+    candidates: tuple[Candidate, ...]
+    workload: Workload
+    seeds: tuple[int, ...]
+    options: Options
+
+    def run(self, candidate: Candidate, seed: int) -> Result:
+        """One run. The arrivals are those of the seed, whoever serves them. Raises ValueError as `simulate` does."""
+        setup = candidate.setup()
+        return simulate(
+            setup.policy,
+            self.workload.arrivals(seed),
+            seed=seed,
+            fleet=candidate.fleet,
+            options=self.options,
+            decider=setup.decider(setup.policy, Random(f"{seed} controller")),
+            name=candidate.name,
+        )
+
+    def run_all(self, jobs: int = 1, on_done: Callable[[Result], None] = lambda _: None) -> list[list[Result]]:
+        """Every candidate with every seed, in their order. With `jobs` > 1 in that many processes."""
+        tasks = [(c, s) for s in range(len(self.seeds)) for c in range(len(self.candidates))]
+        found: dict[tuple[int, int], Result] = {}
+        if jobs <= 1:
+            for c, s in tasks:
+                found[c, s] = self.run(self.candidates[c], self.seeds[s])
+                on_done(found[c, s])
+        else:
+            # Spawned, since a progress bar has a thread, and a fork would copy its locks.
+            with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+                running = {pool.submit(self.run, self.candidates[c], self.seeds[s]): (c, s) for c, s in tasks}
+                for done in as_completed(running):
+                    found[running[done]] = done.result()
+                    on_done(done.result())
+        return [[found[c, s] for s in range(len(self.seeds))] for c in range(len(self.candidates))]
+
+
+def timeless(result: Result) -> Result:
+    """The result without what depends on the machine: two runs of the same are equal in it."""
+    return replace(result, cpu_s=0.0, requests_per_cpu_s=0.0)

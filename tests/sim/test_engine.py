@@ -1,0 +1,205 @@
+"""What the engine of a run carries between decider and replicas."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.core.model import Ask, Command, Dispatch, End, Outcome, Sample, Why
+from gateway.core.rules import Caps, Health, Policy, Timeouts
+from gateway.sim.engine import Options
+from gateway.sim.fleet import Fault, FleetSpec, Harm
+from gateway.sim.profiles import DEFAULT, PROFILES
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from gateway.sim.workload import Poisson
+from tests.sim.made import Spy, arrival, policy, tier
+
+TEST = FleetSpec({"p": PROFILES["test"]})
+
+
+def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
+    spy = Spy(Controller(rules, Random(1)))
+    return spy, simulate(rules, arrivals, decider=spy, **more)
+
+
+class Short(Controller):
+    """A controller that grants three tokens, whatever was asked for."""
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        out = super().arrive(ask, now)
+        return [Dispatch(c.ask, c.attempt, c.replica, 3) if isinstance(c, Dispatch) else c for c in out]
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        ("more", "tokens"),
+        [({}, 40), ({"max_tokens": 7}, 7), ({"max_tokens": 30}, 20), ({"output_tokens": 3}, 3)],
+    )
+    def test_they_end_where_the_model_or_a_cap_ends_them(self, more: dict[str, int], tokens: int) -> None:
+        caps = Caps(max_tokens_default=40, max_tokens_limit=20 if more.get("max_tokens") == 30 else 60)
+        spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, **{"output_tokens": 50, **more})])
+        (record,) = spy.records()
+        assert record.output_tokens == tokens
+        assert found.good == 1
+        assert found.tiers["default"].tokens == found.tiers["default"].good_tokens == 100 + tokens
+
+    def test_one_that_was_cut_short_to_save_work_is_never_good(self) -> None:
+        rules = policy()
+        found = simulate(rules, [arrival(0.0, output_tokens=10)], decider=Short(rules, Random(1)))
+        assert (found.finished, found.good) == (1, 0)
+
+    def test_one_that_would_have_ended_before_is_not_cut(self) -> None:
+        rules = policy()
+        found = simulate(rules, [arrival(0.0, output_tokens=3)], decider=Short(rules, Random(1)))
+        assert (found.finished, found.good) == (1, 1)
+
+    def test_a_default_that_was_made_to_fit_the_context_cuts_nothing(self) -> None:
+        caps = Caps(max_tokens_default=4000, max_tokens_limit=4000)
+        spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 200)], fleet=TEST)
+        assert spy.dispatches()[0].max_tokens == 96
+        assert found.good == 1
+
+    def test_more_than_the_context_holds_is_rejected_by_the_engine(self) -> None:
+        caps = Caps(max_tokens_limit=4000)
+        spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 10, max_tokens=200)], fleet=TEST)
+        assert [finish.end for finish in spy.finishes()] == [End.REJECTED]
+        assert (found.offered, found.counted) == (1, 0)
+
+    def test_one_in_a_piece_has_no_first_token(self) -> None:
+        spy, _ = spied(policy(), [arrival(0.0, stream=False)])
+        (record,) = spy.records()
+        assert (record.ttft_s, record.outcome) == (None, Outcome.OK)
+        assert not spy.calls("first_token", "progress")
+
+    def test_streams_report_how_far_they_are(self) -> None:
+        options = Options(progress_s=0.25, watched=False)
+        spy, _ = spied(policy(), [arrival(0.1, output_tokens=200), arrival(0.1, output_tokens=200)], options=options)
+        told = spy.calls("progress")
+        assert {heard.at for heard in told} <= {0.25 * i for i in range(100)}
+        mine = [heard.args[1] for heard in told if heard.args[0] == 1]
+        assert mine == sorted(mine)  # type: ignore[type-var]
+        assert len(mine) >= 5
+        assert mine[0] == pytest.approx((0.25 - 0.1) / 0.0105, abs=2)
+
+
+class TestClients:
+    def test_who_is_patient_stays(self) -> None:
+        _, found = spied(policy(slots=1), [arrival(0.0, output_tokens=500), arrival(0.0)])
+        assert found.finished == 2
+
+    def test_who_is_not_leaves_and_frees_the_engine(self) -> None:
+        arrivals = [arrival(0.0, 4000), arrival(0.01, 4000), arrival(0.2, 100)]
+        waited, _ = spied(policy(), arrivals)
+        spy, found = spied(policy(), arrivals, options=Options(patience_s=0.3))
+        first, second, third = sorted(spy.records(), key=lambda record: record.ask.id)
+        assert first.outcome is third.outcome is Outcome.OK
+        assert (second.outcome, second.why) == (Outcome.ABANDONED, Why.CLIENT_GONE)
+        assert second.e2e_s == pytest.approx(0.3)
+        assert third.e2e_s < next(record for record in waited.records() if record.ask.id == 3).e2e_s - 0.05
+        assert (found.offered, found.counted) == (3, 2)
+
+    def test_nobody_leaves_who_reads(self) -> None:
+        spy, found = spied(policy(), [arrival(0.0, 10, 500)], options=Options(patience_s=0.3))
+        assert found.finished == 1
+        assert not spy.calls("leave")
+
+
+def test_a_cancelled_request_frees_slot_and_cache() -> None:
+    # A deadline ends the first, which holds the only slot of the engine; the second then takes as long as if alone.
+    patient, hasty = tier("patient"), tier("hasty", timeouts=Timeouts(total_s=1.0))
+    rules = policy(patient, hasty, slots=None)
+    one_slot = FleetSpec({"p": PROFILES["slow"]})
+    alone, _ = spied(rules, [arrival(1.0, tier="patient")], fleet=one_slot, options=Options(watched=False))
+    both = [arrival(0.0, 8000, 1000, tier="hasty"), arrival(0.9, 8000, 1000, tier="hasty")]
+    spy, _ = spied(rules, [*both, arrival(2.5, tier="patient")], fleet=one_slot, options=Options(watched=False))
+    assert [finish.end for finish in spy.finishes()] == [End.CANCELLED, End.CANCELLED, End.COMPLETE]
+    assert len(spy.cancels()) == 2
+    assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
+
+
+class TestFaults:
+    @staticmethod
+    def with_faults(*faults: Fault, output_tokens: int = 100, at: float = 1.0, **more: Any) -> tuple[Spy, Result]:
+        fleet = FleetSpec(faults=faults)
+        return spied(policy(**more), [arrival(at, output_tokens=output_tokens)], fleet=fleet)
+
+    def test_a_slow_replica_takes_as_many_times_as_long(self) -> None:
+        healthy, _ = self.with_faults()
+        slow, _ = self.with_faults(Fault(0.0, "r1", Harm.SLOW, 3.0))
+        assert slow.records()[0].e2e_s == pytest.approx(3 * healthy.records()[0].e2e_s)
+
+    def test_until_it_recovers(self) -> None:
+        healthy, _ = self.with_faults()
+        again, _ = self.with_faults(Fault(0.0, "r1", Harm.SLOW, 3.0), Fault(0.9, "r1", Harm.RECOVER))
+        assert again.records()[0].e2e_s == pytest.approx(healthy.records()[0].e2e_s)
+
+    def test_one_that_is_down_refuses_connections_and_is_found_out(self) -> None:
+        down = Fault(0.0, "r1", Harm.DOWN)
+        spy, found = self.with_faults(down, at=20.0, health=Health(interval_s=1.0, failures=3, open_s=1000.0))
+        checks = [heard for heard in spy.calls("observe") if heard.args[1] == Sample(healthy=False)]
+        assert len(checks) >= 15
+        assert [refusal.why for refusal in spy.refusals()] == [Why.NO_REPLICAS]
+        assert (found.counted, found.good) == (1, 0)
+
+    def test_before_it_is_found_out_another_is_tried(self) -> None:
+        spy, found = self.with_faults(Fault(0.99, "r1", Harm.DOWN), replicas=2, router="round-robin")
+        assert [dispatch.replica for dispatch in spy.dispatches()] == ["r1", "r2"]
+        assert [finish.end for finish in spy.finishes()] == [End.UNREACHABLE, End.COMPLETE]
+        assert found.good == 1
+
+    def test_what_runs_on_one_that_is_down_goes_on(self) -> None:
+        spy, _ = self.with_faults(Fault(1.5, "r1", Harm.DOWN))
+        assert [finish.end for finish in spy.finishes()] == [End.COMPLETE]
+
+    @pytest.mark.parametrize(("at", "end"), [(1.005, End.RESET), (1.5, End.TRUNCATED)])
+    def test_one_that_dies_breaks_off_what_it_runs(self, at: float, end: End) -> None:
+        spy, found = self.with_faults(Fault(at, "r1", Harm.DEAD))
+        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(at, end)]  # type: ignore[attr-defined]
+        assert (found.counted, found.finished) == (1, 0)
+
+    def test_one_that_comes_back_is_empty(self) -> None:
+        arrivals = [*(arrival(1.0, 8000, 500) for _ in range(30)), arrival(20.0)]
+        faults = (Fault(5.0, "r1", Harm.DEAD), Fault(6.0, "r1", Harm.RECOVER))
+        alone, _ = spied(policy(), [arrival(20.0)])
+        spy, _ = spied(policy(), arrivals, fleet=FleetSpec(faults=faults))
+        assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
+
+    def test_one_of_no_replica_is_told(self) -> None:
+        with pytest.raises(ValueError, match="befalls r9, but the replicas are r1, r2"):
+            simulate(policy(replicas=2), [], fleet=FleetSpec(faults=(Fault(0.0, "r9", Harm.DOWN),)))
+
+
+class TestWatching:
+    def test_replicas_are_checked_and_scraped_at_the_policys_intervals(self) -> None:
+        health = Health(interval_s=2.0, scrape_interval_s=0.5)
+        workload = Poisson(20.0, 30.0)
+        spy, _ = spied(policy(replicas=2, health=health), workload.arrivals(1), options=Options(duration_s=30.0))
+        seen = [(heard.args[0], heard.args[1]) for heard in spy.calls("observe")]
+        checks = [name for name, sample in seen if sample == Sample(healthy=True)]
+        scrapes = [sample for name, sample in seen if name == "r2" and isinstance(sample, Sample) and sample.running]
+        assert checks.count("r1") == pytest.approx(16, abs=2)
+        assert len(scrapes) == pytest.approx(62, abs=6)
+        assert all(sample.kv_fraction is not None and sample.waiting is not None for sample in scrapes)
+        assert seen[0] == ("r1", Sample(context_tokens=DEFAULT.max_model_len))
+
+    def test_unless_nobody_looks(self) -> None:
+        spy, _ = spied(policy(), [arrival(5.0)], options=Options(watched=False))
+        assert [heard.args[1] for heard in spy.calls("observe")] == [Sample(context_tokens=DEFAULT.max_model_len)]
+
+
+class TestWhatIsWrong:
+    def test_a_tier_that_the_policy_has_not(self) -> None:
+        with pytest.raises(ValueError, match="the workload has tier gold; the policy has default"):
+            simulate(policy(), [arrival(0.0, tier="gold")])
+
+    def test_a_model_that_the_policy_has_not(self) -> None:
+        with pytest.raises(ValueError, match="asks for model gpt; the policy has default"):
+            simulate(policy(), [arrival(0.0, model="gpt")])
+
+    def test_a_run_that_is_all_warm_up(self) -> None:
+        with pytest.raises(ValueError, match="nothing arrives after the warm-up of 10 s"):
+            simulate(policy(), [arrival(0.0)], options=Options(warmup_s=10.0))
