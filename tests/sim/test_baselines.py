@@ -1,0 +1,158 @@
+"""Baselines do what their names say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.core.model import Outcome, Why
+from gateway.core.rules import Policy, Timeouts
+from gateway.sim import baselines
+from gateway.sim.compare import Candidate, Comparison, timeless
+from gateway.sim.engine import Options
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from gateway.sim.workload import Arrival, Poisson
+from tests.sim.made import ENFORCE, Spy, arrival, policy, tier
+
+TIERS = (
+    tier("gold", 0, ttft_s=1.0, weight=4.0, admission=ENFORCE, timeouts=Timeouts()),
+    tier("bulk", 1, ttft_s=4.0, admission=ENFORCE, timeouts=Timeouts()),
+)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A fifth gold, the rest bulk. Lengths differ, or slots would be freed in waves."""
+
+    rate_per_s: float
+    duration_s: float = 40.0
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        draw = Random(seed)
+        at = draw.expovariate(self.rate_per_s)
+        while at < self.duration_s:
+            lengths = draw.randint(100, 1100), draw.randint(1, 240)
+            yield arrival(at, *lengths, tier="gold" if draw.random() < 0.2 else "bulk")
+            at += draw.expovariate(self.rate_per_s)
+
+
+def spied(text: str, rules: Policy, workload: Mixed, **more: object) -> tuple[Spy, Result]:
+    found = baselines.setup(text, rules)
+    spy = Spy(found.decider(found.policy, Random(1)))
+    return spy, simulate(found.policy, workload.arrivals(1), decider=spy, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", baselines.BASELINES)
+def test_at_low_load_all_are_alike(name: str) -> None:
+    _, found = spied(name, policy(*TIERS, replicas=2), Mixed(8.0))
+    assert found.goodput > 0.99
+
+
+@pytest.mark.parametrize("name", ["round-robin", "least-requests"])
+def test_without_control_everything_is_sent_at_once_and_goodput_collapses(name: str) -> None:
+    spy, found = spied(name, policy(*TIERS, replicas=2, slots=4), Mixed(60.0))
+    assert all(record.queue_s == 0.0 for record in spy.records())
+    assert found.goodput < 0.4
+    sent = Counter(dispatch.replica for dispatch in spy.dispatches())
+    assert sent["r1"] == pytest.approx(sent["r2"], rel=0.05)
+
+
+def test_round_robin_takes_replicas_in_turn() -> None:
+    spy, _ = spied("round-robin", policy(*TIERS, replicas=3), Mixed(8.0, 10.0))
+    replicas = [dispatch.replica for dispatch in spy.dispatches()]
+    assert replicas == (["r1", "r2", "r3"] * len(replicas))[: len(replicas)]
+
+
+def test_a_static_cap_is_never_passed_and_blind_to_tiers() -> None:
+    spy, found = spied("static-cap:slots=16,wait=0.4", policy(*TIERS, replicas=2), Mixed(60.0))
+    open_attempts, most = 0, 0
+    for heard in spy.heard:
+        open_attempts += sum(type(command).__name__ == "Dispatch" for command in heard.out)
+        open_attempts -= heard.call == "finish"
+        most = max(most, open_attempts)
+    assert most == 32
+    order = [d.ask for d in spy.dispatches()]
+    assert order == sorted(order)
+    assert max(r.queue_s for r in spy.records() if r.outcome is Outcome.OK) <= 0.4
+    gold, bulk = (row.attainment or 0.0 for row in found.tiers.values())
+    assert gold == pytest.approx(bulk, abs=0.1)
+
+
+def test_strict_tiers_serve_the_urgent_first() -> None:
+    _, found = spied("static-cap-tiers:slots=16", policy(*TIERS, replicas=2), Mixed(60.0))
+    gold, bulk = (row.attainment or 0.0 for row in found.tiers.values())
+    assert gold > 0.98
+    assert bulk < 0.8
+
+
+class TestSaturationRule:
+    def test_the_least_urgent_are_shed_while_the_gauges_say_full_and_others_are_held(self) -> None:
+        spy, found = spied("llm-d", policy(*TIERS, replicas=2), Mixed(80.0))
+        shed = Counter((r.ask.tier.name, r.why) for r in spy.records() if r.outcome is not Outcome.OK)
+        assert shed["bulk", Why.QUEUE_FULL] > 500
+        assert not shed["gold", Why.QUEUE_FULL]
+        assert any(r.queue_s > 0.0 for r in spy.records() if r.ask.tier.name == "gold")
+        assert (found.tiers["gold"].attainment or 0.0) > 0.8
+
+    def test_a_scrape_every_second_is_too_old_to_let_much_pass(self) -> None:
+        _, fresh = spied("llm-d", policy(*TIERS, replicas=2), Mixed(30.0))
+        _, stale = spied("llm-d:scrape=1", policy(*TIERS, replicas=2), Mixed(30.0))
+        assert stale.goodput < fresh.goodput - 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("random", "random is no baseline; there is round-robin"),
+        ("static-cap:slot=3", "static-cap has no slot; it has slots, wait"),
+        ("round-robin:slots=3", "it has no numbers"),
+        ("static-cap:slots=many", "slots must be a number, as in slots=64"),
+        ("static-cap:slots=0", "slots must be above 0"),
+    ],
+)
+def test_a_name_that_is_wrong_is_told(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        baselines.setup(text, policy())
+
+
+class TestComparisons:
+    @staticmethod
+    def comparison() -> Comparison:
+        rules, fleet = policy(*TIERS), FleetSpec()
+        return Comparison(
+            candidates=(Candidate("ours", rules, fleet), Candidate("static-cap", rules, fleet, "static-cap")),
+            workload=Poisson(30.0, 10.0, tier="bulk"),
+            seeds=(4, 5),
+            options=Options(warmup_s=1.0),
+        )
+
+    def test_each_candidate_gets_each_seed(self) -> None:
+        told: list[tuple[str, int]] = []
+        found = self.comparison().run_all(on_done=lambda result: told.append((result.policy, result.seed)))
+        assert [[(r.policy, r.seed) for r in runs] for runs in found] == [
+            [("ours", 4), ("ours", 5)],
+            [("static-cap", 4), ("static-cap", 5)],
+        ]
+        assert sorted(told) == [("ours", 4), ("ours", 5), ("static-cap", 4), ("static-cap", 5)]
+        ours, theirs = found
+        assert [r.offered for r in ours] == [r.offered for r in theirs]
+        assert ours[0].offered != ours[1].offered
+
+    def test_several_processes_find_the_same(self) -> None:
+        alone, together = self.comparison().run_all(), self.comparison().run_all(jobs=2)
+        assert [[timeless(r) for r in runs] for runs in together] == [[timeless(r) for r in runs] for runs in alone]
+
+
+def test_a_gate_that_lets_everything_pass_changes_nothing() -> None:
+    rules = policy(*TIERS)
+    plain = baselines.setup("least-requests", rules).policy
+    _, gated = spied("static-cap:slots=100000,wait=1000", rules, Mixed(30.0))
+    alone = simulate(plain, Mixed(30.0).arrivals(1), decider=Controller(plain, Random(1)))
+    assert gated.tiers["gold"].ttft == alone.tiers["gold"].ttft
