@@ -54,6 +54,7 @@ from gateway.core.model import (
 from gateway.core.place import Impossible, place
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
+from gateway.core.quarantine import Quarantine
 from gateway.core.retry import RETRYABLE, RetryBudget
 from gateway.core.rules import Policy
 from gateway.core.snapshot import Snapshot
@@ -84,6 +85,7 @@ class Controller:
         self._fleet = Fleet(policy)
         self._tenants = Tenants(share)
         self._retries = RetryBudget()
+        self._quarantine = Quarantine()
         self._next_attempt = 0
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
@@ -97,6 +99,9 @@ class Controller:
         live = Live(ask)
         self._live[ask.id] = live
         out: list[Command] = []
+        if ask.body_hash is not None and self._quarantine.holds(ask.body_hash, now):
+            self._refuse(live, Outcome.INVALID, Why.QUARANTINED, out, now)
+            return out
         pool = self._place(live, out, now)
         if pool is None or not self._reserve(live, out, now):
             return out
@@ -165,6 +170,8 @@ class Controller:
         self.forecaster.closed(attempt, finish, now)
         pool.drain.departed(len(pool.room) > 0, now, attempt.prompt_tokens)
         out: list[Command] = []
+        if finish.body_hash is not None:
+            self._quarantine.broke(finish.body_hash, replica.spec.name, now)
         if self._fleet.ended(replica, finish.end, now):
             self._breaker_moved(pool, out, now)
         self._count_tokens(live, attempt, finish)
@@ -237,7 +244,8 @@ class Controller:
             if at > now:
                 self._alarms.set(key, at)
             else:
-                self._abandon(live, Outcome.TIMEOUT, why, out, now)
+                outcome = Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT
+                self._abandon(live, outcome, why, out, now)
         return out
 
     # ---- reading
@@ -245,6 +253,10 @@ class Controller:
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """What the tenant has left of its requests and tokens a minute."""
         return self._tenants.left(tenant, tier, now)
+
+    def suspects(self, now: float) -> bool:
+        """Whether any request is remembered for what it may have done to a replica: asks then need a `body_hash`."""
+        return not self._quarantine.is_empty(now)
 
     def alive(self) -> bool:
         """Whether any pool has a replica that may be sent to."""
@@ -426,6 +438,7 @@ class Controller:
                     continue
                 served = True
                 if self._admission.is_hopeless(live, replica, now):
+                    self.forecaster.dropped(live)  # nobody will know; as a miss it would prove itself right
                     self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, self._drains_in_s(pool, live))
                 else:
                     self._unqueue(live)
@@ -468,6 +481,8 @@ class Controller:
             return
         del self._live[live.ask.id]
         self._alarms.clear(live.ask.id)
+        if live.ask.body_hash is not None and live.outcome is Outcome.OK:
+            self._quarantine.served(live.ask.body_hash)
         if live.use is not None:
             # What an engine rejected it has not read.
             worked = live.reached and live.outcome is not Outcome.INVALID

@@ -52,6 +52,8 @@ class Why(StrEnum):
     HEADERS_TOO_LARGE = "headers-too-large"
     RECEIVE_TIMEOUT = "receive-timeout"
     EXPECTATION_FAILED = "expectation-failed"
+    # refused for what it did to replicas
+    QUARANTINED = "quarantined"
     # impossible whatever the load
     CONTEXT_LENGTH = "context-length"
     FORBIDDEN_MODEL = "forbidden-model"
@@ -133,6 +135,8 @@ class Ask:
     body_at: float
     batch: int = 1
     """How many prompts there are; each has to fit a pool by itself."""
+    body_hash: int | None = None
+    """64 bits for what is asked; None as long as the controller has no `suspects`."""
 
 
 class End(StrEnum):
@@ -167,6 +171,8 @@ class Finish:
     """Events with content that passed: the estimate where there is no usage."""
     status: int | None = None
     retry_after_s: float | None = None
+    body_hash: int | None = None
+    """64 bits for what was asked, where the connection broke off before commit."""
 
 
 @dataclass(frozen=True, slots=True)

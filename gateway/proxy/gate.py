@@ -17,6 +17,7 @@ from gateway.core.rules import ANONYMOUS, Policy, Tier
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Client, Relay
 from gateway.proxy.upstream import Upstreams
+from gateway.wire.fingerprint import fingerprint
 from gateway.wire.headers import RequestHead
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.request import BadRequest, Parsed, parse
@@ -147,6 +148,7 @@ class Gate:
         counter = self.counters.get(model.name)
         if exact is None and counter is not None:
             exact = counter(parsed)
+        body_at = monotonic()
         ask = Ask(
             id=self.driver.next_id(),
             policy=policy,
@@ -161,8 +163,9 @@ class Gate:
             choices=parsed.choices,
             body_bytes=len(body),
             head_at=head_at,
-            body_at=monotonic(),
+            body_at=body_at,
             batch=parsed.batch,
+            body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
         )
         return Relay(self, client, dialect, head, request_id, parsed, ask)
 

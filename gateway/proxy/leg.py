@@ -169,7 +169,8 @@ class Leg:
 
     def on_lost(self, end: End) -> None:
         self.line = None
-        self._tell(Finish(end, tokens_seen=self._seen))
+        broke = end is End.RESET or end is End.TRUNCATED
+        self._tell(Finish(end, tokens_seen=self._seen, body_hash=self.relay.body_hash() if broke else None))
 
     # ---- streamed answers
 

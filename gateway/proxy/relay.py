@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.core.model import Ask, End, Endpoint, Finish, Record, Why
 from gateway.core.rules import Model
 from gateway.proxy.leg import Leg
+from gateway.wire.fingerprint import fingerprint
 from gateway.wire.framing import LAST_CHUNK, chunk
 from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error
@@ -182,6 +183,10 @@ class Relay:
         client = self._client
         if client is not None:
             client.write(raw if client.chunked else b"".join(pieces))
+
+    def body_hash(self) -> int | None:
+        """What marks this request as the same as another; None once there was a commit."""
+        return None if self._parsed is None else fingerprint(self._parsed)
 
     def leg_ended(self, leg: Leg) -> None:
         """An attempt is over. If the client has been shown all of it, so is the answer."""

@@ -63,6 +63,9 @@ ROWS: Mapping[Why, Row] = {
         408, "timeout_error", "receive_timeout", "timeout_error", True, "The request did not arrive in time."
     ),
     Why.EXPECTATION_FAILED: _refused(417, "expectation_failed", "This Expect header cannot be met."),
+    Why.QUARANTINED: _refused(
+        400, "request_quarantined", "Two replicas broke off over this very request; it is not sent to another for now."
+    ),
     Why.CONTEXT_LENGTH: _refused(
         400, "context_length_exceeded", "The prompt is longer than any replica of this model accepts."
     ),

@@ -60,6 +60,7 @@ def ask(
     body_bytes: int = 1000,
     head_at: float | None = None,
     body_at: float | None = None,
+    body_hash: int | None = None,
 ) -> Ask:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -80,4 +81,5 @@ def ask(
         body_bytes=body_bytes,
         head_at=now if head_at is None else head_at,
         body_at=now if body_at is None else body_at,
+        body_hash=body_hash,
     )

@@ -15,6 +15,7 @@ from .made import STEADY
 
 replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
+BROKE = (End.RESET, End.TRUNCATED)
 UNSENT = (End.UNREACHABLE, End.CONNECT_TIMEOUT)
 SENT = (End.COMPLETE, End.COMPLETE, End.COMPLETE, End.REJECTED, End.BUSY, End.FAILED, End.RESET, End.TRUNCATED)
 
@@ -43,6 +44,7 @@ class AnyDriver(RuleBasedStateMachine):
         batch=st.sampled_from([1, 1, 3]),
         body_bytes=st.sampled_from([10, 1000, 2000]),
         receiving=st.sampled_from([0.0, 0.4]),
+        body_hash=st.sampled_from([None, None, 1, 2]),
     )
     def arrive(
         self,
@@ -56,6 +58,7 @@ class AnyDriver(RuleBasedStateMachine):
         batch: int,
         body_bytes: int,
         receiving: float,
+        body_hash: int | None,
     ) -> None:
         now = self.driver.now
         ask = Ask(
@@ -74,6 +77,7 @@ class AnyDriver(RuleBasedStateMachine):
             body_bytes=body_bytes,
             head_at=now - receiving,
             body_at=now,
+            body_hash=body_hash,
         )
         self.driver.arrive(ask)
 
@@ -110,7 +114,8 @@ class AnyDriver(RuleBasedStateMachine):
     )
     def finish(self, pick: int, end: End, usage: tuple[int | None, int | None]) -> None:
         self._sent(attempt := self._attempt(pick))
-        self.driver.finish(attempt, Finish(end, *usage, tokens_seen=7))
+        broke = end in BROKE and not self.driver.seen[self.driver.open[attempt]].committed
+        self.driver.finish(attempt, Finish(end, *usage, tokens_seen=7, body_hash=1 if broke else None))
 
     @precondition(lambda self: self.driver.open)
     @rule(pick=st.integers(0, 20), end=st.sampled_from(UNSENT))

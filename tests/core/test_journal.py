@@ -39,7 +39,7 @@ from .drivers import policies
 from .made import STEADY, ask, policy, pool, tier
 from .test_any_driver import AnyDriver
 
-READS = {"wake_at", "left", "alive", "snapshot"}
+READS = {"wake_at", "left", "alive", "snapshot", "suspects"}
 """Public methods that answer a question and change nothing."""
 POLICY = policy(pool("p", "r1", "r2"), tier("std"), tier("low", 1, limits=rules.Limits(60.0, None, 3)))
 
@@ -280,7 +280,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
     [
         ([1.0, "arive", [], []], "is no call"),
         ([1.0, "sent"], "is no call"),
-        ([1.0, "finish", [1, ["vanished", None, None, 0, None, None]], []], "'vanished' is not a End"),
+        ([1.0, "finish", [1, ["vanished", None, None, 0, None, None, None]], []], "'vanished' is not a End"),
         ([1.0, "finish", [1, ["complete"]], []], "a list of end, prompt_tokens"),
         ([1.0, "observe", ["r1", {"helthy": True}], []], "fields of Sample are unknown here: helthy"),
         ([1.0, "configure", ["9"], []], "nothing said before what Policy '9' is"),

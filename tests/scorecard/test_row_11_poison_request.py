@@ -1,19 +1,22 @@
-"""Row 11: a request that kills its replica is not carried on to the next one."""
+"""Row 11: a request that kills its replica kills two at most, whoever repeats it."""
 
 from __future__ import annotations
 
 import asyncio
 
+import openai
 import pytest
 
 from loadtests.emulator import Emulator
 
+from .capture import Answer, Capture, Then, by_default
 from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
-from .raw import chat
+from .raw import MODEL, chat
 
 POISON = "kill-the-replica"
 REPLICAS = 6
+HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def _poisonable(emulator: Emulator) -> None:
@@ -45,3 +48,56 @@ async def test_the_gateway_does_not_carry_it_on(
     others = await asyncio.gather(*(client.ask(chat(max_tokens=2)) for client in clients))
     assert {answer.status for answer in others} == {200}, "the others have replicas left"
     assert _dead(replicas) == 1
+
+
+async def test_whoever_repeats_it_kills_two_at_most(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    """Other requests, some of which were there when a replica died, are served meanwhile and afterwards."""
+    replicas = await emulator(replicas=REPLICAS)
+    gw = await gateway(rules(*replicas.urls, keys={"a": "acme", "b": "globex"}, pool="health: {failures: 1}"))
+    _poisonable(replicas)
+    client = await connect(gw.url)
+    poison = {"content": f"Please {POISON} now"}
+    codes = []
+    for key in ("a", "b", "a", "b", "a"):
+        for stream in (True, True, False, False):
+            answer = await client.ask(chat(f"x-api-key: {key}", stream=stream, **poison))
+            codes.append((answer.status, answer.error["code"], answer.headers.get("x-should-retry")))
+            assert (await client.ask(chat(f"x-api-key: {key}", max_tokens=2))).status == 200
+    assert codes[:2] == [(502, "upstream_error", None)] * 2
+    assert set(codes[2:]) == {(400, "request_quarantined", "false")}, "streamed or not, it is the same request"
+    assert _dead(replicas) == 2
+
+
+async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, emulator: EmulatorFactory) -> None:
+    """It tries again what failed with 502, and then not what is in quarantine."""
+    replicas = await emulator(replicas=REPLICAS)
+    gw = await gateway(rules(*replicas.urls))
+    _poisonable(replicas)
+    async with openai.AsyncOpenAI(base_url=f"{gw.url}/v1", api_key="any", max_retries=5) as client:
+        for _ in range(3):
+            with pytest.raises(openai.BadRequestError) as raised:
+                await client.chat.completions.create(
+                    model=MODEL, messages=[{"role": "user", "content": f"Please {POISON} now"}], max_tokens=3
+                )
+            assert raised.value.code == "request_quarantined"
+        assert _dead(replicas) == 2
+        answer = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)
+        assert answer.choices[0].message.content
+
+
+async def test_who_was_merely_there_is_served_by_another(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """The same body, over and over, as of a health check: it was there twice, and was served in between."""
+    async with Capture() as other:
+        gw = await gateway(rules(capture.url, other.url, pool="router: round-robin, health: {failures: 1000}"))
+        client = await connect(gw.url)
+        for _ in range(4):
+            for replica in (capture, other):
+                replica.answer = lambda call: Answer(b"HTTP/1.1", Then.RESET)
+            assert (await client.ask(chat())).status == 502
+            for replica in (capture, other):
+                replica.answer = by_default
+            assert (await client.ask(chat())).status == 200

@@ -26,7 +26,7 @@ from gateway.wire.replies import (
 )
 
 STATUSES = {
-    400: "bad-request context-length upstream-rejected",
+    400: "bad-request quarantined context-length upstream-rejected",
     401: "unauthorized",
     403: "forbidden-model",
     404: "not-found model-not-found",

@@ -1,0 +1,23 @@
+"""The same request again: a number for what one asks of an engine."""
+
+from __future__ import annotations
+
+import hashlib
+
+import orjson
+
+from gateway.wire.request import Parsed
+
+# What only says how the answer is delivered.
+_DELIVERY = ("stream", "stream_options")
+
+
+def fingerprint(parsed: Parsed) -> int:
+    """64 bits of a hash that is the same in every process; two requests share them that ask an engine for the same.
+
+    The order of fields, white space, and whether the answer is streamed make no difference.
+    """
+    fields = {name: value for name, value in parsed.fields.items() if name not in _DELIVERY}
+    asked = (parsed.endpoint.value, parsed.model, parsed.max_tokens, fields)
+    digest = hashlib.blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

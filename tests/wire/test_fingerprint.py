@@ -1,0 +1,39 @@
+"""The same request again."""
+
+from __future__ import annotations
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire.fingerprint import fingerprint
+from gateway.wire.request import parse, render
+
+PLAIN = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "seed": 1}'
+
+
+def of(body: bytes, endpoint: Endpoint = Endpoint.CHAT) -> int:
+    return fingerprint(parse(endpoint, body, Caps()))
+
+
+def test_it_is_the_same_everywhere() -> None:
+    assert of(PLAIN) == 0x622EF589BA9B8136  # a journal written by one process is read by another
+
+
+def test_what_makes_no_difference_to_an_engine_makes_none() -> None:
+    other = b'{"seed":1,"max_tokens":5,"messages":[{"content":"Hi","role":"user"}],"model":"m"}'
+    assert of(other) == of(PLAIN)
+    streamed = (
+        PLAIN[:-1] + b', "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true}}'
+    )
+    assert of(streamed) == of(PLAIN)
+
+
+def test_what_makes_a_difference_makes_one() -> None:
+    others = [PLAIN.replace(a, b) for a, b in ((b'"m"', b'"n"'), (b"Hi", b"Ho"), (b": 5", b": 6"), (b"seed", b"top_k"))]
+    assert len({of(body) for body in (PLAIN, *others)}) == 5
+
+
+def test_sending_a_request_does_not_change_it() -> None:
+    parsed = parse(Endpoint.CHAT, PLAIN, Caps())
+    before = fingerprint(parsed)
+    render(parsed, "other", 3, Caps(stop=("x",), engine_priority=1))
+    assert fingerprint(parsed) == before
