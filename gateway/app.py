@@ -148,7 +148,7 @@ class Gateway:
         self.driver.configure(policy)
         self.fleet.configure(policy)
         self.gate.counters = counters
-        self.gate.policy = policy
+        self.gate.configure(policy)
 
     def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
         """Exact prompt counters of the models that name a tokenizer."""

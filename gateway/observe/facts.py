@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import Outcome, Record, Why
@@ -50,7 +51,8 @@ class Edges:
 class Attainment:
     """Requests that met an objective, and all that it applied to; since the start and over the window."""
 
-    GOOD, TOTAL = range(2)
+    GOOD: Final = 0
+    TOTAL: Final = 1
 
     __slots__ = ("counts", "recent")
 
@@ -62,7 +64,9 @@ class Attainment:
 class TierFacts:
     """What is counted per tier, since the start and over the window."""
 
-    GOOD, FINISHED, OFFERED = range(3)
+    GOOD: Final = 0
+    FINISHED: Final = 1
+    OFFERED: Final = 2
 
     __slots__ = ("counts", "e2e", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
 

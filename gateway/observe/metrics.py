@@ -12,7 +12,7 @@ from gateway.core.estimators import LogHistogram
 from gateway.core.model import End, Outcome, Record, Why
 from gateway.core.rules import Policy
 from gateway.observe.facts import Cell, Edges, Lane, TierFacts
-from gateway.observe.window import NEVER, Quantiles, Sliding
+from gateway.observe.window import EDGES, NEVER, Quantiles, Sliding
 
 REPLICA_LABEL_LIMIT = 64
 """More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
@@ -60,7 +60,7 @@ class Metrics:
         self.whys: list[float] = [0] * len(WHYS)
         """Refusals and failures by reason, in the order of `WHYS`."""
         self.recent_whys = Sliding(self.whys)
-        self._itl_edges = tuple(sorted(set(Quantiles.EDGES) | set(self.edges.itl)))
+        self._itl_edges = tuple(sorted(set(EDGES) | set(self.edges.itl)))
         self._pools: dict[str, set[str]] = {}
         self._by_name: dict[tuple[str, str | None, str | None], Cell] = {}
         self._due = NEVER

@@ -52,12 +52,13 @@ class Sliding:
         return [count - before for count, before in zip(self.counts, base, strict=True)]
 
 
+EDGES = log_edges(SHORTEST_S, LONGEST_S, RELATIVE_ERROR)
+
+
 class Quantiles:
     """Quantiles of durations over a sliding window, to within `RELATIVE_ERROR` from 0.1 ms to an hour."""
 
     __slots__ = ("_sliding", "histogram")
-
-    EDGES = log_edges(SHORTEST_S, LONGEST_S, RELATIVE_ERROR)
 
     def __init__(self, edges: Sequence[float] = EDGES, span_s: float = SPAN_S, slice_s: float = SLICE_S) -> None:
         self.histogram = LogHistogram(edges)

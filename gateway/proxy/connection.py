@@ -7,17 +7,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-import httptools
-
 from gateway.core.model import End
+from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, AnswerHead, read_answer_head
 from gateway.wire.framing import ChunkReader, FramingError
 
 if TYPE_CHECKING:
     from gateway.proxy.upstream import Upstream
 
 log = logging.getLogger("tailgate.upstream")
-
-MAX_HEAD_BYTES = 64 * 1024
 
 
 class Line(Protocol):
@@ -42,8 +39,8 @@ class Receiver(Protocol):
     def on_sent(self) -> None:
         """The request has been handed to a connection."""
 
-    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The head of the answer; names are lower case."""
+    def on_head(self, head: AnswerHead) -> None:
+        """The head of the answer."""
 
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
         """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
@@ -61,7 +58,6 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_chunks",
-        "_headers",
         "_in_body",
         "_keep_alive",
         "_left",
@@ -86,9 +82,9 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._buffer = b""
-        self._headers: dict[bytes, bytes] = {}
         self._chunks: ChunkReader | None = None
-        self._left: int | None = None
+        self._left = 0
+        """Bytes of the body to come, or how else it ends (`wire.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False
@@ -138,7 +134,7 @@ class Connection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
-        except (httptools.HttpParserError, FramingError) as exc:
+        except FramingError as exc:
             log.warning("replica %s sent what is not HTTP: %s", self.upstream.spec.name, exc)
             self._lost(End.TRUNCATED)
 
@@ -149,7 +145,7 @@ class Connection(asyncio.Protocol):
         self.upstream.closed(self)
         if self.receiver is None:
             return
-        if self._in_body and self._left is None and self._chunks is None:
+        if self._in_body and self._left == TO_THE_END:
             # A body without length ends with the connection, if it ends in peace.
             if exc is None:
                 self._end()
@@ -170,54 +166,32 @@ class Connection(asyncio.Protocol):
         self.request = b""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
-        head_end = data.find(b"\r\n\r\n") + 4
-        if head_end < 4:
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
             if len(data) > MAX_HEAD_BYTES:
                 raise FramingError("the head of the answer is longer than 64 KiB")
             if not data.startswith(b"HTTP/"[: len(data)]):
                 raise FramingError("the answer does not begin with HTTP/")
             self._buffer = data
             return
-        self._headers = {}
-        parser = httptools.HttpResponseParser(self)
-        try:
-            parser.feed_data(data[:head_end])
-        except httptools.HttpParserUpgrade as exc:
-            raise FramingError("the answer changes protocol") from exc
-        status = parser.get_status_code()
-        if status < 200:
-            if len(data) > head_end:
-                self._head(data[head_end:])
+        head = read_answer_head(data[:end])
+        rest = data[end + 4 :]
+        if head.status < 200:
+            if head.status == 101:
+                raise FramingError("the answer changes protocol")
+            if rest:
+                self._head(rest)
             return
-        self._keep_alive = parser.should_keep_alive()
-        self._frame(status)
         self._in_body = True
+        self._keep_alive = head.keep_alive and head.framed
+        self._left = head.body
+        if head.body == CHUNKED:
+            self._chunks = ChunkReader()
         receiver = self.receiver
         assert receiver is not None
-        receiver.on_head(status, self._headers)
-        if self.receiver is receiver and (len(data) > head_end or self._left == 0):
-            self._body(data[head_end:])
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: one header."""
-        self._headers[name.lower()] = value
-
-    def _frame(self, status: int) -> None:
-        """Find out how the body ends. What is ambiguous is refused, not guessed."""
-        coding = self._headers.get(b"transfer-encoding")
-        length = self._headers.get(b"content-length")
-        if status in (204, 304):
-            self._left = 0
-        elif coding is not None:
-            if coding.lower() != b"chunked" or length is not None:
-                raise FramingError("the answer has an unknown transfer encoding")
-            self._chunks = ChunkReader()
-        elif length is not None:
-            if not length.isdigit():
-                raise FramingError("the answer has a malformed content-length")
-            self._left = int(length)
-        else:
-            self._keep_alive = False
+        receiver.on_head(head)
+        if self.receiver is receiver and (rest or not self._left):
+            self._body(rest)
 
     # ---- the body
 
@@ -235,7 +209,7 @@ class Connection(asyncio.Protocol):
                 self._keep_alive = self._keep_alive and not chunks.extra
                 self._end()
             return
-        if self._left is None:
+        if self._left == TO_THE_END:
             receiver.on_body([data], None)
             return
         if len(data) > self._left:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from time import monotonic
 from typing import Protocol
 from urllib.parse import unquote
@@ -50,6 +50,9 @@ class Caller:
     tier: Tier
 
 
+_NOBODY: tuple[bytes, Caller | None] = (b"", None)
+
+
 class Gate:
     """Everything a connection needs to turn a request into an `Ask`, or to turn it away.
 
@@ -65,7 +68,7 @@ class Gate:
         catalog: Catalog,
         log: Callable[[Record, str], None],
     ) -> None:
-        self.policy = policy
+        self.configure(policy)
         self.driver = driver
         self.upstreams = upstreams
         self.meter = meter
@@ -74,6 +77,15 @@ class Gate:
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
+
+    def configure(self, policy: Policy) -> None:
+        """Take on a policy: requests from now on meet it."""
+        self.policy = policy
+        tiers = policy.tiers
+        self._anyone = None if policy.keys else Caller(ANONYMOUS, tiers[policy.default_tier])
+        self._callers: dict[bytes, tuple[bytes, Caller | None]] = {
+            digest: (key.sha256, Caller(key.tenant, tiers[key.tier])) for digest, key in policy.keys.items()
+        }
 
     @property
     def ready(self) -> bool:
@@ -100,18 +112,15 @@ class Gate:
 
     def caller(self, head: RequestHead) -> Caller | None:
         """Who the key belongs to; without keys in the policy everyone is the same caller."""
-        policy = self.policy
-        if not policy.keys:
-            return Caller(ANONYMOUS, policy.tiers[policy.default_tier])
+        if self._anyone is not None:
+            return self._anyone
         given = head.key
         if not given:
             return None
-        digest = hashlib.sha256(given).digest()
-        key = policy.keys.get(digest)
+        digest = sha256(given).digest()
+        known, caller = self._callers.get(digest, _NOBODY)
         # Only whole digests are ever compared, so nothing about a key can be learned from the time this takes.
-        if key is None or not hmac.compare_digest(key.sha256, digest):
-            return None
-        return Caller(key.tenant, policy.tiers[key.tier])
+        return caller if hmac.compare_digest(known, digest) else None
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
         """Whose error format the caller expects."""

@@ -12,18 +12,11 @@ from gateway.core.model import End, Finish
 from gateway.proxy.connection import Connection, Line
 from gateway.proxy.driver import Gaps
 from gateway.proxy.upstream import Upstream
-from gateway.wire.events import (
-    READERS,
-    EngineError,
-    EventSplitter,
-    Kind,
-    StreamError,
-    StreamReader,
-    Usage,
-    read_whole,
-    usage_at_end,
-)
+from gateway.wire.answer import AnswerHead
+from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
+from gateway.wire.failure import EngineError
 from gateway.wire.framing import is_one_chunk
+from gateway.wire.whole import AnswerError, read_whole, usage_at_end
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay
@@ -138,15 +131,13 @@ class Leg:
     def on_sent(self) -> None:
         self.relay.driver.sent(self.id)
 
-    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        self.status = status
-        self.content_type = headers.get(b"content-type")
-        if status == 200:
-            if self.relay.streams and (self.content_type or b"").startswith(b"text/event-stream"):
-                self.reader = READERS[self.relay.endpoint]()
-                self._framed = b"transfer-encoding" in headers or b"content-length" in headers
-        else:
-            self.retry_after_s = _seconds(headers.get(b"retry-after"))
+    def on_head(self, head: AnswerHead) -> None:
+        self.status = head.status
+        self.content_type = head.content_type
+        self.retry_after_s = head.retry_after_s
+        if head.status == 200 and self.relay.streams and (head.content_type or b"").startswith(b"text/event-stream"):
+            self.reader = READERS[self.relay.endpoint]()
+            self._framed = head.framed
 
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
         if self.reader is None:
@@ -281,14 +272,13 @@ class Leg:
 
     def _whole_ended(self) -> None:
         body = b"".join(self.held)
-        usage: Usage | None
         error = None
         try:
             if self._committed:
                 usage = usage_at_end(body)
             else:
                 usage, error = read_whole(self.relay.endpoint, body)
-        except StreamError as exc:
+        except AnswerError as exc:
             log.warning("replica %s sent an answer that cannot be read: %s", self.upstream.spec.name, exc)
             self._tell(Finish(End.TRUNCATED))
             return
@@ -326,8 +316,3 @@ def _end_of_status(status: int) -> End:
     if status in (429, 503):
         return End.BUSY
     return End.REJECTED if 400 <= status < 500 else End.FAILED
-
-
-def _seconds(value: bytes | None) -> float | None:
-    """`Retry-After` in seconds; the date form is rare among engines and read as none."""
-    return float(value) if value is not None and value.isdigit() and len(value) < 6 else None

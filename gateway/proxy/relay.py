@@ -105,7 +105,7 @@ class Relay:
         body = self._bodies.get(max_tokens)
         if body is None:
             name = model.upstream or (self._parsed.model if model.any_name else model.name)
-            body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens, self.ask.tier.caps)
+            body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
             self._extra = self._changes(self._parsed, max_tokens)
             if self.endpoint is MESSAGES:
                 # The name under which Anthropic's SDK looks for it.

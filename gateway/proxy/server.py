@@ -18,7 +18,6 @@ from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.core.model import Endpoint, Why
@@ -49,8 +48,8 @@ _IDLE, _RECEIVING, _ANSWERING, _LINGERING = Phase
 _OPENAI = Dialect.OPENAI
 
 
-class FrontDoor(HttpToolsProtocol):
-    """One client connection; one request at a time."""
+class FrontDoor:
+    """One client connection; one request at a time. To uvicorn it is one of its own protocols."""
 
     def __init__(
         self,
@@ -60,7 +59,11 @@ class FrontDoor(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        self.connections: set[Any] = server_state.connections
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.parser: Any = httptools.HttpRequestParser(self)
+        # What comes after a request with `Connection: close` is ours to refuse.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._guard = guard
         self._phase = _IDLE
         self._pipelined = False
@@ -90,7 +93,7 @@ class FrontDoor(HttpToolsProtocol):
 
     # ---- asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.connections.add(self)
         guard = self._guard
@@ -104,7 +107,7 @@ class FrontDoor(HttpToolsProtocol):
         self.connections.discard(self)
         self._guard.closed(self)
         self._leave(Why.CLIENT_GONE)
-        self.parser = None  # type: ignore[assignment]
+        self.parser = None
 
     def eof_received(self) -> None:
         """A client that closes its sending side has hung up: there is no way to tell it from one that is gone."""
@@ -181,9 +184,8 @@ class FrontDoor(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self.url += url
 
-    # The wanted headers are read from the raw head, which llhttp has found well formed by then. Not to be called for
-    # each saves a third of the parsing, and keeps trailers, which it reports as headers, out of the way.
-    on_header = None  # type: ignore[assignment]
+    # There is no `on_header`: the wanted headers are read from the raw head, which llhttp has found well formed by
+    # then. That saves a third of the parsing, and keeps trailers, which it reports as headers, out of the way.
 
     def on_headers_complete(self) -> None:
         if self._pipelined:

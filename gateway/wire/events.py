@@ -1,17 +1,28 @@
-"""What a replica's answer says about itself: tokens, finish, usage, errors; streamed or whole."""
+"""What a streamed answer says about itself: tokens, finish, usage, errors."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntFlag
 
-import msgspec
+from msgspec import Raw
 
-from gateway.core.model import End, Endpoint
+from gateway.core.model import Endpoint
+from gateway.wire.failure import EngineError, engine_error
+from gateway.wire.shapes import (
+    ABORT,
+    ABSENT,
+    EMPTY,
+    DecodeError,
+    Delta,
+    Typed,
+    Usage,
+    decode_chunk,
+    decode_stop,
+    decode_typed,
+)
 
 MAX_EVENT_BYTES = 1024 * 1024
-_NONE = msgspec.Raw()
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -32,126 +43,6 @@ class Kind(IntFlag):
     DONE = 8
     """The protocol's own end of stream."""
     ERROR = 16
-
-
-class Usage(msgspec.Struct):
-    """Token counts, in the words of either dialect."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-    @property
-    def prompt(self) -> int | None:
-        """Prompt tokens, in whichever words."""
-        return self.prompt_tokens if self.input_tokens is None else self.input_tokens
-
-    @property
-    def output(self) -> int | None:
-        """Output tokens, in whichever words."""
-        return self.completion_tokens if self.output_tokens is None else self.output_tokens
-
-
-class _Delta(msgspec.Struct):
-    content: msgspec.Raw = _NONE
-    reasoning: msgspec.Raw = _NONE
-    reasoning_content: msgspec.Raw = _NONE
-    refusal: msgspec.Raw = _NONE
-    tool_calls: msgspec.Raw = _NONE
-    function_call: msgspec.Raw = _NONE
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: Usage | None = None
-    error: msgspec.Raw = _NONE
-
-
-class _Inner(msgspec.Struct):
-    usage: Usage | None = None
-    error: msgspec.Raw = _NONE
-
-
-class _Typed(msgspec.Struct):
-    """An event of the Messages or Responses API."""
-
-    type: str = ""
-    message: _Inner | None = None
-    response: _Inner | None = None
-    usage: Usage | None = None
-    delta: msgspec.Raw = _NONE
-    error: msgspec.Raw = _NONE
-    code: msgspec.Raw = _NONE
-
-
-class _Stop(msgspec.Struct):
-    """What Anthropic's API says of the end: null where the engine gave up, absent in what is not the end."""
-
-    stop_reason: object = msgspec.UNSET
-
-
-class _WholeChoice(msgspec.Struct):
-    finish_reason: object = None
-
-
-class _Whole(msgspec.Struct):
-    """An answer that was not streamed."""
-
-    usage: Usage | None = None
-    error: msgspec.Raw = _NONE
-    choices: list[_WholeChoice] | None = None
-    stop_reason: object = msgspec.UNSET
-
-
-class _Error(msgspec.Struct):
-    code: int | str | None = None
-    message: str | None = None
-    type: str | None = None
-
-
-_chunk_decoder = msgspec.json.Decoder(_Chunk)
-_typed_decoder = msgspec.json.Decoder(_Typed)
-_whole_decoder = msgspec.json.Decoder(_Whole)
-_EMPTY = (b"", b'""', b"null", b"[]", b"{}")
-# vLLM ends what it works on like this when it is told to stop, and then the answer as if nothing had happened.
-_ABORT = "abort"
-_GIVEN_UP = "the engine gave it up"
-# What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
-_STATUS_OF_TYPE = {
-    "Service Unavailable": 503,
-    "ServiceUnavailableError": 503,
-    "overloaded_error": 503,
-    "rate_limit_error": 429,
-    "Bad Request": 400,
-    "BadRequestError": 400,
-    "invalid_request_error": 400,
-    "NotFoundError": 404,
-    "not_found_error": 404,
-}
-
-
-@dataclass(slots=True)
-class EngineError:
-    """An error that came inside an answer of status 200. `status` is the HTTP status it stands for."""
-
-    status: int
-    message: str
-    body: bytes
-    """The error object as the engine wrote it, in an envelope."""
-
-    @property
-    def end(self) -> End:
-        """What it means for the attempt."""
-        if self.status in (429, 503):
-            return End.BUSY
-        return End.REJECTED if 400 <= self.status < 500 else End.FAILED
 
 
 class EventSplitter:
@@ -221,7 +112,7 @@ class StreamReader:
         if usage.output is not None:
             self.output_tokens = usage.output
 
-    def _failed(self, error: msgspec.Raw) -> Kind:
+    def _failed(self, error: Raw) -> Kind:
         self.error = engine_error(error)
         return Kind.ERROR
 
@@ -245,10 +136,10 @@ class CompletionReader(StreamReader):
             self.done = True
             return Kind.DONE
         try:
-            chunk = _chunk_decoder.decode(payload)
-        except (msgspec.DecodeError, RecursionError) as exc:
+            chunk = decode_chunk(payload)
+        except (DecodeError, RecursionError) as exc:
             raise StreamError(f"an event is not a completion chunk: {exc}") from exc
-        if bytes(chunk.error) not in _EMPTY:
+        if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)
         self._usage(chunk.usage)
         if not chunk.choices:
@@ -259,7 +150,7 @@ class CompletionReader(StreamReader):
                 kind |= Kind.CONTENT
             if choice.finish_reason:
                 kind |= Kind.FINISH
-                if choice.finish_reason == _ABORT:
+                if choice.finish_reason == ABORT:
                     self.aborted = True
                 else:
                     self.finished = True
@@ -289,15 +180,15 @@ class TypedReader(StreamReader):
             self.done = True
             return Kind.DONE
         try:
-            typed = _typed_decoder.decode(payload)
-        except (msgspec.DecodeError, RecursionError) as exc:
+            typed = decode_typed(payload)
+        except (DecodeError, RecursionError) as exc:
             raise StreamError(f"an event has no type: {exc}") from exc
-        if bytes(typed.error) not in _EMPTY:
+        if bytes(typed.error) not in EMPTY:
             # vLLM's own errors come without a type, also where every event has one.
             return self._failed(typed.error)
         return self._read(typed)
 
-    def _read(self, typed: _Typed) -> Kind:
+    def _read(self, typed: Typed) -> Kind:
         raise NotImplementedError
 
 
@@ -307,7 +198,7 @@ class MessagesReader(TypedReader):
     __slots__ = ()
     delta = b"event: content_block_delta\n"
 
-    def _read(self, typed: _Typed) -> Kind:
+    def _read(self, typed: Typed) -> Kind:
         match typed.type:
             case "error":
                 return self._failed(typed.error)
@@ -333,7 +224,7 @@ class ResponsesReader(TypedReader):
     __slots__ = ()
     delta = b"event: response.output_text.delta\n"
 
-    def _read(self, typed: _Typed) -> Kind:
+    def _read(self, typed: Typed) -> Kind:
         match typed.type:
             case "response.completed" | "response.incomplete":
                 self.finished = self.done = True
@@ -341,7 +232,7 @@ class ResponsesReader(TypedReader):
                     self._usage(typed.response.usage)
                 return Kind.FINISH
             case "response.failed":
-                return self._failed(_NONE if typed.response is None else typed.response.error)
+                return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
                 return self._failed(typed.error)
         if typed.type.endswith(".delta"):
@@ -358,53 +249,11 @@ READERS: dict[Endpoint, type[StreamReader]] = {
 }
 
 
-def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineError | None]:
-    """Usage and error of an answer that was not streamed; raises `StreamError` if it is not a JSON object."""
+def _gave_up(delta: Raw) -> bool:
     try:
-        whole = _whole_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as exc:
-        raise StreamError(f"the answer is not JSON: {exc}") from exc
-    if whole.stop_reason is None:
-        raise StreamError(_GIVEN_UP)
-    for choice in whole.choices or ():
-        if choice.finish_reason == _ABORT:
-            raise StreamError(_GIVEN_UP)
-    failed = bytes(whole.error) not in _EMPTY and endpoint is not Endpoint.RESPONSES
-    return whole.usage, engine_error(whole.error) if failed else None
-
-
-def _gave_up(delta: msgspec.Raw) -> bool:
-    try:
-        return bytes(delta) not in _EMPTY and msgspec.json.decode(delta, type=_Stop).stop_reason is None
-    except msgspec.DecodeError as exc:
+        return bytes(delta) not in EMPTY and decode_stop(delta).stop_reason is None
+    except DecodeError as exc:
         raise StreamError(f"the end of a message cannot be read: {exc}") from exc
-
-
-def usage_at_end(tail: bytes) -> Usage | None:
-    """Usage from the last bytes of an answer too long to be held; None if it stands elsewhere."""
-    start = tail.rfind(b'"usage":')
-    end = tail.find(b"}", start)
-    if start < 0 or end < 0:
-        return None
-    try:
-        return msgspec.json.decode(tail[start + 8 : end + 1], type=Usage)
-    except msgspec.DecodeError:
-        return None
-
-
-def engine_error(raw: msgspec.Raw) -> EngineError:
-    """What an engine's error object means; engines differ in everything but `message`."""
-    try:
-        error = msgspec.json.decode(raw, type=_Error) if bytes(raw) not in _EMPTY else _Error()
-    except msgspec.DecodeError:
-        error = _Error(message=bytes(raw).decode("utf-8", "replace"))
-    code = error.code
-    known = isinstance(code, int) or (isinstance(code, str) and code.isdecimal() and len(code) == 3)
-    status = int(code or 0) if known else _STATUS_OF_TYPE.get(error.type or "", 500)
-    status = status if 400 <= status < 600 else 500
-    return EngineError(
-        status, (error.message or "the engine gave no reason")[:500], b'{"error":%b}' % (bytes(raw) or b"{}")
-    )
 
 
 def data_of(event: bytes) -> bytes:
@@ -415,9 +264,9 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _has_output(delta: _Delta) -> bool:
+def _has_output(delta: Delta) -> bool:
     return any(
-        bytes(field) not in _EMPTY
+        bytes(field) not in EMPTY
         for field in (
             delta.content,
             delta.reasoning_content,

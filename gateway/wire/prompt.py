@@ -22,7 +22,6 @@ class Prompt:
 
     size: int = 0
     exact: int | None = None
-    messages: int = 0
     batch: int = 1
 
 
@@ -53,7 +52,7 @@ def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
     for name in ("tools", "functions", "documents", "response_format", "tool_choice"):
         if name in fields:
             total += size(fields[name])
-    return Prompt(total, None, len(messages))
+    return Prompt(total)
 
 
 def completion(fields: dict[str, Any], caps: Caps) -> Prompt:
@@ -74,17 +73,14 @@ def embedding(fields: dict[str, Any], caps: Caps) -> Prompt:
 def responses(fields: dict[str, Any], caps: Caps) -> Prompt:
     """The input of the Responses API: a text or a list of items."""
     given = fields["input"]
-    count = 1
     if type(given) is str:
         total = utf8(given)
     else:
-        items = _items(given, "input")
-        total = sum(_item(item, f"input[{i}]", caps) for i, item in enumerate(items))
-        count = len(items)
+        total = sum(_item(item, f"input[{i}]", caps) for i, item in enumerate(_items(given, "input")))
     for name in ("instructions", "tools", "text"):
         if name in fields:
             total += size(fields[name])
-    return Prompt(total, None, count)
+    return Prompt(total)
 
 
 def _items(value: Any, field: str) -> list[Any]:
@@ -116,14 +112,14 @@ def _item(item: Any, field: str, caps: Caps) -> int:
 
 def _batch(value: Any, field: str, caps: Caps) -> Prompt:
     if type(value) is str:
-        return Prompt(utf8(value), None, 1)
+        return Prompt(utf8(value))
     if type(value) is not list:
         raise wrong_type(field, "a string or an array", value)
     if not value:
         raise BadRequest(field, "must not be empty", "empty_array")
     first = type(value[0])
     if first is int:
-        return Prompt(_token_ids(value, field), len(value), 1)
+        return Prompt(_token_ids(value, field), len(value))
     if len(value) > caps.batch:
         raise BadRequest(field, f"must have at most {caps.batch} entries for this tier", "array_above_max_length")
     count = len(value)
@@ -131,7 +127,7 @@ def _batch(value: Any, field: str, caps: Caps) -> Prompt:
         for i, text in enumerate(value):
             if type(text) is not str:
                 raise wrong_type(f"{field}[{i}]", "a string", text)
-        return Prompt(sum(map(utf8, value)), None, count, count)
+        return Prompt(sum(map(utf8, value)), None, count)
     if first is not list:
         raise wrong_type(f"{field}[0]", "a string, an integer or an array of integers", value[0])
     for i, ids in enumerate(value):
@@ -139,7 +135,7 @@ def _batch(value: Any, field: str, caps: Caps) -> Prompt:
             raise wrong_type(f"{field}[{i}]", "an array of integers", ids)
         _token_ids(ids, f"{field}[{i}]")
     tokens = sum(map(len, value))
-    return Prompt(4 * tokens, tokens, count, count)
+    return Prompt(4 * tokens, tokens, count)
 
 
 def _token_ids(ids: list[Any], field: str) -> int:

@@ -1,7 +1,8 @@
 """A request's JSON: parsed once, checked against the tier's caps, and written anew for the engine.
 
-What `render` writes is built from what `parse` checked, never from the client's bytes: of duplicate keys the last
-one was seen and the last one is sent, and a field that is not in the tables of `fields` is not sent at all.
+What is sent is built from what `parse` checked, never from the client's bytes: of duplicate keys the last one was seen
+and the last one is sent, and a field that is not in the tables of `fields` is not sent at all. All that is known before
+the request is admitted is written then; `render` only puts the model's name and the output cap in front.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ MAX_FIELDS = 256
 MAX_REPORTED = 16
 MIN_THINKING_BUDGET = 1024
 """Anthropic's smallest budget_tokens; vLLM refuses less."""
-_NESTING = 250
-"""orjson reads 1,024 levels and writes 254: a body with fewer brackets than this needs no look at its depth."""
+_TIED = ("min_tokens", "thinking_token_budget", "thinking")
+"""Fields that count tokens of their own, which the output cap bounds too."""
 
 
 @dataclass(slots=True)
@@ -38,10 +39,12 @@ class Parsed:
     wants_usage: bool
     """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
     fields: dict[str, Any]
-    """What goes to the engine, less the model, the output cap and `stream_options`, which `render` writes."""
+    """What goes to the engine, less the model, the output cap and what is tied to it, which `render` writes."""
+    payload: bytes
+    """The same as JSON, and what the tier adds to it."""
+    tied: dict[str, Any]
     prompt_bytes: int
     prompt_exact: int | None
-    messages: int
     choices: int
     batch: int
     """How many prompts or inputs there are."""
@@ -107,15 +110,18 @@ def _finish(
         cap_field = shape.caps[-1]
     if endpoint is Endpoint.RESPONSES:
         fields["store"] = False
+    model = fields.pop("model")
+    tied = {name: fields.pop(name) for name in _TIED if name in fields} if cap_field is not None else {}
     return Parsed(
         endpoint,
-        fields.pop("model"),
+        model,
         stream,
         wants_usage,
         fields,
+        _payload(shape, fields, stream, caps),
+        tied,
         prompt.size,
         prompt.exact,
-        prompt.messages,
         max(fields.get("n", 1), fields.get("best_of", 1)) * prompt.batch,
         prompt.batch,
         asked,
@@ -128,45 +134,52 @@ _USAGE_ALWAYS = {"include_usage": True, "continuous_usage_stats": True}
 _USAGE = {"include_usage": True}
 
 
-def render(parsed: Parsed, upstream_model: str, max_tokens: int, caps: Caps) -> bytes:
-    """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long."""
-    shape = SHAPES[parsed.endpoint]
-    out = {"model": upstream_model, **parsed.fields}
-    if parsed.cap_field is not None:
-        out[parsed.cap_field] = max_tokens
-        _bound(out, max_tokens)
-    if parsed.stream and shape.usage:
-        out.setdefault("stream_options", _USAGE)
+def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> bytes:
+    """What is sent whatever the model and the cap; `fields` is not empty, since every API requires one of them."""
+    if stream and shape.usage:
+        fields.setdefault("stream_options", _USAGE)
     if caps.stop and shape.stop is not None:
-        own = out.get(shape.stop, ())
-        out[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
+        own = fields.get(shape.stop, ())
+        fields[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
     if caps.engine_priority is not None:
-        out["priority"] = caps.engine_priority
-    return orjson.dumps(out)
+        fields["priority"] = caps.engine_priority
+    try:
+        return orjson.dumps(fields)
+    except TypeError:  # orjson reads 1,024 levels and writes 254
+        raise BadRequest(None, "the body is nested too deeply", None) from None
 
 
-def _bound(out: dict[str, Any], max_tokens: int) -> None:
+def render(parsed: Parsed, upstream_model: str, max_tokens: int) -> bytes:
+    """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long."""
+    first: dict[str, Any] = {"model": upstream_model}
+    if parsed.cap_field is not None:
+        first[parsed.cap_field] = max_tokens
+        if parsed.tied:
+            _bound(first, parsed.tied, max_tokens)
+    return orjson.dumps(first)[:-1] + b"," + parsed.payload[1:]
+
+
+def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
     """Bring what counts tokens of its own under the output cap."""
     for name in ("min_tokens", "thinking_token_budget"):
-        if name in out and out[name] > max_tokens:
-            out[name] = max_tokens
-    thinking = out.get("thinking")
-    if thinking is not None and thinking.get("budget_tokens", 0) >= max_tokens:
-        if max_tokens > MIN_THINKING_BUDGET:
-            out["thinking"] = {**thinking, "budget_tokens": max_tokens - 1}
-        else:
-            out["thinking"] = {"type": "disabled"}
+        if name in tied:
+            out[name] = min(tied[name], max_tokens)
+    thinking = tied.get("thinking")
+    if thinking is None:
+        return
+    if thinking.get("budget_tokens", 0) < max_tokens:
+        out["thinking"] = thinking
+    elif max_tokens > MIN_THINKING_BUDGET:
+        out["thinking"] = {**thinking, "budget_tokens": max_tokens - 1}
+    else:
+        out["thinking"] = {"type": "disabled"}
 
 
 def _load(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
-        if body.count(b"[") + body.count(b"{") > _NESTING:
-            orjson.dumps(document)
     except orjson.JSONDecodeError as error:
         raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
-    except TypeError:
-        raise BadRequest(None, "the body is nested too deeply", None) from None
     if type(document) is not dict:
         raise BadRequest(None, f"the body must be a JSON object, not {kind(document)}", None)
     if len(document) > MAX_FIELDS:

@@ -30,5 +30,5 @@ def read(endpoint: Endpoint, document: dict[str, Any], caps: Caps = CAPS) -> Par
 
 def sent(endpoint: Endpoint, document: dict[str, Any], max_tokens: int = 100, caps: Caps = CAPS) -> dict[str, Any]:
     """What the engine receives."""
-    result: dict[str, Any] = json.loads(render(read(endpoint, document, caps), "upstream", max_tokens, caps))
+    result: dict[str, Any] = json.loads(render(read(endpoint, document, caps), "upstream", max_tokens))
     return result

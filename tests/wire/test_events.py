@@ -20,9 +20,8 @@ from gateway.wire.events import (
     StreamError,
     StreamReader,
     data_of,
-    read_whole,
-    usage_at_end,
 )
+from gateway.wire.whole import AnswerError, read_whole, usage_at_end
 
 
 def chat(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
@@ -225,7 +224,7 @@ def test_a_whole_answer_has_usage_or_an_error() -> None:
     usage, error = read_whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
     assert error is not None
     assert error.end is End.BUSY
-    with pytest.raises(StreamError):
+    with pytest.raises(AnswerError):
         read_whole(Endpoint.CHAT, b'{"usage":')
 
 
@@ -272,9 +271,9 @@ def test_a_message_delta_that_says_nothing_of_the_end() -> None:
 @pytest.mark.parametrize("space", ["", " "])
 def test_a_whole_answer_that_was_aborted(space: str) -> None:
     aborted = f'{{"choices":[{{"finish_reason":{space}"stop"}},{{"finish_reason":{space}"abort"}}]}}'
-    with pytest.raises(StreamError):
+    with pytest.raises(AnswerError):
         read_whole(Endpoint.CHAT, aborted.encode())
-    with pytest.raises(StreamError):
+    with pytest.raises(AnswerError):
         read_whole(Endpoint.MESSAGES, b'{"type":"message","stop_reason":null}')
 
 

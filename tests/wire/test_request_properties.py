@@ -214,7 +214,7 @@ def test_what_reaches_an_engine_obeys_the_caps() -> None:
         except BadRequest:
             return
         passed += 1
-        sent = render(parsed, "upstream", granted, caps)
+        sent = render(parsed, "upstream", granted)
         check(endpoint, json.loads(sent.decode("utf-8"), object_pairs_hook=without_duplicates), granted, caps)
         assert parsed.choices <= max(caps.n, caps.best_of) * caps.batch
 
@@ -263,7 +263,7 @@ def test_no_document_makes_the_parser_fail(endpoint: Endpoint, fields: dict[str,
         parsed = parse(endpoint, body, caps)
     except BadRequest:
         return
-    json.loads(render(parsed, "upstream", 1, caps))
+    json.loads(render(parsed, "upstream", 1))
     assert parsed.prompt_bytes >= 0
     assert parsed.choices >= 1
 

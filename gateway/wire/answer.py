@@ -1,0 +1,94 @@
+"""The head of a replica's answer: status, how the body ends, and the few headers that anybody here reads.
+
+Read in one pass and not with a parser that calls back for each header: engines send a handful of short ones, and what
+is not plainly well formed is refused, since a replica is no place to be lenient with.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.wire.framing import FramingError
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+CHUNKED: Final = -1
+TO_THE_END: Final = -2
+
+_HEAD = re.compile(
+    rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*)"
+)
+_WANTED = frozenset({b"content-type", b"content-length", b"transfer-encoding", b"connection", b"retry-after"})
+
+
+class AnswerHead:
+    """What is known of an answer before its body."""
+
+    __slots__ = ("body", "content_type", "keep_alive", "retry_after_s", "status")
+
+    def __init__(
+        self, status: int, body: int, keep_alive: bool, content_type: bytes | None, retry_after_s: float | None
+    ) -> None:
+        self.status = status
+        self.body = body
+        """Its length in bytes, or `CHUNKED`, or `TO_THE_END` of the connection."""
+        self.keep_alive = keep_alive
+        self.content_type = content_type
+        self.retry_after_s = retry_after_s
+
+    @property
+    def framed(self) -> bool:
+        """Whether the end of the body can be told from a connection that broke off."""
+        return self.body != TO_THE_END
+
+
+def read_answer_head(raw: bytes) -> AnswerHead:
+    """Read `raw`, a head without its blank line; raises `FramingError` for what is malformed or ambiguous."""
+    match = _HEAD.fullmatch(raw)
+    if match is None:
+        raise FramingError("the answer does not begin with a well-formed head of HTTP/1.1")
+    minor, status, lines = match.groups()
+    found: dict[bytes, bytes] = {}
+    for line in lines.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        if name in _WANTED:
+            value = value.strip(b" \t")
+            found[name] = found[name] + b"," + value if name in found else value
+    code = int(status)
+    return AnswerHead(
+        code,
+        _body(code, found),
+        _keeps_alive(minor, found.get(b"connection")),
+        found.get(b"content-type"),
+        _seconds(found.get(b"retry-after")),
+    )
+
+
+def _body(status: int, found: dict[bytes, bytes]) -> int:
+    """How the body ends. What is ambiguous is refused, not guessed."""
+    coding = found.get(b"transfer-encoding")
+    length = found.get(b"content-length")
+    if status in (204, 304):
+        return 0
+    if coding is not None:
+        if coding.lower() != b"chunked" or length is not None:
+            raise FramingError("the answer has an unknown transfer encoding")
+        return CHUNKED
+    if length is None:
+        return TO_THE_END
+    if not length.isdigit() or len(length) > 18:
+        raise FramingError("the answer has a malformed content-length")
+    return int(length)
+
+
+def _keeps_alive(minor: bytes, connection: bytes | None) -> bool:
+    if connection is None:
+        return minor == b"1"
+    options = [option.strip() for option in connection.lower().split(b",")]
+    return b"close" not in options and (minor == b"1" or b"keep-alive" in options)
+
+
+def _seconds(value: bytes | None) -> float | None:
+    """`Retry-After` in seconds; the date form is rare among engines and read as none."""
+    return float(value) if value is not None and value.isdigit() and len(value) < 6 else None

@@ -1,0 +1,55 @@
+"""What an engine's own error means, when it comes inside an answer of status 200."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import Raw
+
+from gateway.core.model import End
+from gateway.wire.shapes import EMPTY, DecodeError, Error, decode_error
+
+# What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
+_STATUS_OF_TYPE = {
+    "Service Unavailable": 503,
+    "ServiceUnavailableError": 503,
+    "overloaded_error": 503,
+    "rate_limit_error": 429,
+    "Bad Request": 400,
+    "BadRequestError": 400,
+    "invalid_request_error": 400,
+    "NotFoundError": 404,
+    "not_found_error": 404,
+}
+
+
+@dataclass(slots=True)
+class EngineError:
+    """An error that came inside an answer of status 200. `status` is the HTTP status it stands for."""
+
+    status: int
+    message: str
+    body: bytes
+    """The error object as the engine wrote it, in an envelope."""
+
+    @property
+    def end(self) -> End:
+        """What it means for the attempt."""
+        if self.status in (429, 503):
+            return End.BUSY
+        return End.REJECTED if 400 <= self.status < 500 else End.FAILED
+
+
+def engine_error(raw: Raw) -> EngineError:
+    """What an engine's error object means; engines differ in everything but `message`."""
+    try:
+        error = decode_error(raw) if bytes(raw) not in EMPTY else Error()
+    except DecodeError:
+        error = Error(message=bytes(raw).decode("utf-8", "replace"))
+    code = error.code
+    known = isinstance(code, int) or (isinstance(code, str) and code.isdecimal() and len(code) == 3)
+    status = int(code or 0) if known else _STATUS_OF_TYPE.get(error.type or "", 500)
+    status = status if 400 <= status < 600 else 500
+    return EngineError(
+        status, (error.message or "the engine gave no reason")[:500], b'{"error":%b}' % (bytes(raw) or b"{}")
+    )

@@ -1,0 +1,117 @@
+"""What is read of an engine's JSON: the few fields that matter, the rest skipped by the decoder.
+
+Structs of msgspec are made when the module is run, so this file is not among those that are compiled.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+ABSENT = msgspec.Raw()
+EMPTY = (b"", b'""', b"null", b"[]", b"{}")
+"""What stands for nothing, in the raw bytes of a field."""
+ABORT = "abort"
+"""How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""
+DecodeError = msgspec.DecodeError
+
+
+class Usage(msgspec.Struct):
+    """Token counts, in the words of either dialect."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    @property
+    def prompt(self) -> int | None:
+        """Prompt tokens, in whichever words."""
+        return self.prompt_tokens if self.input_tokens is None else self.input_tokens
+
+    @property
+    def output(self) -> int | None:
+        """Output tokens, in whichever words."""
+        return self.completion_tokens if self.output_tokens is None else self.output_tokens
+
+
+class Delta(msgspec.Struct):
+    """What one event adds to an answer."""
+
+    content: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
+    reasoning_content: msgspec.Raw = ABSENT
+    refusal: msgspec.Raw = ABSENT
+    tool_calls: msgspec.Raw = ABSENT
+    function_call: msgspec.Raw = ABSENT
+
+
+class Choice(msgspec.Struct):
+    """One of `n` answers, as far as one event tells."""
+
+    delta: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct):
+    """An event of the completion APIs."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+
+
+class Inner(msgspec.Struct):
+    """A message or a response inside an event."""
+
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+
+
+class Typed(msgspec.Struct):
+    """An event of the Messages or Responses API."""
+
+    type: str = ""
+    message: Inner | None = None
+    response: Inner | None = None
+    usage: Usage | None = None
+    delta: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+    code: msgspec.Raw = ABSENT
+
+
+class Stop(msgspec.Struct):
+    """What Anthropic's API says of the end: null where the engine gave up, absent in what is not the end."""
+
+    stop_reason: object = msgspec.UNSET
+
+
+class WholeChoice(msgspec.Struct):
+    """One of `n` answers."""
+
+    finish_reason: object = None
+
+
+class Whole(msgspec.Struct):
+    """An answer that was not streamed."""
+
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+    choices: list[WholeChoice] | None = None
+    stop_reason: object = msgspec.UNSET
+
+
+class Error(msgspec.Struct):
+    """What an engine says of its failure; engines differ in everything but `message`."""
+
+    code: int | str | None = None
+    message: str | None = None
+    type: str | None = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode
+decode_typed = msgspec.json.Decoder(Typed).decode
+decode_whole = msgspec.json.Decoder(Whole).decode
+decode_usage = msgspec.json.Decoder(Usage).decode
+decode_stop = msgspec.json.Decoder(Stop).decode
+decode_error = msgspec.json.Decoder(Error).decode

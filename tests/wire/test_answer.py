@@ -1,0 +1,81 @@
+"""Heads of answers: what is read of them, and what is refused rather than guessed."""
+
+import pytest
+
+from gateway.wire.answer import CHUNKED, TO_THE_END, read_answer_head
+from gateway.wire.framing import FramingError
+
+OK = b"HTTP/1.1 200 OK"
+
+
+def head(*lines: bytes, first: bytes = OK) -> bytes:
+    return b"\r\n".join((first, *lines))
+
+
+def test_what_an_engine_sends_is_read() -> None:
+    found = read_answer_head(head(b"date: now", b"Content-Type:  application/json ", b"content-length: 12"))
+    assert (found.status, found.body, found.content_type) == (200, 12, b"application/json")
+    assert (found.keep_alive, found.framed, found.retry_after_s) == (True, True, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [((b"Transfer-Encoding: Chunked",), CHUNKED), ((b"Content-Length: 0",), 0), ((), TO_THE_END)],
+)
+def test_how_the_body_ends(lines: tuple[bytes, ...], body: int) -> None:
+    assert read_answer_head(head(*lines)).body == body
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_some_answers_never_have_a_body(status: bytes) -> None:
+    assert read_answer_head(head(b"content-length: 9", first=b"HTTP/1.1 " + status)).body == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "connection", "kept"),
+    [
+        (OK, None, True),
+        (OK, b"close", False),
+        (OK, b"Keep-Alive, Close", False),
+        (b"HTTP/1.0 200 OK", None, False),
+        (b"HTTP/1.0 200 OK", b"keep-alive", True),
+        (b"HTTP/1.1 200", None, True),
+    ],
+)
+def test_whether_the_connection_stays(first: bytes, connection: bytes | None, kept: bool) -> None:
+    lines = () if connection is None else (b"connection: " + connection,)
+    assert read_answer_head(head(*lines, first=first)).keep_alive is kept
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(b"7", 7.0), (b"Fri, 31 Dec 1999 23:59:59 GMT", None), (b"-1", None)])
+def test_when_to_come_back(value: bytes, seconds: float | None) -> None:
+    assert read_answer_head(head(b"retry-after: " + value)).retry_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"HTTP/2 200 OK",
+        b"HTTP/1.1 20 OK",
+        b"HTTP/1.1 2000 OK",
+        b"HTTP/1.1 099 OK",
+        b"HTTP/1.1  200 OK",
+        head(b"no colon"),
+        head(b": no name"),
+        head(b"name : value"),
+        head(b"folded: one", b" two"),
+        head(b"bare: line\nfeed: 1"),
+        head(b"bare: return\rx"),
+        head(b"nul: \0"),
+        head(b"content-length: 1", b"content-length: 2"),
+        head(b"content-length: 1", b"content-length: 1"),
+        head(b"content-length: +1"),
+        head(b"content-length: 1", b"transfer-encoding: chunked"),
+        head(b"transfer-encoding: gzip"),
+        head(b"transfer-encoding: chunked", b"transfer-encoding: chunked"),
+    ],
+)
+def test_what_is_malformed_or_ambiguous_is_refused(raw: bytes) -> None:
+    with pytest.raises(FramingError):
+        read_answer_head(raw)
