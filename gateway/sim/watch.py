@@ -116,8 +116,8 @@ class Watch:
             engine.carry_out([])
             for attempt, tokens in host.model.decoding(now):
                 flight = flights.get(attempt)
-                if flight is not None and flight.trip.seen:
-                    engine.carry_out(progress(attempt, tokens, now))
+                if flight is not None and flight.trip.seen and (commands := progress(attempt, tokens, now)):
+                    engine.carry_out(commands)
 
     def _sample(self) -> None:
         if self.opened is not None and self.closed is None:
