@@ -7,14 +7,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FORGET = 0.9995
-"""Weight that a label keeps when the next one comes: about the last 2,000 count."""
-PRIOR_VARIANCE = 0.25
-MAX_VARIANCE = 25.0
-"""Forgetting stops here: what nobody tests must not become arbitrary (covariance wind-up)."""
+from gateway.core.regress import solve
+
+FORGET = 0.9998
+"""Weight that a label keeps when the next one comes: about the last 5,000 count."""
+BATCH = 8
+"""Labels to a Newton step."""
+PRIOR_INFORMATION = 10.0
+"""What the prior weighs, for ever: as much as some hundred labels, each of which adds p(1 - p) x feature^2."""
 WINDOW = 3000
 """Labels that reliability is read from."""
 BINS = 15
+MAX_LOGIT = 8.0
 
 
 def logistic(x: float) -> float:
@@ -25,51 +29,92 @@ def logistic(x: float) -> float:
     return e / (1.0 + e)
 
 
-class Logistic:
-    """P(label) = logistic(weights x features), by one Newton step per label (recursive IRLS) with forgetting.
+def logit(p: float) -> float:
+    """The inverse of `logistic`, within +-MAX_LOGIT."""
+    if p <= 0.0:
+        return -MAX_LOGIT
+    if p >= 1.0:
+        return MAX_LOGIT
+    return max(-MAX_LOGIT, min(MAX_LOGIT, math.log(p / (1.0 - p))))
 
-    `mean` is what the weights are before any label.
+
+class Logistic:
+    """P(label) = logistic(weights x features): an online Newton method that forgets, but never its prior.
+
+    With the information L and the weights w, a batch of labels y with features x gives
+
+        L' = f L + (1 - f) R + sum p (1 - p) x x'
+        w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels
+
+    so that what no label tests any more returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
     """
 
-    __slots__ = ("_covariance", "labels", "size", "weights")
+    __slots__ = ("_batch", "_information", "_mean", "labels", "size", "weights")
 
     def __init__(self, mean: Sequence[float]) -> None:
-        self.size = len(mean)
+        self.size = n = len(mean)
+        self._mean = list(mean)
+        self._information = [[PRIOR_INFORMATION if i == j else 0.0 for j in range(n)] for i in range(n)]
+        self._batch: list[tuple[list[float], float, float]] = []
         self.weights = list(mean)
-        n = self.size
-        self._covariance = [[PRIOR_VARIANCE if i == j else 0.0 for j in range(n)] for i in range(n)]
         self.labels = 0
 
-    def read(self, features: Sequence[float]) -> float:
-        """The probability, 0-1."""
+    def score(self, features: list[float]) -> float:
+        """The logit of the probability."""
         total = 0.0
         for i, weight in enumerate(self.weights):
             total += weight * features[i]
-        return logistic(total)
+        return total
 
-    def add(self, features: Sequence[float], label: bool, weight: float = 1.0) -> None:
-        """Learn one label; `weight` is one over the chance it had of being seen."""
+    def add(self, features: list[float], p: float, label: bool, weight: float = 1.0) -> None:
+        """Learn a label to which probability `p` was given; `weight` is one over the chance it had of being seen."""
         self.labels += 1
-        p = self.read(features)
-        covariance, n = self._covariance, self.size
-        gain = [0.0] * n
-        spread = 0.0
-        for i, row in enumerate(covariance):
-            total = 0.0
-            for j in range(n):
-                total += row[j] * features[j]
-            gain[i] = total
-            spread += features[i] * total
-        curvature = max(weight * p * (1.0 - p), 1e-4)
-        scale = curvature / (FORGET + curvature * spread)
-        error = weight * ((1.0 if label else 0.0) - p) / (FORGET + curvature * spread)
-        grow = 1.0 / FORGET if max(covariance[i][i] for i in range(n)) < MAX_VARIANCE else 1.0
-        weights = self.weights
-        for i, row in enumerate(covariance):
-            weights[i] += gain[i] * error
-            cut = gain[i] * scale
-            for j in range(n):
-                row[j] = (row[j] - cut * gain[j]) * grow
+        self._batch.append((features, weight * ((1.0 if label else 0.0) - p), weight * max(p * (1.0 - p), 1e-4)))
+        if len(self._batch) == BATCH:
+            self._step()
+
+    def _step(self) -> None:
+        n, information, weights = self.size, self._information, self.weights
+        keep = FORGET**BATCH
+        renewed = (1.0 - keep) * PRIOR_INFORMATION
+        gradient = [renewed * (self._mean[i] - weights[i]) for i in range(n)]
+        for i in range(n):
+            row = information[i]
+            for j in range(i, n):
+                row[j] *= keep
+            row[i] += renewed
+        for features, error, curvature in self._batch:
+            for i in range(n):
+                feature = features[i]
+                if feature != 0.0:
+                    gradient[i] += error * feature
+                    scaled = curvature * feature
+                    row = information[i]
+                    for j in range(i, n):
+                        row[j] += scaled * features[j]
+        self._batch = []
+        for i in range(n):
+            for j in range(i):
+                information[i][j] = information[j][i]
+        step = solve(information, gradient, list(range(n)))
+        self.weights = [weights[i] + step[i] for i in range(n)]
+
+
+class Offset:
+    """One weight of the same kind by itself: what a class adds to the logit."""
+
+    __slots__ = ("_information", "value")
+
+    def __init__(self) -> None:
+        self._information = PRIOR_INFORMATION
+        self.value = 0.0
+
+    def add(self, p: float, label: bool, weight: float = 1.0) -> None:
+        """Learn a label to which probability `p` was given."""
+        renewed = (1.0 - FORGET) * PRIOR_INFORMATION
+        self._information = FORGET * self._information + renewed + weight * p * (1.0 - p)
+        error = weight * ((1.0 if label else 0.0) - p) - renewed * self.value
+        self.value += error / self._information
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +136,7 @@ def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliab
     n = len(pairs)
     if not n:
         return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
-    ordered = sorted(pairs)
+    ordered = sorted(pairs, key=_probability)
     rows = []
     ece = 0.0
     for b in range(bins):
@@ -105,6 +150,10 @@ def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliab
     brier = sum((p - y) ** 2 for p, y in pairs) / n
     reference = base * (1.0 - base)
     return Reliability(n, base, ece, brier, 1.0 - brier / reference if reference else 0.0, tuple(rows))
+
+
+def _probability(pair: tuple[float, bool]) -> float:
+    return pair[0]
 
 
 class Scores:

@@ -9,7 +9,8 @@ from gateway.core.limits import TenantUse
 from gateway.core.model import Ask, Outcome, Record, Why
 
 if TYPE_CHECKING:
-    from gateway.core.forecast import AttemptFacts, Forecast
+    from gateway.core.engines import AttemptFacts
+    from gateway.core.forecast import Forecast
     from gateway.core.pools import PoolNow, Replica
 
 

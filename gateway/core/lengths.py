@@ -9,8 +9,8 @@ from gateway.core.estimators import log_edges
 EDGES = log_edges(1.0, 65536.0, 0.12)
 SHRINK = 20.0
 """Answers that the parent of a bucket counts for."""
-REFRESH = 16
-"""Answers after which the quantiles of a bucket are read anew; sooner while it is small."""
+REFRESH = 256
+"""Answers after which a bucket is read anew, at the latest: after every eighth more than there were."""
 KEEP = 2000.0
 """Answers that are remembered, about: counts are halved when there are twice as many."""
 PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
@@ -20,10 +20,10 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Bucket:
     """Output lengths of one kind of request, drawn to those of the broader kind above it."""
 
-    __slots__ = ("_above", "_counts", "_fresh", "_parent", "_tail", "samples", "total")
+    __slots__ = ("_above", "_counts", "_fresh", "_tail", "median", "p90", "parent", "samples")
 
     def __init__(self, parent: Bucket | None) -> None:
-        self._parent = parent
+        self.parent = parent
         self._counts = [0.0] * (len(EDGES) + 1)
         self._fresh = 0
         self._above: list[float] = []
@@ -31,7 +31,7 @@ class Bucket:
         self._tail: list[float] = []
         """E[output; output > edge i]: divided by P it is the mean of those that are longer."""
         self.samples = 0.0
-        self.total = 0.0
+        self.median = self.p90 = 1.0
         if parent is None:
             for tokens in PRIOR_TOKENS:
                 self._counts[bisect_left(EDGES, tokens)] += 1.0
@@ -42,7 +42,7 @@ class Bucket:
         self._counts[min(bisect_left(EDGES, tokens), len(EDGES) - 1)] += 1.0
         self.samples += 1.0
         self._fresh += 1
-        if self._fresh >= REFRESH or self.samples <= self._fresh * 4:
+        if self._fresh >= min(REFRESH, 4.0 + self.samples / 8.0):
             self._read()
 
     def _read(self) -> None:
@@ -51,7 +51,7 @@ class Bucket:
         if self.samples > 2.0 * KEEP:
             counts[:] = [c / 2.0 for c in counts]
             self.samples /= 2.0
-        parent = self._parent
+        parent = self.parent
         total = sum(counts)
         weight = 0.0 if parent is None else SHRINK / (total + SHRINK)
         above: list[float] = [0.0] * len(EDGES)
@@ -66,6 +66,8 @@ class Bucket:
             p += share
             mean += share * (EDGES[i] / 1.12 if i else EDGES[0])
         self._above, self._tail = above, tail
+        self.median = self.quantile(0.5)
+        self.p90 = self.quantile(0.9)
 
     def above(self, index: int) -> float:
         """P(output > EDGES[index]); 1 below the first edge."""
@@ -118,12 +120,12 @@ class Lengths:
         found = self._buckets.get(key)
         return found if found is not None else self._new(*key)
 
-    def learn(self, model: str, tier: str, prompt_tokens: int, tokens: int) -> None:
-        """An answer ended by itself after `tokens` (>= 1)."""
-        self.bucket(model, tier, prompt_tokens).add(tokens)
-        self._new(model, tier, -1).add(tokens)
-        self._new(model, "", -1).add(tokens)
-        self._root.add(tokens)
+    def learn(self, bucket: Bucket, tokens: int) -> None:
+        """An answer of this bucket ended by itself after `tokens` (>= 1)."""
+        above: Bucket | None = bucket
+        while above is not None:
+            above.add(tokens)
+            above = above.parent
 
     def _new(self, model: str, tier: str, bits: int) -> Bucket:
         key = model, tier, bits

@@ -2,90 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 BLOCK = 40
 """Samples after which the coefficients are fitted again."""
 BLOCKS = 10
-"""Full blocks that are kept: the window is the last 400 samples."""
+"""The window: the last 400 samples."""
+FIRST = 10
+"""Samples after which they are fitted for the first time."""
 NOISE = 0.3
-"""Relative error that is taken for granted: with the prior's own, of 100%, it says how soon samples outweigh it."""
+"""Relative error of one sample, against the prior's of 1: says how soon samples outweigh it."""
+
+Coefficients = tuple[float, float, float, float]
+Sums = list[float]
+"""The normal equations: the upper triangle of X'WX by rows, each followed by its element of X'Wy."""
 
 
 class NonNegative:
-    """y = sum of coefficients x features, fitted so that the *relative* error is small.
+    """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
-    Each sample weighs 1/y^2; each coefficient is drawn to its prior as if that had been seen once with a relative
-    error of 1 (ridge). Sums are kept by block of `BLOCK` samples, so that forgetting takes nothing away and no
-    rounding error adds up.
+    Each sample weighs one over the square of what was expected; each coefficient is drawn to its prior (ridge). Samples
+    are summed up by block, so that nothing is ever subtracted and no rounding error adds up.
     """
 
-    __slots__ = ("_blocks", "_current", "_fill", "_priors", "coefficients", "samples", "size")
+    __slots__ = ("_blocks", "_new", "_priors", "coefficients", "samples")
 
-    def __init__(self, priors: Sequence[float]) -> None:
-        self.size = len(priors)
-        self._priors = list(priors)
-        self._blocks: list[list[float]] = []
-        self._current = self._empty()
-        self._fill = 0
-        self.coefficients = list(priors)
+    def __init__(self, priors: Coefficients) -> None:
+        self._priors = priors
+        self._blocks: list[Sums] = []
+        self._new: list[tuple[float, float, float, float, float]] = []
+        self.coefficients = priors
         self.samples = 0
         """Ever added."""
 
-    def _empty(self) -> list[float]:
-        return [0.0] * (self.size * (self.size + 3) // 2)
+    def predict(self, a: float, b: float, c: float) -> float:
+        """What the samples so far say of these features."""
+        c0, c1, c2, c3 = self.coefficients
+        return c0 + c1 * a + c2 * b + c3 * c
 
-    def predict(self, features: Sequence[float]) -> float:
-        """What the samples seen so far say of these features."""
-        total = 0.0
-        for i, coefficient in enumerate(self.coefficients):
-            total += coefficient * features[i]
-        return total
-
-    def add(self, features: Sequence[float], y: float, weight: float = 1.0) -> None:
-        """Learn that `features` gave `y` (> 0); `weight` (0-1] says how sure that is."""
-        sums = self._current
-        weight /= y * y
-        k = 0
-        for i in range(self.size):
-            scaled = weight * features[i]
-            for j in range(i, self.size):
-                sums[k] += scaled * features[j]
-                k += 1
-            sums[k] += scaled * y
-            k += 1
+    def add(self, a: float, b: float, c: float, y: float, weight: float) -> None:
+        """Learn that these features gave `y` (> 0); `weight` (0-1] says how sure that is."""
+        self._new.append((a, b, c, y, weight))
         self.samples += 1
-        self._fill += 1
-        if self._fill == BLOCK or self.samples == BLOCK // 4:
+        if len(self._new) == BLOCK or self.samples == FIRST:
             self._fit()
 
     def halve(self) -> None:
-        """Forget the older half: what they say is no longer so."""
+        """Forget the older half: what it says is no longer so."""
         del self._blocks[: (len(self._blocks) + 1) // 2]
 
     def _fit(self) -> None:
-        if self._fill == BLOCK:
-            self._blocks.append(self._current)
-            self._current = self._empty()
-            self._fill = 0
-            if len(self._blocks) > BLOCKS:
-                del self._blocks[0]
-        n = self.size
-        sums = [sum(column) for column in zip(*self._blocks, self._current, strict=True)]
-        matrix = [[0.0] * n for _ in range(n)]
-        target = [0.0] * n
-        k = 0
-        for i in range(n):
-            for j in range(i, n):
-                matrix[i][j] = matrix[j][i] = sums[k]
-                k += 1
-            target[i] = sums[k]
-            k += 1
+        block = self._sum_up()
+        del self._blocks[: 1 - BLOCKS]
+        sums = [sum(column) for column in zip(*self._blocks, block, strict=True)]
+        if len(self._new) == BLOCK:
+            self._blocks.append(block)
+            self._new = []
+        matrix = [[0.0] * 4 for _ in range(4)]
+        target = [0.0] * 4
+        at = iter(sums)
         for i, prior in enumerate(self._priors):
+            for j in range(i, 4):
+                matrix[i][j] = matrix[j][i] = next(at)
+            target[i] = next(at)
             ridge = NOISE * NOISE / (prior * prior)
             matrix[i][i] += ridge
             target[i] += ridge * prior
-        self.coefficients = nnls(matrix, target)
+        c0, c1, c2, c3 = nnls(matrix, target)
+        self.coefficients = (c0, c1, c2, c3)
+
+    def _sum_up(self) -> Sums:
+        """Of the samples since the last full block. Written out, since it is the one loop over all samples."""
+        s11 = s1a = s1b = s1c = s1y = saa = sab = sac = say = sbb = sbc = sby = scc = scy = 0.0
+        for a, b, c, y, weight in self._new:
+            # Weighed by y itself, samples that happen to be short would count for more than long ones.
+            expected = min(max(self.predict(a, b, c), y / 3.0), y * 3.0)
+            w = weight / (expected * expected)
+            wa, wb, wc = w * a, w * b, w * c
+            s11 += w
+            s1a += wa
+            s1b += wb
+            s1c += wc
+            s1y += w * y
+            saa += wa * a
+            sab += wa * b
+            sac += wa * c
+            say += wa * y
+            sbb += wb * b
+            sbc += wb * c
+            sby += wb * y
+            scc += wc * c
+            scy += wc * y
+        return [s11, s1a, s1b, s1c, s1y, saa, sab, sac, say, sbb, sbc, sby, scc, scy]
 
 
 def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
@@ -93,53 +99,49 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
     n = len(target)
     x = [0.0] * n
     passive: list[int] = []
-    scale = [max(abs(target[i]), 1e-300) for i in range(n)]
     for _ in range(3 * n):
-        best, steepest = -1, 1e-9
+        entering, steepest = -1, 0.0
         for i in range(n):
             if i not in passive:
-                slope = (target[i] - sum(matrix[i][j] * x[j] for j in passive)) / scale[i]
-                if slope > steepest:
-                    best, steepest = i, slope
-        if best < 0:
+                slope = target[i] - sum(matrix[i][j] * x[j] for j in passive)
+                # In units of what the term by itself would gain, so that no unit of a feature decides.
+                slope /= matrix[i][i] ** 0.5
+                if slope > steepest + 1e-9 * abs(target[i]):
+                    entering, steepest = i, slope
+        if entering < 0:
             break
-        passive.append(best)
-        while passive:
-            solution = _solve(matrix, target, passive)
-            if min(solution) > 0.0:
-                break
-            # Go as far towards the solution as stays feasible; what hits zero on the way leaves.
+        passive.append(entering)
+        solution = solve(matrix, target, passive)
+        while min(solution) <= 0.0:
+            # Go as far towards the solution as stays feasible; whoever reaches zero on the way leaves.
             pairs = list(zip(passive, solution, strict=True))
-            step = min((x[i] / (x[i] - s) if x[i] > s else 0.0) for i, s in pairs if s <= 0.0)
+            step, leaving = min((x[i] / (x[i] - s) if x[i] > s else 0.0, i) for i, s in pairs if s <= 0.0)
             for i, s in pairs:
                 x[i] += step * (s - x[i])
-            left = [i for i, s in pairs if s > 0.0 or x[i] > 1e-12 * abs(s)]
-            if len(left) == len(passive):
-                left = left[:-1]
-            for i in passive:
-                if i not in left:
-                    x[i] = 0.0
-            passive = left
-        else:
-            continue
+            x[leaving] = 0.0
+            passive.remove(leaving)
+            if not passive:
+                return x
+            solution = solve(matrix, target, passive)
         for i, s in zip(passive, solution, strict=True):
             x[i] = s
     return x
 
 
-def _solve(matrix: list[list[float]], target: list[float], chosen: list[int]) -> list[float]:
-    """Gauss with diagonal pivots, for the rows and columns that are chosen of a positive definite matrix."""
+def solve(matrix: list[list[float]], target: list[float], chosen: list[int]) -> list[float]:
+    """Gauss on the chosen rows and columns of a positive definite matrix."""
     n = len(chosen)
     rows = [[matrix[i][j] for j in chosen] + [target[i]] for i in chosen]
     for i in range(n):
         pivot = rows[i]
         for row in rows[i + 1 :]:
             factor = row[i] / pivot[i]
-            if factor:
-                for k in range(i, n + 1):
-                    row[k] -= factor * pivot[k]
+            for k in range(i, n + 1):
+                row[k] -= factor * pivot[k]
     solution = [0.0] * n
     for i in range(n - 1, -1, -1):
-        rest = rows[i][n] - sum(rows[i][k] * solution[k] for k in range(i + 1, n))
+        rest = rows[i][n]
+        for k in range(i + 1, n):
+            rest -= rows[i][k] * solution[k]
         solution[i] = rest / rows[i][i]
     return solution

@@ -5,9 +5,20 @@ from __future__ import annotations
 from enum import StrEnum
 
 COLD_SAMPLES = 30
-"""Requests seen to the end before costs are believed."""
+"""First tokens or whole answers seen before costs are believed."""
 COLD_LABELS = 100
 """Labels before probabilities are believed."""
+DRIFT_OFFSET = 0.5
+"""Log-offset of latencies while cold and after an alarm (x 1.65)."""
+OFFSET_KEPT = 0.97
+"""What of the offset is left after one more sample: a tenth after 75."""
+DRIFTED_OFFSET = 0.1
+SCORE_WEIGHT = 0.002
+"""Of one label, in the running Brier scores: about the last 500 count."""
+MAX_EXCESS = 0.02
+"""Brier score over that of always saying the base rate, from which on probabilities are no good."""
+UNLABELLED = 200
+"""Forecasts in a row without one label, or out of what labels covered, after which nothing is known of them."""
 
 
 class Trust(StrEnum):
@@ -45,9 +56,81 @@ class PageHinkley:
         error = value - self._mean
         self._up = max(0.0, self._up + error - self.slack)
         self._down = max(0.0, self._down - error - self.slack)
-        if max(self._up, self._down) <= self.threshold:
+        if self._up <= self.threshold and self._down <= self.threshold:
             return False
         self.alarms += 1
         self._n = 0
         self._mean = self._up = self._down = 0.0
         return True
+
+
+class Gate:
+    """The state, kept in O(1) per event. It opens late and closes early: each bound has a second one inside it."""
+
+    __slots__ = (
+        "_base",
+        "_brier",
+        "_excess",
+        "_highest",
+        "_reference",
+        "_unlabelled",
+        "labels",
+        "offset",
+        "samples",
+        "state",
+    )
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.labels = 0
+        self.offset = DRIFT_OFFSET
+        """Added to the logarithm of every latency."""
+        self.state = Trust.COLD
+        self._base = 0.5
+        self._brier = self._reference = 0.0
+        self._excess = 0.0
+        self._highest = 0.0
+        """The heaviest load that a label spoke of, slowly forgotten."""
+        self._unlabelled = 0
+
+    def sampled(self, alarm: bool) -> None:
+        """A latency was compared with its forecast."""
+        self.samples += 1
+        if alarm:
+            self.offset = DRIFT_OFFSET
+        elif self.samples >= COLD_SAMPLES:
+            self.offset *= OFFSET_KEPT
+        self._judge()
+
+    def forecast(self, load: float) -> None:
+        """A forecast was made of a request under `load` (any measure that grows with it)."""
+        if load > 1.5 * self._highest or self._unlabelled > 0:
+            self._unlabelled += 1
+        if self._unlabelled == UNLABELLED:
+            self._judge()
+
+    def labelled(self, probability: float, breached: bool, load: float) -> None:
+        """A label has come, of a forecast made under `load`."""
+        self.labels += 1
+        self._unlabelled = 0
+        self._highest = max(load, self._highest * 0.9999)
+        y = 1.0 if breached else 0.0
+        weight = max(SCORE_WEIGHT, 1.0 / self.labels)
+        self._brier += weight * ((probability - y) ** 2 - self._brier)
+        self._reference += weight * ((self._base - y) ** 2 - self._reference)
+        self._base += weight * (y - self._base)
+        self._judge()
+
+    def _judge(self) -> None:
+        trusted = self.state is Trust.TRUSTED
+        excess = self._brier - self._reference
+        if self.samples < COLD_SAMPLES or self.labels < COLD_LABELS:
+            self.state = Trust.COLD
+        elif self._unlabelled >= UNLABELLED:
+            self.state = Trust.UNCOVERED
+        elif self.offset > DRIFTED_OFFSET * (2.0 if trusted else 1.0) or excess > MAX_EXCESS * (
+            1.0 if trusted else 0.5
+        ):
+            self.state = Trust.DRIFTED
+        else:
+            self.state = Trust.TRUSTED

@@ -1,0 +1,249 @@
+"""What engines take for a request, learned: coefficients of a pool, speeds and loads of its replicas.
+
+    S     = c0 + c1 decodes + c2 context tokens          a step without prompts
+    TPOT  = S / (1 - u),  u = c3 x prompt tokens sent to the replica per second
+    TTFT  = t0 + t1 W + t2 p + t3 S                      W: prompt tokens before it; p: its own
+
+c is learned from finished answers: what a token took, against the mean load while the answer was made and the prompt
+tokens that the engine read meanwhile, because chunks of prompts share its steps (S + c3 x prompt tokens per step).
+t is learned from first tokens. All of it is of the pool's typical replica; a replica's own `speed` multiplies it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gateway.core.lengths import Bucket
+from gateway.core.regress import NonNegative
+
+if TYPE_CHECKING:
+    from gateway.core.ledger import Attempt
+    from gateway.core.pools import Replica
+
+# Units in which coefficients are of one size: prompt tokens and decoding sequences in thousands, context tokens in
+# hundreds of thousands. Priors are on the slow side: a small model on one card.
+TOKENS = 1e-3
+DECODES = 1e-3
+CONTEXT = 1e-5
+STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
+TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
+RATE_TAU_S = 5.0
+SPEED_BOUND = math.log(2.0)
+MAX_BUSY = 0.8
+"""Most of a step that prompts are believed to take for long."""
+HEAD_SHARE = 0.9
+"""Most of a prompt that is believed to be read before its first token says so."""
+
+
+class Costs:
+    """What was learned of a pool."""
+
+    __slots__ = (
+        "_rate",
+        "_rate_at",
+        "decode_s",
+        "queued_backlog",
+        "queued_context",
+        "queued_decodes",
+        "residual",
+        "step",
+        "ttft",
+    )
+
+    def __init__(self) -> None:
+        self.step = NonNegative(STEP_PRIOR)
+        self.ttft = NonNegative(TTFT_PRIOR)
+        self.residual = 0.0
+        """Mean logarithm of time per token over what was expected: speeds are relative to it."""
+        self.decode_s = 0.0
+        """Mean time from an answer's first token to its end; 0: not known."""
+        self.queued_backlog = self.queued_decodes = self.queued_context = 0.0
+        """The load that requests which had waited met at their replica."""
+        self._rate = self._rate_at = 0.0
+
+    def step_s(self, decodes: float, context: float) -> float:
+        """A step without prompts."""
+        c0, c1, c2, _ = self.step.coefficients
+        return c0 + c1 * decodes * DECODES + c2 * context * CONTEXT
+
+    def tpot_s(self, step_s: float, replicas: int, now: float) -> float:
+        """Time per token, beside the prompts that arrive at the rate of the last seconds."""
+        rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
+        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
+
+    def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
+        """From sent to first token."""
+        return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
+
+    def prompt_token_s(self) -> float:
+        """What reading one prompt token takes."""
+        return max(self.ttft.coefficients[2], 1e-3) * TOKENS
+
+    def sent(self, prompt_tokens: int, now: float) -> None:
+        """Prompt tokens went to a replica of the pool."""
+        self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
+        self._rate_at = now
+
+    def met(self, facts: AttemptFacts) -> None:
+        """A request that had waited met this load."""
+        self.queued_backlog += 0.05 * (facts.backlog - self.queued_backlog)
+        self.queued_decodes += 0.05 * (facts.decodes - self.queued_decodes)
+        self.queued_context += 0.05 * (facts.context - self.queued_context)
+
+    def halve(self) -> None:
+        """Forget the older half."""
+        self.ttft.halve()
+        self.step.halve()
+
+
+class EngineFacts:
+    """What was learned of one replica, what it is reading, and the time integrals of its load."""
+
+    __slots__ = (
+        "_at",
+        "_head_at",
+        "_prefilled",
+        "_reading",
+        "_unread",
+        "context",
+        "context_s",
+        "decodes",
+        "decodes_s",
+        "factor",
+        "residual",
+    )
+
+    def __init__(self, now: float) -> None:
+        self.factor = 1.0
+        """Its time per token over that of its pool."""
+        self.residual = 0.0
+        """Mean logarithm of its time per token over what was expected."""
+        self.decodes = 0
+        self.context = 0
+        self.decodes_s = 0.0
+        self.context_s = 0.0
+        self._at = now
+        self._prefilled = 0.0
+        self._reading: dict[int, tuple[int, float]] = {}
+        """Attempts whose prompt is not read, oldest first: tokens, and when they are taken for read at the latest."""
+        self._unread = 0
+        self._head_at = now
+        """When the engine turned to the oldest of these."""
+
+    def advance(self, replica: Replica, now: float) -> None:
+        """Account for the time since the load changed last, and take on the load there is now."""
+        passed = now - self._at
+        if passed > 0.0:
+            self.decodes_s += self.decodes * passed
+            self.context_s += self.context * passed
+            self._at = now
+        self.decodes = max(0, replica.in_flight - len(self._reading))
+        self.context = max(0, replica.held_tokens - self._unread)
+
+    def backlog(self, costs: Costs, now: float) -> float:
+        """Prompt tokens before a newcomer, less what was done of the first of them since the engine turned to it."""
+        return self._unread - self._head_done(costs, now)
+
+    def prefilled(self, costs: Costs, now: float) -> float:
+        """Prompt tokens read so far, part of the one that is being read included."""
+        return self._prefilled + self._head_done(costs, now)
+
+    def _head_done(self, costs: Costs, now: float) -> float:
+        self._expire(now)
+        for tokens, _ in self._reading.values():
+            return min((now - self._head_at) / (costs.prompt_token_s() * self.factor), HEAD_SHARE * tokens)
+        return 0.0
+
+    def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
+        """An attempt was sent. `read_by`: inf where a first token will tell."""
+        if not self._reading:
+            self._head_at = now
+        self._reading[attempt_id] = (prompt_tokens, read_by)
+        self._unread += prompt_tokens
+
+    def read(self, attempt_id: int, now: float) -> None:
+        """The prompt of an attempt is read, hence those of all before it: engines read in order of arrival."""
+        if attempt_id in self._reading:
+            while self._pop(now) != attempt_id:
+                pass
+
+    def forget(self, attempt_id: int, now: float) -> None:
+        """An attempt is over."""
+        found = self._reading.pop(attempt_id, None)
+        if found is not None:
+            self._unread -= found[0]
+            self._head_at = now
+
+    def _expire(self, now: float) -> None:
+        while self._reading:
+            _, read_by = next(iter(self._reading.values()))
+            if read_by > now:
+                return
+            self._pop(read_by)
+
+    def _pop(self, now: float) -> int:
+        attempt_id = next(iter(self._reading))
+        tokens, _ = self._reading.pop(attempt_id)
+        self._unread -= tokens
+        self._prefilled += tokens
+        self._head_at = now
+        return attempt_id
+
+
+class AttemptFacts:
+    """The load that an attempt met, and where the integrals stood when its answer began."""
+
+    __slots__ = (
+        "backlog",
+        "bucket",
+        "context",
+        "context_s",
+        "decodes",
+        "decodes_s",
+        "engine",
+        "prefilled",
+        "since",
+        "step_s",
+        "ttft_s",
+    )
+
+    def __init__(self, attempt: Attempt, engine: EngineFacts, bucket: Bucket, costs: Costs, now: float) -> None:
+        self.engine = engine
+        self.bucket = bucket
+        self.backlog = engine.backlog(costs, now)
+        self.decodes = engine.decodes
+        self.context = engine.context
+        self.step_s = costs.step_s(engine.decodes, engine.context)
+        self.ttft_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s) * engine.factor
+        self.begin(costs, now)
+
+    def begin(self, costs: Costs, now: float) -> None:
+        """The answer begins; of answers that are not streamed it is taken to begin when they are sent."""
+        engine = self.engine
+        self.since = now
+        self.decodes_s = engine.decodes_s
+        self.context_s = engine.context_s
+        self.prefilled = engine.prefilled(costs, now)
+
+    def learn_ttft(self, costs: Costs, prompt_tokens: int, seen_s: float) -> float:
+        """The first token came `seen_s` (> 0) after it was sent; the logarithm of that over what was expected."""
+        costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, seen_s / self.engine.factor, 1.0)
+        return math.log(seen_s / max(self.ttft_s, 1e-6))
+
+    def learn_step(self, costs: Costs, steps: int, now: float) -> None:
+        """The answer took `steps` (>= 1) steps since it began."""
+        engine = self.engine
+        span_s = now - self.since
+        if span_s <= 0.0:
+            return
+        decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
+        context = (engine.context_s - self.context_s) / span_s * CONTEXT
+        prefill = (engine.prefilled(costs, now) - self.prefilled) / steps * TOKENS
+        seen_s = span_s / steps
+        error = math.log(seen_s / max(costs.step.predict(decodes, context, prefill), 1e-9))
+        weight = steps / (steps + 32.0)  # of few tokens, one chunk of somebody's prompt more or less is much
+        engine.residual += 0.05 * weight * (error - engine.residual)
+        costs.residual += 0.02 * weight * (error - costs.residual)
+        engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
+        costs.step.add(decodes, context, prefill, seen_s / engine.factor, weight)

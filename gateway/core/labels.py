@@ -1,0 +1,91 @@
+"""What was said of requests and what came: the probability of a breach, made honest by its labels."""
+
+from __future__ import annotations
+
+import math
+
+from gateway.core.calibrate import Logistic, Offset, Scores, logistic, logit
+from gateway.core.trust import Gate, PageHinkley
+
+PROBIT = 1.702
+"""The normal distribution function is about logistic(1.702 z)."""
+KEEP = 0.995
+PRIOR_VARIANCE = 0.09
+MIN_SPREAD = 0.03
+HIGHER_SHARE = 4
+"""Which feature that is."""
+DIRECT = 3
+QUEUED = 4
+KINDS = QUEUED + 12
+
+
+def tpot_kind(output_tokens: float) -> int:
+    """Answers of few tokens scatter more: three kinds, by the expected length."""
+    return 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
+
+
+def queued_kind(requests_ahead: int) -> int:
+    """TTFT behind so many others, by powers of two."""
+    return min(QUEUED + requests_ahead.bit_length(), KINDS - 1)
+
+
+class Spread:
+    """How far latencies lie around their forecasts: standard deviations of the logarithm, by kind."""
+
+    __slots__ = ("_squares", "_weights", "of")
+
+    def __init__(self) -> None:
+        self._squares = [10.0 * PRIOR_VARIANCE] * KINDS
+        self._weights = [10.0] * KINDS
+        self.of = [math.sqrt(PRIOR_VARIANCE)] * KINDS
+
+    def add(self, kind: int, error: float) -> None:
+        """A latency came out at exp(error) times its forecast."""
+        error = max(-2.0, min(2.0, error))
+        squares = self._squares[kind] = self._squares[kind] * KEEP + error * error
+        weight = self._weights[kind] = self._weights[kind] * KEEP + 1.0
+        self.of[kind] = math.sqrt(squares / weight) + MIN_SPREAD
+
+
+def over(expected_s: float, bound_s: float, spread: float) -> float:
+    """P(a latency is over `bound_s`), log-normal around `expected_s`."""
+    if bound_s <= 0.0:
+        return 1.0
+    return logistic(PROBIT * math.log(max(expected_s, 1e-6) / bound_s) / spread)
+
+
+class Labels:
+    """Of one pool: calibration, its record, and whether it may be trusted."""
+
+    __slots__ = ("_offsets", "drift", "gate", "logistic", "raw_scores", "scores", "spread")
+
+    def __init__(self) -> None:
+        self.spread = Spread()
+        self.logistic = Logistic((0.0, 4.0, 0.0, 0.0, 0.0))
+        self._offsets: dict[str, Offset] = {}
+        self.scores = Scores()
+        self.raw_scores = Scores()
+        """Of the probabilities before calibration."""
+        self.drift = PageHinkley()
+        self.gate = Gate()
+
+    def features(self, raw: float, queued: bool, requests_ahead: int, higher_share: float) -> list[float]:
+        """What is calibrated on; all of them of size one."""
+        x = logit(raw) / 4.0
+        if queued:
+            return [1.0, x, max(0.0, x), math.log1p(requests_ahead) / 4.0, higher_share]
+        return [1.0, x, max(0.0, x), 0.0, 0.0]
+
+    def breach(self, features: list[float], tier: str) -> float:
+        """The calibrated probability."""
+        offset = self._offsets.get(tier)
+        return logistic(self.logistic.score(features) + (0.0 if offset is None else offset.value))
+
+    def learn(self, features: list[float], tier: str, breached: bool, weight: float) -> None:
+        """What became of a request with these features."""
+        offset = self._offsets.get(tier)
+        if offset is None:
+            offset = self._offsets[tier] = Offset()
+        p = logistic(self.logistic.score(features) + offset.value)
+        offset.add(p, breached, weight)
+        self.logistic.add(features, p, breached, weight)
