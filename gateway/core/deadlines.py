@@ -6,6 +6,7 @@ import math
 
 from gateway.core.ledger import Live
 from gateway.core.model import Why
+from gateway.core.rules import AdmissionMode
 
 # The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
 PROGRESS_EVERY_S = 0.25
@@ -14,14 +15,17 @@ PROGRESS_EVERY_S = 0.25
 def next_deadline(live: Live) -> tuple[float, Why]:
     """The earliest deadline of a request in the state it is in, and what it means when it passes.
 
-    `queue` counts from body complete while the request waits; `ttft` from sent until the first content token, of
+    `queue` counts from body complete while the request waits, which ends sooner if its objective is missed by then; `ttft` from sent until the first content token, of
     streamed answers only, since of the others no token can be seen; `idle` from the last progress after that, but not
     while the answer is not read; `total` from head received, always.
     """
     ask, timeouts = live.ask, live.timeouts
     total = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT
     if live.waiting:
-        return min(total, (ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT))
+        queue = ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT
+        if live.deadline < queue[0] and ask.tier.admission.mode is AdmissionMode.ENFORCE:
+            queue = live.deadline, Why.PREDICTED
+        return min(total, queue)
     if not ask.stream or not live.open:
         return total
     attempt = live.committed or live.open[-1]
