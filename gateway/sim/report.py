@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from gateway.core.model import Outcome
 from gateway.sim.results import Latency, Result, TierResult
 
 RESAMPLES = 2000
@@ -40,7 +41,7 @@ class Summary:
     lengths: dict[str, dict[str, Interval | None]]
     """Attainment by tier and by tokens of the prompt."""
     misses: dict[str, dict[str, float]]
-    """By tier and reason, mean per run."""
+    """By tier and reason, mean per run; outcomes that are counted apart stand in parentheses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ FIGURES: dict[str, Callable[[Result], float]] = {
     "little": lambda r: r.little,
     "requests_per_cpu_s": lambda r: r.requests_per_cpu_s,
 }
+APART = {outcome.value for outcome in Outcome if not outcome.counts}
 COMPARED = ("goodput", "weighted", "token_weighted")
 
 _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
@@ -79,7 +81,7 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 
 
 def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
-    """The interval of a statistic over `n` seeds: it is given which of them were drawn. Raises ValueError without any."""
+    """The interval of a statistic over `n` seeds; it is given which were drawn. Raises ValueError without any."""
     if n < 1:
         raise ValueError("no interval of nothing")
     value = statistic(range(n))
@@ -154,8 +156,11 @@ def _lengths(rows: Sequence[TierResult]) -> dict[str, Interval | None]:
 
 
 def _misses(rows: Sequence[TierResult]) -> dict[str, float]:
-    names = sorted({name for row in rows for name in row.misses})
-    return {name: sum(row.misses.get(name, 0) for row in rows) / len(rows) for name in names}
+    each = [
+        {**row.misses, **{f"({name})": count for name, count in row.outcomes.items() if name in APART}} for row in rows
+    ]
+    names = sorted({name for counts in each for name in counts})
+    return {name: sum(counts.get(name, 0) for counts in each) / len(rows) for name in names}
 
 
 def _known(values: Iterable[float | None]) -> Interval | None:

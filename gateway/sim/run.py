@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from random import Random
 from time import process_time
 
@@ -38,7 +38,12 @@ def simulate(
     engine = Engine(decider or Controller(policy, Random(f"{seed} controller")), policy, hosts, options, tally, seed)
     for fault in fleet.faults:
         engine.plan(fault)
-    engine.run(iter(arrivals))
+    stream = iter(arrivals)
+    try:
+        engine.run(stream)
+    finally:
+        if isinstance(stream, Generator):
+            stream.close()  # it may hold a file open, and it need not have come to its end
     for trip in engine.trips.values():
         tally.given_up(trip.tier, trip.arrival)
     cpu_s = process_time() - began

@@ -1,0 +1,88 @@
+"""Fleets and faults as they are written on a command line."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gateway.sim.fleet import Fault, FleetSpec, Harm, Host, fault_of, fleet_of
+from gateway.sim.profiles import DEFAULT, PROFILES
+from gateway.sim.replica import Request
+from tests.sim.made import policy
+
+SLOW = PROFILES["slow"]
+
+
+def test_one_profile_is_that_of_every_pool() -> None:
+    rules = policy(replicas=2)
+    hosts = FleetSpec(fleet_of("slow", rules)).hosts(rules)
+    assert {name: host.profile for name, host in hosts.items()} == {"r1": SLOW, "r2": SLOW}
+
+
+def test_a_replica_may_differ_from_its_pool() -> None:
+    rules = policy(replicas=3)
+    hosts = FleetSpec(fleet_of("p=short, r2=slow", rules)).hosts(rules)
+    assert [host.profile.name for host in hosts.values()] == ["short", "slow", "short"]
+
+
+def test_what_is_not_named_is_the_default() -> None:
+    rules = policy(replicas=2)
+    hosts = FleetSpec(fleet_of("r2=slow", rules)).hosts(rules)
+    assert [host.profile for host in hosts.values()] == [DEFAULT, SLOW]
+
+
+@pytest.mark.parametrize("text", ["", "fast", "p=", "p=fast", "q=slow", "=slow"])
+def test_other_fleets_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"there is default|neither a pool nor a replica of the policy; pools: p"):
+        fleet_of(text, policy())
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("r1@30=slow:4", Fault(30.0, "r1", Harm.SLOW, 4.0)),
+        ("10.0.0.1:8000@0.5=down", Fault(0.5, "10.0.0.1:8000", Harm.DOWN)),
+        ("a@b@1=dead", Fault(1.0, "a@b", Harm.DEAD)),
+        ("r1@60=recover", Fault(60.0, "r1", Harm.RECOVER)),
+    ],
+)
+def test_faults(text: str, fault: Fault) -> None:
+    assert fault_of(text) == fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-",
+        "r1",
+        "r1@1",
+        "@1=down",
+        "r1@=down",
+        "r1@-1=down",
+        "r1@inf=down",
+        "r1@1=lost",
+        "r1@1=slow",
+        "r1@1=down:2",
+        "r1@1=slow:0",
+        "r1@1=slow:x",
+    ],
+)
+def test_other_faults_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a fault is written REPLICA@SECONDS=HARM"):
+        fault_of(text)
+
+
+def test_a_host_is_busy_while_a_step_is_in_flight() -> None:
+    host = Host("r1", DEFAULT)
+    host.add(Request(1, 100, 1), 2.0)
+    assert host.busy_s(2.01) == pytest.approx(0.01)
+    *_, end = host.advance(host.due)
+    busy_s = end.at - 2.0
+    assert host.due == math.inf
+    assert host.busy_s(5.0) == pytest.approx(busy_s)
+    host.add(Request(2, 100, 10), 5.0)
+    host.abort(2, 5.001)
+    idle_at = host.due
+    host.advance(idle_at)
+    assert host.busy_s(9.0) == pytest.approx(busy_s + idle_at - 5.0)
