@@ -103,28 +103,28 @@ class TestQueueingTheory:
     def test_littles_law(self, rate: float) -> None:
         found = simulate(
             policy(tier(timeouts=Timeouts(queue_s=2.0)), replicas=4),
-            Poisson(rate, 200.0).arrivals(1),
+            Poisson(rate, 100.0).arrivals(1),
             options=Options(warmup_s=20.0),
         )
-        assert found.in_system == pytest.approx(found.little, rel=0.03)
+        assert found.in_system == pytest.approx(found.little, rel=0.04)
 
     @pytest.mark.parametrize("load", [0.5, 0.8])
     def test_one_server_waits_as_pollaczek_and_khinchine_say(self, load: float) -> None:
         # One slot, each request one step of fixed length: M/D/1, whose mean wait is load / (2 (1 - load)) services.
         server = replace(TEST, step_base_s=0.1, prefill_s_per_token=0.0, kv_s_per_token=0.0)
         rules = policy(tier(), slots=1)
-        workload = Poisson(load / 0.1, 20000.0 * 0.1 / load, prompt_tokens=1, output_tokens=1)
+        workload = Poisson(load / 0.1, 8000.0 * 0.1 / load, prompt_tokens=1, output_tokens=1)
         spy, _ = spied(rules, workload.arrivals(5), fleet=FleetSpec({"p": server}), options=Options(watched=False))
         waits = [record.queue_s for record in spy.records()]
         assert all(record.e2e_s == pytest.approx(record.queue_s + 0.1) for record in spy.records())
-        assert sum(waits) / len(waits) == pytest.approx(0.1 * load / (2 * (1 - load)), rel=0.06)
+        assert sum(waits) / len(waits) == pytest.approx(0.1 * load / (2 * (1 - load)), rel=0.1)
 
     def test_the_engine_alone_queues_alike(self) -> None:
         # The same queue inside the engine, which serves one sequence at a time.
         server: Profile = replace(TEST, max_num_seqs=1, step_base_s=0.1, prefill_s_per_token=0.0, kv_s_per_token=0.0)
         rules = policy(tier(), slots=None)
-        workload = Poisson(8.0, 2500.0, prompt_tokens=1, output_tokens=1)
+        workload = Poisson(8.0, 1000.0, prompt_tokens=1, output_tokens=1)
         spy, found = spied(rules, workload.arrivals(5), fleet=FleetSpec({"p": server}), options=Options(watched=False))
         ttfts = [record.ttft_s or 0.0 for record in spy.records()]
-        assert sum(ttfts) / len(ttfts) == pytest.approx(0.1 + 0.1 * 0.8 / (2 * 0.2), rel=0.06)
+        assert sum(ttfts) / len(ttfts) == pytest.approx(0.1 + 0.1 * 0.8 / (2 * 0.2), rel=0.1)
         assert found.busy == pytest.approx(0.8, rel=0.03)
