@@ -55,7 +55,7 @@ from gateway.core.place import Impossible, place
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import Quarantine
-from gateway.core.retry import RETRYABLE, RetryBudget
+from gateway.core.retry import MAX_REST_S, RETRYABLE, RetryBudget
 from gateway.core.rules import Policy
 from gateway.core.snapshot import Snapshot
 
@@ -66,6 +66,7 @@ BREAKERS = -1  # the alarm of all open breakers; requests have keys above zero
 # How a request that no further attempt can save is answered, by how its last attempt ended.
 FAILURES: dict[End, Why] = {
     End.BUSY: Why.UPSTREAM_BUSY,
+    End.CLOSING: Why.UPSTREAM_ERROR,
     End.FAILED: Why.UPSTREAM_ERROR,
     End.UNREACHABLE: Why.UPSTREAM_UNREACHABLE,
     End.CONNECT_TIMEOUT: Why.CONNECT_TIMEOUT,
@@ -174,6 +175,10 @@ class Controller:
             self._quarantine.broke(finish.body_hash, replica.spec.name, now)
         if self._fleet.ended(replica, finish.end, now):
             self._breaker_moved(pool, out, now)
+        if finish.end is End.BUSY and finish.retry_after_s:
+            until = now + min(finish.retry_after_s, MAX_REST_S)
+            pool.rest(replica, until)
+            self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), until))
         self._count_tokens(live, attempt, finish)
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)

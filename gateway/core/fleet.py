@@ -75,7 +75,7 @@ class Fleet:
         return self._moved(replica, state)
 
     def cool(self, now: float) -> float:
-        """Let open breakers whose time is up try again; seconds until the next one may, inf if none is open."""
+        """Let breakers and replicas whose time is up try again; seconds until the next one may, inf if all may."""
         soonest_s = math.inf
         for pool in self._pools.values():
             health = pool.spec.health
@@ -84,6 +84,7 @@ class Fleet:
                 if replica.breaker.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
             pool.refresh()
+            soonest_s = min(soonest_s, pool.rested(now) - now)
         return soonest_s
 
     def cools_in_s(self, pool_name: str, now: float) -> float:

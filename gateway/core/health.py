@@ -40,6 +40,7 @@ VERDICTS: dict[End, bool | None] = {
     End.COMPLETE: True,
     End.REJECTED: None,
     End.BUSY: None,
+    End.CLOSING: False,
     End.FAILED: False,
     End.UNREACHABLE: False,
     End.CONNECT_TIMEOUT: False,

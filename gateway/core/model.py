@@ -147,6 +147,8 @@ class End(StrEnum):
     """The engine answered 4xx: the request's fault, neutral to health."""
     BUSY = "busy"
     """The engine answered 429 or 503, or a 200 that carries such an error: neutral to the breaker."""
+    CLOSING = "closing"
+    """The engine answered that it is shutting down: it has not worked on the request, and will not on others."""
     FAILED = "failed"
     """The engine answered another 5xx, or an error event."""
     UNREACHABLE = "unreachable"

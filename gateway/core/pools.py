@@ -105,6 +105,8 @@ class PoolNow:
         self._free: list[Replica] = []
         """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
         self._reserved: dict[str, int] = {}
+        self._resting: dict[Replica, float] = {}
+        """Until when each has asked to be spared."""
         self.configure(spec)
 
     def configure(self, spec: Pool) -> None:
@@ -165,6 +167,8 @@ class PoolNow:
     def pick(self, tier: Tier, avoid: Replica | None, random: float) -> Replica | None:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties."""
         free = self._free
+        if self._resting:
+            free = [replica for replica in free if replica not in self._resting] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
         return self._router.pick(free, random) if free and self._may_take(tier) else None
@@ -176,6 +180,15 @@ class PoolNow:
             if other != tier.name:
                 spare -= max(0, reserved - self._by_tier.get(other, 0))
         return spare > 0
+
+    def rest(self, replica: Replica, until: float) -> None:
+        """Pass a replica over that is too busy, as long as another one can be picked."""
+        self._resting[replica] = until
+
+    def rested(self, now: float) -> float:
+        """Let those be picked again whose time is up; when the next one's will be, inf if none rests."""
+        self._resting = {replica: until for replica, until in self._resting.items() if until > now}
+        return min(self._resting.values(), default=math.inf)
 
     def take(self, attempt: Attempt) -> None:
         """Open a slot of a replica that has one. Paired with exactly one `free`."""

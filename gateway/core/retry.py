@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from gateway.core.model import End
 
-# Only what provably never reached the engine: it cannot have been the request that killed the replica, and no
-# work was done for it.
-RETRYABLE = (End.UNREACHABLE, End.CONNECT_TIMEOUT)
+# Only what provably never ran: it cannot have been the request that killed the replica, and no work was done for it.
+RETRYABLE = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
+
+# A replica that says when to come back (`Retry-After`) is passed over until then, but for no longer than this.
+MAX_REST_S = 60.0
 
 BURST = 10.0
 

@@ -14,7 +14,7 @@ from gateway.proxy.driver import Gaps
 from gateway.proxy.upstream import Upstream
 from gateway.wire.answer import AnswerHead
 from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
-from gateway.wire.failure import EngineError
+from gateway.wire.failure import EngineError, end_of
 from gateway.wire.framing import is_one_chunk
 from gateway.wire.whole import AnswerError, read_whole, usage_at_end
 
@@ -156,7 +156,8 @@ class Leg:
         elif self.status == 200:
             self._whole_ended()
         else:
-            self._tell(Finish(_end_of_status(self.status), status=self.status, retry_after_s=self.retry_after_s))
+            end = end_of(self.status, b"".join(self.held))
+            self._tell(Finish(end, status=self.status, retry_after_s=self.retry_after_s))
 
     def on_lost(self, end: End) -> None:
         self.line = None
@@ -310,9 +311,3 @@ class Leg:
         spec = self.upstream.spec
         self.relay.leg_ended(self)
         self.relay.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)
-
-
-def _end_of_status(status: int) -> End:
-    if status in (429, 503):
-        return End.BUSY
-    return End.REJECTED if 400 <= status < 500 else End.FAILED

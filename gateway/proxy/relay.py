@@ -100,6 +100,7 @@ class Relay:
             self.driver.finish(attempt, Finish(End.UNREACHABLE), "", replica)
             return
         assert self._parsed is not None
+        self.engine_said = ""
         self._dispatched_at = self._dispatched_at or monotonic()
         model: Model = self.ask.model
         body = self._bodies.get(max_tokens)

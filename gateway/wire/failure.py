@@ -1,4 +1,4 @@
-"""What an engine's own error means, when it comes inside an answer of status 200."""
+"""What an engine's own error means, as a status or inside an answer of status 200."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ _STATUS_OF_TYPE = {
     "NotFoundError": 404,
     "not_found_error": 404,
 }
+# vLLM's answer to every new request after SIGTERM, with status 500.
+_SHUT_DOWN = b"cannot schedule new futures after shutdown"
+
+
+def end_of(status: int, body: bytes) -> End:
+    """What an error of this status means for the attempt."""
+    if status in (429, 503):
+        return End.BUSY
+    if 400 <= status < 500:
+        return End.REJECTED
+    return End.CLOSING if _SHUT_DOWN in body else End.FAILED
 
 
 @dataclass(slots=True)
@@ -35,9 +46,7 @@ class EngineError:
     @property
     def end(self) -> End:
         """What it means for the attempt."""
-        if self.status in (429, 503):
-            return End.BUSY
-        return End.REJECTED if 400 <= self.status < 500 else End.FAILED
+        return end_of(self.status, self.body)
 
 
 def engine_error(raw: Raw) -> EngineError:

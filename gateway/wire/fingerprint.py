@@ -17,7 +17,7 @@ def fingerprint(parsed: Parsed) -> int:
 
     The order of fields, white space, and whether the answer is streamed make no difference.
     """
-    fields = {name: value for name, value in parsed.fields.items() if name not in _DELIVERY}
+    fields = {name: value for name, value in (parsed.fields | parsed.tied).items() if name not in _DELIVERY}
     asked = (parsed.endpoint.value, parsed.model, parsed.max_tokens, fields)
     digest = hashlib.blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=8).digest()
     return int.from_bytes(digest, "big")

@@ -17,7 +17,17 @@ replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
 BROKE = (End.RESET, End.TRUNCATED)
 UNSENT = (End.UNREACHABLE, End.CONNECT_TIMEOUT)
-SENT = (End.COMPLETE, End.COMPLETE, End.COMPLETE, End.REJECTED, End.BUSY, End.FAILED, End.RESET, End.TRUNCATED)
+SENT = (
+    End.COMPLETE,
+    End.COMPLETE,
+    End.COMPLETE,
+    End.REJECTED,
+    End.BUSY,
+    End.CLOSING,
+    End.FAILED,
+    End.RESET,
+    End.TRUNCATED,
+)
 
 
 class AnyDriver(RuleBasedStateMachine):
@@ -115,7 +125,9 @@ class AnyDriver(RuleBasedStateMachine):
     def finish(self, pick: int, end: End, usage: tuple[int | None, int | None]) -> None:
         self._sent(attempt := self._attempt(pick))
         broke = end in BROKE and not self.driver.seen[self.driver.open[attempt]].committed
-        self.driver.finish(attempt, Finish(end, *usage, tokens_seen=7, body_hash=1 if broke else None))
+        self.driver.finish(
+            attempt, Finish(end, *usage, tokens_seen=7, retry_after_s=2.0, body_hash=1 if broke else None)
+        )
 
     @precondition(lambda self: self.driver.open)
     @rule(pick=st.integers(0, 20), end=st.sampled_from(UNSENT))

@@ -1,9 +1,9 @@
-"""Trying again: only what never reached an engine, once, elsewhere, within the budget, unseen."""
+"""Trying again: only what no engine worked on, once, elsewhere, within the budget, unseen."""
 
 import pytest
 
 from gateway.core.model import End, Outcome, Why
-from gateway.core.retry import BURST, RETRYABLE, RetryBudget
+from gateway.core.retry import BURST, MAX_REST_S, RETRYABLE, RetryBudget
 from gateway.core.rules import Retry
 
 from .made import policy, pool, tier
@@ -13,7 +13,7 @@ RULES = policy(pool("p", "r1", "r2", "r3", slots=4))
 
 
 @pytest.mark.parametrize("end", RETRYABLE)
-def test_what_never_reached_the_engine_is_sent_elsewhere(end: End) -> None:
+def test_what_no_engine_worked_on_is_sent_elsewhere(end: End) -> None:
     story = play(RULES).arrives("a").expect(dispatch("r1"))
     story.finishes("a", end).expect(dispatch("r2"))
     story.served("a").whatever()
@@ -22,7 +22,7 @@ def test_what_never_reached_the_engine_is_sent_elsewhere(end: End) -> None:
 
 
 @pytest.mark.parametrize("end", [e for e in End if e not in (*RETRYABLE, End.COMPLETE, End.CANCELLED)])
-def test_what_may_have_reached_it_is_not(end: End) -> None:
+def test_what_one_may_have_worked_on_is_not(end: End) -> None:
     story = play(RULES).arrives("a").sent("a").whatever().finishes("a", end).whatever()
     assert story.records["a"].attempts == 1
 
@@ -100,3 +100,35 @@ def test_it_does_not_go_to_a_pool_that_is_too_short_for_it() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
     story = play(rules).arrives("a", prompt=5000).expect(dispatch("l1"))
     story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, pool="long"))
+
+
+def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> None:
+    story = play(RULES).arrives("a").expect(dispatch("r1"))
+    story.sent("a").finishes("a", End.BUSY, retry_after_s=5.0).expect(dispatch("r2"))
+    story.served("a").whatever().arrives("b").expect(dispatch("r2")).served("b").whatever()
+    story.at(4.9).arrives("c").expect(dispatch("r2")).served("c").whatever()
+    story.at(5.0).arrives("d").expect(dispatch("r1"))
+    assert story.replica("r1").failures == 0
+
+
+def test_it_is_asked_before_then_if_there_is_no_other() -> None:
+    story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
+    story.finishes("b", End.BUSY, retry_after_s=5.0).whatever().arrives("c").expect(dispatch("r2"))
+
+
+def test_nobody_rests_for_ever() -> None:
+    story = play(RULES).arrives("a").finishes("a", End.BUSY, retry_after_s=86400.0).served("a").whatever()
+    story.at(MAX_REST_S - 0.1).arrives("b").expect(dispatch("r2")).served("b").whatever()
+    story.at(MAX_REST_S).arrives("c").expect(dispatch("r1"))
+
+
+def test_one_that_shuts_down_fails_and_one_that_is_busy_does_not() -> None:
+    story = play(RULES).arrives("a").finishes("a", End.CLOSING).arrives("b").finishes("b", End.BUSY)
+    assert [story.replica(r).failures for r in ("r1", "r2", "r3")] == [1, 0, 0]
+
+
+def test_the_engine_that_is_busy_too_says_when_to_come_back() -> None:
+    story = play(RULES).arrives("a").finishes("a", End.BUSY, retry_after_s=5.0).whatever()
+    story.finishes("a", End.BUSY, retry_after_s=7.0).expect(
+        refuse(Why.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR, attempts=2)
+    )

@@ -28,12 +28,14 @@ def test_what_makes_no_difference_to_an_engine_makes_none() -> None:
 
 
 def test_what_makes_a_difference_makes_one() -> None:
-    others = [PLAIN.replace(a, b) for a, b in ((b'"m"', b'"n"'), (b"Hi", b"Ho"), (b": 5", b": 6"), (b"seed", b"top_k"))]
+    others = [
+        PLAIN.replace(a, b) for a, b in ((b'"m"', b'"n"'), (b"Hi", b"Ho"), (b": 5", b": 6"), (b"seed", b"min_tokens"))
+    ]
     assert len({of(body) for body in (PLAIN, *others)}) == 5
 
 
 def test_sending_a_request_does_not_change_it() -> None:
-    parsed = parse(Endpoint.CHAT, PLAIN, Caps())
+    parsed = parse(Endpoint.CHAT, PLAIN[:-1] + b', "min_tokens": 4}', Caps())
     before = fingerprint(parsed)
-    render(parsed, "other", 3, Caps(stop=("x",), engine_priority=1))
+    render(parsed, "other", 3)
     assert fingerprint(parsed) == before
