@@ -75,4 +75,4 @@ class Comparison:
 
 def timeless(result: Result) -> Result:
     """The result without what depends on the machine: two runs of the same are equal in it."""
-    return replace(result, cpu_s=0.0, requests_per_cpu_s=0.0)
+    return replace(result, cpu_s=0.0, requests_per_cpu_s=0.0, events_per_cpu_s=0.0)

@@ -164,7 +164,7 @@ class Engine:
                 self.tell(self.decider.first_token, event.id)
         elif kind is FINISHED:
             flight = self.flights.pop(event.id)
-            tokens = flight.output_tokens
+            tokens, flight.trip.cut = flight.output_tokens, flight.cut
             finish = Finish(End.COMPLETE, flight.trip.arrival.prompt_tokens, tokens, tokens, 200)
             self.tell(self.decider.finish, event.id, finish)
 
@@ -236,8 +236,8 @@ class Engine:
             return
         output_tokens = min(trip.arrival.output_tokens, command.max_tokens)
         # A default that was made to fit the context is what the engine would have done; anything else is our doing.
-        trip.cut = output_tokens < trip.output_tokens and command.max_tokens < room
-        self.flights[attempt] = Flight(trip, host, output_tokens)
+        cut = output_tokens < trip.output_tokens and command.max_tokens < room
+        self.flights[attempt] = Flight(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
         self.settle(host)
         host.add(Request(attempt, prompt_tokens, output_tokens), now)

@@ -127,6 +127,10 @@ class Host:
         """Seconds of steps since the run began."""
         return self._busy_s + (0.0 if self.due == math.inf else now - self._busy_since)
 
+    def kv_fraction(self, now: float) -> float:
+        """Share of the KV cache that is filled (0-1)."""
+        return self.model.cached(now) / self.profile.kv_capacity_tokens
+
     def advance(self, now: float) -> list[Event]:
         """Run to `now` and say what happened."""
         events = self.model.advance(now)

@@ -133,6 +133,10 @@ class Replica:
         sequence = self._running[id] if id in self._running else self._waiting[id]
         return sequence.offset + self._tick + self._done(now) if sequence.decoding else sequence.generated
 
+    def cached(self, now: float) -> int:
+        """Tokens of KV cache filled by `now`."""
+        return self._context + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
+
     def decoding(self, now: float) -> list[tuple[int, int]]:
         """Every request that decodes, in order of arrival, and the tokens that it has got by `now`."""
         tick = self._tick + self._done(now)

@@ -68,6 +68,7 @@ FIGURES: dict[str, Callable[[Result], float]] = {
     "in_system": lambda r: r.in_system,
     "little": lambda r: r.little,
     "requests_per_cpu_s": lambda r: r.requests_per_cpu_s,
+    "events_per_cpu_s": lambda r: r.events_per_cpu_s,
 }
 APART = {outcome.value for outcome in Outcome if not outcome.counts}
 COMPARED = ("goodput", "weighted", "token_weighted")
@@ -143,6 +144,7 @@ def _tier(rows: Sequence[TierResult]) -> dict[str, Interval | None]:
         "attainment_served": _known(row.attainment_served for row in rows),
         "token_share": _known(row.floor.share for row in rows),
         "token_share_least": _known(row.floor.least for row in rows),
+        "token_share_short": _known(row.floor.least_short for row in rows),
     }
     for name, read in _LATENCIES.items():
         for percent in ("p50", "p95", "p99"):

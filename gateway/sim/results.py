@@ -35,16 +35,20 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A tier's share of the tokens dispatched, over windows of 10 s in all of which it had requests waiting."""
+    """A tier's share of the tokens dispatched, and the smallest in windows of 10 s in which it wanted more."""
 
     windows: int
     """Whole windows of the run after the warm-up."""
     backlogged: int
     """Those in which a request of the tier waited at any moment."""
+    short: int
+    """Those, and those in which a request of the tier was refused or waited too long."""
     share: float
     """Of all tokens dispatched."""
     least: float | None
     """The smallest share in a backlogged window; None where there is none."""
+    least_short: float | None
+    """The same of the windows in which it went short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ class Result:
     cpu_s: float
     """Of this process, the whole run."""
     requests_per_cpu_s: float
+    events_per_cpu_s: float
 
 
 def latency(values: Sequence[float]) -> Latency:
@@ -155,6 +160,7 @@ def result(
         events=events,
         cpu_s=cpu_s,
         requests_per_cpu_s=_ratio(closed.arrived, cpu_s),
+        events_per_cpu_s=_ratio(events, cpu_s),
     )
 
 
@@ -189,15 +195,27 @@ def _floor(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> F
     """Windows that lie wholly between the warm-up and the last arrival."""
     windows = range(math.ceil(opened.at / WINDOW_S), math.floor(closed.at / WINDOW_S))
     spans = [*tier.spans, *([(tier.waiting_since, math.inf)] if tier.waiting else [])]
-    shares, totals, backlogged = [], 0, []
+    own = totals = 0
+    backlogged, short = [], []
     for window in windows:
         total = sum(other.dispatched[window] for other in tally.tiers.values())
         totals += total
         begin, end = window * WINDOW_S, (window + 1) * WINDOW_S
-        if any(since <= begin and until >= end for since, until in spans) and total:
-            backlogged.append(tier.dispatched[window] / total)
-        shares.append(tier.dispatched[window])
-    return Floor(len(windows), len(backlogged), _ratio(sum(shares), totals), min(backlogged, default=None))
+        own += tier.dispatched[window]
+        share = _ratio(tier.dispatched[window], total)
+        waited = any(since <= begin and until >= end for since, until in spans)
+        if waited:
+            backlogged.append(share)
+        if waited or window in tier.short:
+            short.append(share)
+    return Floor(
+        windows=len(windows),
+        backlogged=len(backlogged),
+        short=len(short),
+        share=_ratio(own, totals),
+        least=min(backlogged, default=None),
+        least_short=min(short, default=None),
+    )
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -40,6 +40,7 @@ class TierTally:
         "offered",
         "outcomes",
         "queue_s",
+        "short",
         "spans",
         "tier",
         "tokens",
@@ -69,7 +70,9 @@ class TierTally:
         self.waiting = 0
         self.waiting_since = 0.0
         self.spans: list[tuple[float, float]] = []
-        """From when to when at least one request of the tier waited."""
+        """From when to when at least one request of the tier waited, where that was for a whole window or longer."""
+        self.short: set[int] = set()
+        """Windows in which a request of the tier was refused, or waited too long."""
 
     def waits(self, now: float) -> None:
         """One more request of the tier waits."""
@@ -80,7 +83,7 @@ class TierTally:
     def waits_no_more(self, now: float) -> None:
         """One request of the tier was dispatched, or ended without."""
         self.waiting -= 1
-        if not self.waiting and now > self.waiting_since:
+        if not self.waiting and now >= self.waiting_since + WINDOW_S:
             self.spans.append((self.waiting_since, now))
 
 
@@ -125,6 +128,8 @@ class Tally:
         tier.tokens += tokens
         if outcome is not Outcome.OK:
             tier.whys["" if record.why is None else record.why.value] += 1
+            if not record.attempts:
+                tier.short.add(int((arrival.at + record.e2e_s) / WINDOW_S))
             return
         cell.finished += 1
         tier.queue_s.append(record.queue_s)

@@ -29,15 +29,16 @@ class Trip:
         self.seen = False
         """Whether its stream has begun."""
         self.cut = False
-        """Whether the answer is shorter than `output_tokens`, because the dispatch said so: never good."""
+        """Whether the answer that it got was cut short: never good."""
 
 
 class Flight:
-    """One attempt inside a replica."""
+    """One attempt inside a replica. `cut`: it generates less than the request's own caps allow, since we said so."""
 
-    __slots__ = ("host", "output_tokens", "trip")
+    __slots__ = ("cut", "host", "output_tokens", "trip")
 
-    def __init__(self, trip: Trip, host: Host, output_tokens: int) -> None:
+    def __init__(self, trip: Trip, host: Host, output_tokens: int, cut: bool) -> None:
+        self.cut = cut
         self.trip = trip
         self.host = host
         self.output_tokens = output_tokens

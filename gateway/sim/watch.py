@@ -101,8 +101,8 @@ class Watch:
 
     def _scrape(self, host: Host) -> None:
         if host.up:
-            model = host.model
-            sample = Sample(waiting=model.waiting, running=model.running, kv_fraction=model.kv_fraction)
+            waiting, running, kv_fraction = host.model.waiting, host.model.running, host.kv_fraction(self._engine.now)
+            sample = Sample(waiting=waiting, running=running, kv_fraction=kv_fraction)
             self._engine.tell(self._engine.decider.observe, host.name, sample)
 
     def _progress(self) -> None:
@@ -121,5 +121,6 @@ class Watch:
 
     def _sample(self) -> None:
         if self.opened is not None and self.closed is None:
+            now, sampled = self._engine.now, self._engine.tally.sampled
             for host in self._engine.hosts.values():
-                self._engine.tally.sampled(host.model.running / host.profile.max_num_seqs, host.model.kv_fraction)
+                sampled(host.model.running / host.profile.max_num_seqs, host.kv_fraction(now))

@@ -184,6 +184,17 @@ class TestWatching:
         assert checks.count("r1") == pytest.approx(16, abs=2)
         assert len(scrapes) == pytest.approx(62, abs=6)
         assert all(sample.kv_fraction is not None and sample.waiting is not None for sample in scrapes)
+
+    def test_a_scrape_sees_the_cache_as_it_is_in_the_middle_of_a_long_answer(self) -> None:
+        spy, _ = spied(policy(health=Health(scrape_interval_s=1.0)), [arrival(0.0, 100, 900)])
+        seen = [heard.args[1] for heard in spy.calls("observe")]
+        filled = [s.kv_fraction for s in seen if isinstance(s, Sample) and s.running]
+        assert len(filled) >= 6
+        assert filled == sorted(set(filled))  # type: ignore[type-var]
+
+    def test_the_first_thing_that_is_seen_is_the_context(self) -> None:
+        spy, _ = spied(policy(), [arrival(1.0)])
+        seen = [(heard.args[0], heard.args[1]) for heard in spy.calls("observe")]
         assert seen[0] == ("r1", Sample(context_tokens=DEFAULT.max_model_len))
 
     def test_unless_nobody_looks(self) -> None:

@@ -148,6 +148,17 @@ class TestFloor:
         assert first.share + last.share == pytest.approx(1.0)
         assert last.least is not None
         assert 0.2 < last.least < last.share < 1.0
+        assert (last.short, last.least_short) == (3, last.least)
+
+    def test_who_is_refused_goes_short_even_if_nobody_waits(self) -> None:
+        hasty = tier("last", 1, timeouts=Timeouts(queue_s=0.5))
+        arrivals = [arrival(2.0 * i, 4000, 50, tier="first" if i % 2 else "last") for i in range(20)]
+        arrivals += [arrival(20.1 + 0.001 * i, 1000, 50, tier="last") for i in range(10)]
+        found = simulate(policy(tier("first"), hasty, slots=1), sorted(arrivals, key=lambda a: a.at))
+        floor = found.tiers["last"].floor
+        assert (floor.windows, floor.backlogged, floor.short) == (3, 0, 1)
+        assert floor.least_short is not None
+        assert floor.least is None
 
 
 class TestSummary:
