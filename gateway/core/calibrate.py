@@ -11,14 +11,17 @@ from gateway.core.regress import solve
 
 FORGET = 0.9998
 """Weight that a label keeps when the next one comes: about the last 5,000 count."""
-BATCH = 8
+BATCH = 32
 """Labels to a Newton step."""
-PRIOR_INFORMATION = 10.0
-"""What the prior weighs, for ever: as much as some hundred labels, each of which adds p(1 - p) x feature^2."""
+PRIOR_INFORMATION = 100.0
+"""What the prior weighs, for ever: as much as about a thousand labels, each of which adds p(1 - p) x feature^2."""
 WINDOW = 3000
 """Labels that reliability is read from."""
 BINS = 15
 MAX_LOGIT = 8.0
+SIZE = 5
+Weights = tuple[float, float, float, float, float]
+Features = tuple[float, float, float, float]
 
 
 def logistic(x: float) -> float:
@@ -39,9 +42,9 @@ def logit(p: float) -> float:
 
 
 class Logistic:
-    """P(label) = logistic(weights x features): an online Newton method that forgets, but never its prior.
+    """P(label) = logistic(w0 + w1 a + w2 b + w3 c + w4 d): an online Newton method that forgets, but never its prior.
 
-    With the information L and the weights w, a batch of labels y with features x gives
+    With the information L and the weights w, a batch of labels y with features x (the first of them 1) gives
 
         L' = f L + (1 - f) R + sum p (1 - p) x x'
         w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels
@@ -49,24 +52,22 @@ class Logistic:
     so that what no label tests any more returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
     """
 
-    __slots__ = ("_batch", "_information", "_mean", "labels", "size", "weights")
+    __slots__ = ("_batch", "_information", "_prior", "labels", "weights")
 
-    def __init__(self, mean: Sequence[float]) -> None:
-        self.size = n = len(mean)
-        self._mean = list(mean)
-        self._information = [[PRIOR_INFORMATION if i == j else 0.0 for j in range(n)] for i in range(n)]
-        self._batch: list[tuple[list[float], float, float]] = []
-        self.weights = list(mean)
+    def __init__(self, prior: Weights) -> None:
+        self._prior = prior
+        self._information = [[PRIOR_INFORMATION if i == j else 0.0 for j in range(SIZE)] for i in range(SIZE)]
+        self._batch: list[tuple[Features, float, float]] = []
+        self.weights = prior
         self.labels = 0
 
-    def score(self, features: list[float]) -> float:
+    def score(self, features: Features) -> float:
         """The logit of the probability."""
-        total = 0.0
-        for i, weight in enumerate(self.weights):
-            total += weight * features[i]
-        return total
+        w0, w1, w2, w3, w4 = self.weights
+        a, b, c, d = features
+        return w0 + w1 * a + w2 * b + w3 * c + w4 * d
 
-    def add(self, features: list[float], p: float, label: bool, weight: float = 1.0) -> None:
+    def add(self, features: Features, p: float, label: bool, weight: float = 1.0) -> None:
         """Learn a label to which probability `p` was given; `weight` is one over the chance it had of being seen."""
         self.labels += 1
         self._batch.append((features, weight * ((1.0 if label else 0.0) - p), weight * max(p * (1.0 - p), 1e-4)))
@@ -74,30 +75,51 @@ class Logistic:
             self._step()
 
     def _step(self) -> None:
-        n, information, weights = self.size, self._information, self.weights
         keep = FORGET**BATCH
         renewed = (1.0 - keep) * PRIOR_INFORMATION
-        gradient = [renewed * (self._mean[i] - weights[i]) for i in range(n)]
-        for i in range(n):
+        information = self._information
+        gradient, curvature = self._sum_up()
+        at = iter(curvature)
+        for i in range(SIZE):
             row = information[i]
-            for j in range(i, n):
-                row[j] *= keep
+            for j in range(i, SIZE):
+                row[j] = information[j][i] = keep * row[j] + next(at)
             row[i] += renewed
-        for features, error, curvature in self._batch:
-            for i in range(n):
-                feature = features[i]
-                if feature != 0.0:
-                    gradient[i] += error * feature
-                    scaled = curvature * feature
-                    row = information[i]
-                    for j in range(i, n):
-                        row[j] += scaled * features[j]
+            gradient[i] += renewed * (self._prior[i] - self.weights[i])
+        step = solve(information, gradient, list(range(SIZE)))
+        w0, w1, w2, w3, w4 = (weight + change for weight, change in zip(self.weights, step, strict=True))
+        self.weights = (w0, w1, w2, w3, w4)
         self._batch = []
-        for i in range(n):
-            for j in range(i):
-                information[i][j] = information[j][i]
-        step = solve(information, gradient, list(range(n)))
-        self.weights = [weights[i] + step[i] for i in range(n)]
+
+    def _sum_up(self) -> tuple[list[float], list[float]]:
+        """Of the batch: the gradient, and the upper triangle of the information by rows. Written out for speed."""
+        g1 = ga = gb = gc = gd = 0.0
+        h11 = h1a = h1b = h1c = h1d = haa = hab = hac = had = hbb = hbc = hbd = hcc = hcd = hdd = 0.0
+        for (a, b, c, d), error, h in self._batch:
+            g1 += error
+            ga += error * a
+            gb += error * b
+            ha, hb = h * a, h * b
+            h11 += h
+            h1a += ha
+            h1b += hb
+            haa += ha * a
+            hab += ha * b
+            hbb += hb * b
+            if c != 0.0 or d != 0.0:
+                gc += error * c
+                gd += error * d
+                hc, hd = h * c, h * d
+                h1c += hc
+                h1d += hd
+                hac += ha * c
+                had += ha * d
+                hbc += hb * c
+                hbd += hb * d
+                hcc += hc * c
+                hcd += hc * d
+                hdd += hd * d
+        return [g1, ga, gb, gc, gd], [h11, h1a, h1b, h1c, h1d, haa, hab, hac, had, hbb, hbc, hbd, hcc, hcd, hdd]
 
 
 class Offset:

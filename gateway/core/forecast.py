@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.core.calibrate import Features
 from gateway.core.engines import AttemptFacts, Costs, EngineFacts
 from gateway.core.labels import DIRECT, HIGHER_SHARE, Labels, over, queued_kind, tpot_kind
 from gateway.core.learned import ForecastView, PoolFacts
@@ -73,7 +74,7 @@ class Forecast:
     """P(not good | admitted), 0-1."""
     raw: float
     """The same before calibration."""
-    features: list[float]
+    features: Features
     kind: int
     load: float
     judged: bool = False
@@ -243,7 +244,7 @@ class Forecaster:
             if not live.ask.stream and now > attempt.opened_at:
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return
-        self._lengths.learn(facts.bucket, each)
+        facts.bucket.add(each)
         steps = each - 1 if attempt.first_at is not None else each
         if steps >= 1:
             facts.learn_step(learned.costs, steps, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.calibrate import Logistic, Offset, Scores, logistic, logit
+from gateway.core.calibrate import Features, Logistic, Offset, Scores, logistic, logit
 from gateway.core.trust import Gate, PageHinkley
 
 PROBIT = 1.702
@@ -12,7 +12,7 @@ PROBIT = 1.702
 KEEP = 0.995
 PRIOR_VARIANCE = 0.09
 MIN_SPREAD = 0.03
-HIGHER_SHARE = 4
+HIGHER_SHARE = 3
 """Which feature that is."""
 DIRECT = 3
 QUEUED = 4
@@ -69,19 +69,19 @@ class Labels:
         self.drift = PageHinkley()
         self.gate = Gate()
 
-    def features(self, raw: float, queued: bool, requests_ahead: int, higher_share: float) -> list[float]:
+    def features(self, raw: float, queued: bool, requests_ahead: int, higher_share: float) -> Features:
         """What is calibrated on; all of them of size one."""
         x = logit(raw) / 4.0
         if queued:
-            return [1.0, x, max(0.0, x), math.log1p(requests_ahead) / 4.0, higher_share]
-        return [1.0, x, max(0.0, x), 0.0, 0.0]
+            return x, max(0.0, x), math.log1p(requests_ahead) / 4.0, higher_share
+        return x, max(0.0, x), 0.0, 0.0
 
-    def breach(self, features: list[float], tier: str) -> float:
+    def breach(self, features: Features, tier: str) -> float:
         """The calibrated probability."""
         offset = self._offsets.get(tier)
         return logistic(self.logistic.score(features) + (0.0 if offset is None else offset.value))
 
-    def learn(self, features: list[float], tier: str, breached: bool, weight: float) -> None:
+    def learn(self, features: Features, tier: str, breached: bool, weight: float) -> None:
         """What became of a request with these features."""
         offset = self._offsets.get(tier)
         if offset is None:

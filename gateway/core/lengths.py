@@ -20,12 +20,12 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Bucket:
     """Output lengths of one kind of request, drawn to those of the broader kind above it."""
 
-    __slots__ = ("_above", "_counts", "_fresh", "_tail", "median", "p90", "parent", "samples")
+    __slots__ = ("_above", "_counts", "_fresh", "_parent", "_tail", "median", "p90", "samples")
 
     def __init__(self, parent: Bucket | None) -> None:
-        self.parent = parent
+        self._parent = parent
         self._counts = [0.0] * (len(EDGES) + 1)
-        self._fresh = 0
+        self._fresh: list[int] = []
         self._above: list[float] = []
         """P(output > edge i)."""
         self._tail: list[float] = []
@@ -38,20 +38,27 @@ class Bucket:
         self._read()
 
     def add(self, tokens: int) -> None:
-        """An answer ended by itself after `tokens`."""
-        self._counts[min(bisect_left(EDGES, tokens), len(EDGES) - 1)] += 1.0
-        self.samples += 1.0
-        self._fresh += 1
-        if self._fresh >= min(REFRESH, 4.0 + self.samples / 8.0):
-            self._read()
+        """An answer ended by itself after `tokens` (>= 1)."""
+        self._fresh.append(min(bisect_left(EDGES, tokens), len(EDGES) - 1))
+        if len(self._fresh) >= min(REFRESH, 4.0 + self.samples / 8.0):
+            self._take(self._fresh)
+            self._fresh = []
+
+    def _take(self, fresh: list[int]) -> None:
+        """Count answers, here and in every bucket above."""
+        for index in fresh:
+            self._counts[index] += 1.0
+        self.samples += len(fresh)
+        if self._parent is not None:
+            self._parent._take(fresh)
+        self._read()
 
     def _read(self) -> None:
-        self._fresh = 0
         counts = self._counts
         if self.samples > 2.0 * KEEP:
             counts[:] = [c / 2.0 for c in counts]
             self.samples /= 2.0
-        parent = self.parent
+        parent = self._parent
         total = sum(counts)
         weight = 0.0 if parent is None else SHRINK / (total + SHRINK)
         above: list[float] = [0.0] * len(EDGES)
@@ -119,13 +126,6 @@ class Lengths:
         key = model, tier, prompt_tokens.bit_length()
         found = self._buckets.get(key)
         return found if found is not None else self._new(*key)
-
-    def learn(self, bucket: Bucket, tokens: int) -> None:
-        """An answer of this bucket ended by itself after `tokens` (>= 1)."""
-        above: Bucket | None = bucket
-        while above is not None:
-            above.add(tokens)
-            above = above.parent
 
     def _new(self, model: str, tier: str, bits: int) -> Bucket:
         key = model, tier, bits

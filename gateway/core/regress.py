@@ -97,6 +97,9 @@ class NonNegative:
 def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
     """The x >= 0 that minimises x'Mx/2 - t'x, for a positive definite M (Lawson and Hanson 1974, chapter 23)."""
     n = len(target)
+    x = solve(matrix, target, list(range(n)))
+    if min(x) >= 0.0:
+        return x  # as almost always
     x = [0.0] * n
     passive: list[int] = []
     for _ in range(3 * n):

@@ -13,8 +13,10 @@ DRIFT_OFFSET = 0.5
 OFFSET_KEPT = 0.97
 """What of the offset is left after one more sample: a tenth after 75."""
 DRIFTED_OFFSET = 0.1
-SCORE_WEIGHT = 0.002
-"""Of one label, in the running Brier scores: about the last 500 count."""
+SCORE_WEIGHT = 0.0005
+"""Of one label, in the running Brier scores: about the last 2,000 count."""
+BASE_WEIGHT = 0.0001
+"""Of one label, in the base rate. Slower: a base rate that follows every burst is itself a forecast, and a good one."""
 MAX_EXCESS = 0.02
 """Brier score over that of always saying the base rate, from which on probabilities are no good."""
 UNLABELLED = 200
@@ -118,7 +120,7 @@ class Gate:
         weight = max(SCORE_WEIGHT, 1.0 / self.labels)
         self._brier += weight * ((probability - y) ** 2 - self._brier)
         self._reference += weight * ((self._base - y) ** 2 - self._reference)
-        self._base += weight * (y - self._base)
+        self._base += max(BASE_WEIGHT, 1.0 / self.labels) * (y - self._base)
         self._judge()
 
     def _judge(self) -> None:
