@@ -10,6 +10,7 @@ is doubtful, and the bounds of slots and waiting room alone decide.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -18,7 +19,7 @@ from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
 from gateway.core.ledger import Live
 from gateway.core.model import Random, Why
 from gateway.core.pools import PoolNow, Replica
-from gateway.core.rules import AdmissionMode
+from gateway.core.rules import AdmissionMode, Policy
 from gateway.core.trust import Trust
 
 PROBE_EVERY_S = 1.0
@@ -28,6 +29,15 @@ SPILL_HEADROOM = 0.3
 """Share of its slots that a pool must have free to take what another one sheds,"""
 SPILL_BREACH = 0.05
 """and how probable a miss may be there."""
+CONTESTED_BREACH = 0.1
+"""The same of one that others wait behind: they are fresher, and its slot is worth more to them."""
+HOLD_SHARE = 0.2
+"""Of the tightest TTFT objective, what may wait unread inside an engine,"""
+MAX_TIGHTEST_S = 5.0
+"""which is taken to be no looser than this."""
+LEAST_WINDOW_TOKENS = 2048.0
+"""What one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
+COLD_WINDOW_TOKENS = 16384.0
 
 
 class Verdict(Enum):
@@ -51,7 +61,10 @@ class Decision:
 class Admission:
     """Decides about newcomers, and once more about those whose turn has come."""
 
-    def __init__(self, fleet: Fleet, forecaster: Forecaster, random: Random) -> None:
+    def __init__(self, policy: Policy, fleet: Fleet, forecaster: Forecaster, random: Random) -> None:
+        self.hold_s = math.inf
+        """Seconds of prompts that an engine may have before it."""
+        self.configure(policy)
         self._fleet = fleet
         self._forecaster = forecaster
         self._random = random
@@ -78,7 +91,25 @@ class Admission:
         if self._forecaster.trust(pool.spec.name) is not Trust.TRUSTED:
             return False
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
-        return forecast.breach > self.threshold(live)
+        limit = self.threshold(live)
+        return forecast.breach > (limit if len(pool.room) == 1 else min(limit, CONTESTED_BREACH))
+
+    def prefill_limit(self, pool: PoolNow) -> float:
+        """Prompt tokens that an engine of `pool` may have to read before it is sent more.
+
+        What waits in an engine is served in order of arrival, whatever its tier; so no more is sent than it reads in a
+        part of the tightest TTFT objective, and enough to keep it busy. Slots alone do not see to that where prompts
+        are long and answers short.
+        """
+        token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
+        if token_s is None:
+            return COLD_WINDOW_TOKENS
+        return max(LEAST_WINDOW_TOKENS, self.hold_s / token_s)
+
+    def configure(self, policy: Policy) -> None:
+        """Take on a policy."""
+        tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
+        self.hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
 
     def threshold(self, live: Live) -> float:
         """The largest probability of a miss that is put up with."""

@@ -90,7 +90,7 @@ class Controller:
         self._next_attempt = 0
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
-        self._admission = Admission(self._fleet, self.forecaster, random)
+        self._admission = Admission(policy, self._fleet, self.forecaster, random)
         self.policy = policy
 
     # ---- what happens to requests
@@ -209,9 +209,14 @@ class Controller:
         """A health check, a scrape or a model list of a replica was answered, or failed."""
         out: list[Command] = []
         replica = self._fleet.replica(replica_name)
-        if replica is not None and self._fleet.observe(replica, sample, now):
-            self._breaker_moved(replica.pool, out, now)
-            self._pump(replica.pool, out, now)
+        if replica is None:
+            return out
+        pool = replica.pool
+        if self._fleet.observe(replica, sample, now):
+            self._breaker_moved(pool, out, now)
+        pool.tune(replica, self._admission.prefill_limit(pool), now)
+        if pool.room:
+            self._pump(pool, out, now)
         return out
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
@@ -221,6 +226,7 @@ class Controller:
         """
         self.policy = policy
         gone = self._fleet.configure(policy)
+        self._admission.configure(policy)
         self._tenants.configure(policy.tiers, now)
         out: list[Command] = []
         self._cool(out, now)
@@ -341,6 +347,7 @@ class Controller:
             self._refuse(victim, Outcome.REFUSED, Why.EVICTED, out, now, self._drains_in_s(pool, victim))
         self.forecaster.watch(live, now)
         live.waiting = True
+        pool.pressed_at = now
         pool.room.push(live)
         self._arm(live)
 

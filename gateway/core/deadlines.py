@@ -15,9 +15,9 @@ PROGRESS_EVERY_S = 0.25
 def next_deadline(live: Live) -> tuple[float, Why]:
     """The earliest deadline of a request in the state it is in, and what it means when it passes.
 
-    `queue` counts from body complete while the request waits, which ends sooner if its objective is missed by then; `ttft` from sent until the first content token, of
-    streamed answers only, since of the others no token can be seen; `idle` from the last progress after that, but not
-    while the answer is not read; `total` from head received, always.
+    `queue` counts from body complete while the request waits, which ends sooner if its objective is missed by then;
+    `ttft` from sent until the first content token, of streamed answers only, since of the others no token can be seen;
+    `idle` from the last progress after that, but not while the answer is not read; `total` from head received, always.
     """
     ask, timeouts = live.ask, live.timeouts
     total = ask.head_at + timeouts.total_s, Why.TOTAL_TIMEOUT

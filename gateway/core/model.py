@@ -185,6 +185,8 @@ class Sample:
     waiting: int | None = None
     running: int | None = None
     kv_fraction: float | None = None
+    preemptions: int | None = None
+    """Requests that lost their KV cache for want of room, since the engine started."""
     context_tokens: int | None = None
     """The shortest `max_model_len` of the models it serves."""
 

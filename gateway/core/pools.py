@@ -7,14 +7,17 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from gateway.core.health import Breaker
+from gateway.core.kv import KvCache
 from gateway.core.ledger import Attempt
 from gateway.core.model import Sample
 from gateway.core.queue import DrainRate, WaitingRoom
 from gateway.core.route import ROUTERS, Router
 from gateway.core.rules import Pool, ReplicaSpec, Tier
+from gateway.core.slots import SlotLimit
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 
-UNBOUNDED = 2**60
+WINDOW_STEP = 0.1
+"""A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 _rank = attrgetter("rank")
 
 
@@ -27,7 +30,9 @@ class Replica:
         "context_tokens",
         "held_tokens",
         "in_flight",
+        "kv",
         "kv_limit",
+        "learned",
         "open",
         "pool",
         "rank",
@@ -47,7 +52,7 @@ class Replica:
         self.rank = 0
         """Its place in the pool."""
         self.slots = 0
-        """Slots it has: those of its pool, one while it is probed, none while it is down or gone."""
+        """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
         self.in_flight = 0
         self.by_tier: dict[str, int] = {}
         self.unprefilled_tokens = 0
@@ -57,8 +62,10 @@ class Replica:
         """Tokens that the answers of open attempts are still likely to grow by."""
         self.reading: dict[int, Attempt] = {}
         """Attempts whose prompts the engine has not read yet, oldest first: engines read them in that order."""
+        self.kv = KvCache()
         self.kv_limit = math.inf
         """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
+        self.learned = SlotLimit()
         self.open = False
         """Whether it stands among those that may be picked."""
         self.context_tokens: int | None = None
@@ -97,6 +104,8 @@ class PoolNow:
         self.context_tokens: int | None = None
         self.prefill_limit = math.inf
         """Prompt tokens that an engine may have to read before it is sent more."""
+        self.pressed_at = -math.inf
+        """When a request last had to wait for a slot."""
         self._router: Router = ROUTERS[spec.router]()
         # Kept by `take` and `free`, counted anew by `refresh`; of replicas that may be sent to, which have slots.
         self._slots = 0
@@ -128,12 +137,10 @@ class PoolNow:
 
     def refresh(self) -> None:
         """Recount what depends on which replicas are up. Called when one changes, never per request."""
-        each = self.spec.slots if self.spec.slots is not None else UNBOUNDED
-        slots = {ReplicaState.UP: each, ReplicaState.PROBING: 1, ReplicaState.DOWN: 0}
         self._by_tier = {}
         for rank, replica in enumerate(self.replicas.values()):
             replica.rank = rank
-            replica.slots = slots[replica.breaker.state]
+            replica.slots = self._slots_of(replica)
             if replica.slots:
                 for tier, count in replica.by_tier.items():
                     self._by_tier[tier] = self._by_tier.get(tier, 0) + count
@@ -143,11 +150,38 @@ class PoolNow:
             self.sync(replica)
         self._spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
-        # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
-        reserve = self.spec.reserve if self.spec.slots is not None else ()
-        self._reserved = {tier: int(share * self._slots + 1e-6) for tier, share in reserve}
+        self._reserve()
         known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
         self.context_tokens = min(known, default=None)
+
+    def _slots_of(self, replica: Replica) -> int:
+        match replica.breaker.state:
+            case ReplicaState.UP:
+                return replica.learned.slots if self.spec.slots is None else self.spec.slots
+            case ReplicaState.PROBING:
+                return 1
+            case ReplicaState.DOWN:
+                return 0
+
+    def _reserve(self) -> None:
+        # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
+        self._reserved = {tier: int(share * self._slots + 1e-6) for tier, share in self.spec.reserve}
+
+    def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
+        """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
+        replica.learned.learn(now if self.room else self.pressed_at, now)
+        slots = self._slots_of(replica)
+        if slots != replica.slots:
+            self._spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)
+            self._slots += slots - replica.slots
+            replica.slots = slots
+            self._reserve()
+        if abs(prefill_limit - self.prefill_limit) > WINDOW_STEP * prefill_limit:
+            self.prefill_limit = prefill_limit
+            for other in self.replicas.values():
+                self.sync(other)
+        else:
+            self.sync(replica)
 
     @property
     def alive(self) -> bool:
@@ -155,9 +189,9 @@ class PoolNow:
         return self._slots > 0
 
     @property
-    def slots(self) -> int | None:
-        """Slots of the replicas that get requests; None if unbounded."""
-        return None if self.spec.slots is None else self._slots
+    def slots(self) -> int:
+        """Slots of the replicas that get requests."""
+        return self._slots
 
     @property
     def headroom(self) -> float:
@@ -198,6 +232,7 @@ class PoolNow:
         self._spare -= 1
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
+        replica.kv.sent(attempt.opened_at)
         replica.reading[attempt.id] = attempt
         replica.unprefilled_tokens += attempt.prompt_tokens
         replica.held_tokens += attempt.prompt_tokens
@@ -230,6 +265,8 @@ class PoolNow:
             if not earlier.live.ask.stream:
                 replica.read(earlier)
         replica.read(attempt)
+        unread = len(replica.reading)
+        replica.learned.saw(replica.in_flight - unread, unread)
         self.sync(replica)
 
     def progressed(self, attempt: Attempt, tokens: int) -> None:

@@ -208,7 +208,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas that are alike. `max_prompt_tokens` None: anything fits. `slots` per replica, None: unbounded."""
+    """Replicas that are alike. `max_prompt_tokens` None: anything fits. `slots` per replica, None: learned."""
 
     name: str
     replicas: tuple[ReplicaSpec, ...]
@@ -221,6 +221,8 @@ class Pool:
     """Bytes of request bodies that may wait for a slot."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
+    kv_headroom: float = 0.2
+    """Share (0-1) of the engines' KV cache that is left for answers to grow into."""
     reserve: tuple[tuple[str, float], ...] = ()
     """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
     spill_from: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 This runs once a second per replica in the process that serves requests, so it finds the few wanted lines with
 `str.find` instead of parsing the page (50 kB of histograms on vLLM 0.32). Series of one metric are combined thus:
 
-    waiting, running    the sum over the engines (data-parallel ranks) behind one address
+    waiting, running,
+    preemptions         the sum over the engines (data-parallel ranks) behind one address
     KV use              the largest: requests are preempted in the engine that is fullest
 """
 
@@ -25,6 +26,7 @@ class _Names:
     waiting: str
     running: str
     kv: tuple[str, ...] = ()
+    preemptions: str | None = None
 
 
 _NAMES: dict[Engine, _Names] = {
@@ -33,6 +35,7 @@ _NAMES: dict[Engine, _Names] = {
         "vllm:num_requests_waiting",
         "vllm:num_requests_running",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        "vllm:num_preemptions_total",
     ),
     Engine.SGLANG: _Names("sglang:num_queue_reqs", "sglang:num_running_reqs", ("sglang:token_usage",)),
     Engine.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
@@ -73,6 +76,7 @@ def read_sample(engine: Engine, text: str) -> Sample | Failed:
     try:
         waiting = _series(engine, text, names.waiting)
         running = _series(engine, text, names.running)
+        preemptions = _series(engine, text, names.preemptions) if names.preemptions else []
         kv = next(filter(None, (_series(engine, text, name) for name in names.kv)), [])
     except _BadLine as bad:
         return Failed(Fault.GARBAGE, f"the line of {bad} is malformed")
@@ -85,6 +89,7 @@ def read_sample(engine: Engine, text: str) -> Sample | Failed:
         waiting=_total(waiting),
         running=_total(running),
         kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
+        preemptions=_total(preemptions),
     )
 
 

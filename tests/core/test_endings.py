@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.model import End, Endpoint, Outcome, Why
-from gateway.core.rules import Objective, Slo
+from gateway.core.rules import Admission, AdmissionMode, Objective, Slo
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
@@ -175,7 +175,7 @@ SLO = Slo(
     e2e=(Objective(0.99, 10.0),),
     e2e_up_to_tokens=100,
 )
-MEASURED = policy(pool("p", "r1"), tier("std", slo=SLO))
+MEASURED = policy(pool("p", "r1"), tier("std", slo=SLO, admission=Admission(AdmissionMode.OFF)))
 
 
 def stream(*, body_at: float = 0.0, first_at: float, end_at: float, tokens: int) -> Story:

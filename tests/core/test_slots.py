@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.core.model import End, Outcome, Why
+from gateway.core.model import End, Outcome, Sample, Why
 from gateway.core.rules import Timeouts
+from gateway.core.slots import START
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier
 from .playbook import commit, dispatch, ended, play, refuse
@@ -47,16 +48,32 @@ def test_a_failed_attempt_frees_its_slot_too() -> None:
     )
 
 
-def test_without_slots_in_the_policy_nobody_waits() -> None:
+def test_without_slots_in_the_policy_they_begin_small_and_are_learned() -> None:
     story = play(policy(pool("p", "r1", slots=None)))
-    for number in range(100):
+    for number in range(round(START)):
         story.arrives(f"a{number}").expect(dispatch("r1"))
-    assert story.pool("p").slots is None
+    story.arrives("waits").expect()
+    for number in range(round(START)):
+        story.sent(f"a{number}").first_token(f"a{number}")
+    story.whatever().after(1.5).observes("r1", Sample(waiting=0, running=32))
+    story.expect(dispatch("r1", of="waits"))
+    assert story.pool("p").slots == 34
 
 
-def test_where_slots_are_unbounded_there_is_nothing_to_reserve() -> None:
+def test_learned_slots_stay_where_the_engine_does_not_read_what_it_is_sent() -> None:
+    story = play(policy(pool("p", "r1", slots=None)))
+    for number in range(round(START) + 1):
+        story.arrives(f"a{number}")
+    for number in range(20):
+        story.sent(f"a{number}").first_token(f"a{number}")
+    story.after(1.5).observes("r1", Sample(waiting=12, running=20)).whatever()
+    assert 20 < story.pool("p").slots < START
+
+
+def test_learned_slots_can_be_reserved() -> None:
     story = play(policy(pool("p", "r1", slots=None, reserve=(("premium", 1.0),)), PREMIUM, FREE))
-    story.arrives("a", tier="free").expect(dispatch("r1"))
+    story.arrives("a", tier="free").expect()
+    story.arrives("b", tier="premium").expect(dispatch("r1"))
 
 
 def test_the_replica_with_fewest_prompt_tokens_to_read_is_next() -> None:

@@ -22,7 +22,8 @@ def vllm(*lines: str) -> Sample | Failed:
 
 
 def test_a_page_of_a_real_vllm_with_16_sequences_running_and_8_waiting() -> None:
-    assert read_sample(Engine.VLLM, REAL_PAGE) == Sample(waiting=8, running=16, kv_fraction=0.011719465299395715)
+    kv_fraction = 0.011719465299395715
+    assert read_sample(Engine.VLLM, REAL_PAGE) == Sample(waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0)
 
 
 def test_a_page_of_sglang() -> None:

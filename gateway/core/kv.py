@@ -1,0 +1,59 @@
+"""How much context an engine's KV cache holds, and how often it had to throw some of it away."""
+
+from __future__ import annotations
+
+import math
+
+from gateway.core.model import Sample
+
+LEAST_FRACTION = 0.05
+"""A cache that is emptier than this says nothing of its size."""
+FOLLOW = 0.2
+PREEMPTIONS_TAU_S = 60.0
+
+
+class KvCache:
+    """What is known of one replica's cache: its size, from what it was sent and how full it says it is."""
+
+    __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
+
+    def __init__(self) -> None:
+        self.capacity_tokens: float | None = None
+        """None until a scrape has shown it."""
+        self._total: int | None = None
+        self._preempted = 0.0
+        self._sent = 0.0
+        self._at = 0.0
+
+    def sent(self, now: float) -> None:
+        """A request was sent to the replica."""
+        self._fade(now)
+        self._sent += 1.0
+
+    def scraped(self, sample: Sample, held_tokens: int, now: float) -> None:
+        """The replica was scraped while `held_tokens` of context were in use by what it was sent from here."""
+        fraction = sample.kv_fraction
+        if fraction is not None and fraction >= LEAST_FRACTION and held_tokens > 0:
+            seen = held_tokens / fraction
+            known = self.capacity_tokens
+            self.capacity_tokens = seen if known is None else known + FOLLOW * (seen - known)
+        if sample.preemptions is not None:
+            if self._total is not None and sample.preemptions > self._total:
+                self._fade(now)
+                self._preempted += sample.preemptions - self._total
+            self._total = sample.preemptions
+
+    def limit(self, headroom: float) -> float:
+        """Tokens of context up to which the replica is sent more; inf if its size is not known."""
+        return math.inf if self.capacity_tokens is None else (1.0 - headroom) * self.capacity_tokens
+
+    @property
+    def preemption_ratio(self) -> float:
+        """Preemptions per request sent, of the last minute or so. An engine that is well keeps below .001."""
+        return self._preempted / self._sent if self._sent > 0.0 else 0.0
+
+    def _fade(self, now: float) -> None:
+        kept = math.exp((self._at - now) / PREEMPTIONS_TAU_S)
+        self._preempted *= kept
+        self._sent *= kept
+        self._at = now

@@ -1,0 +1,77 @@
+"""How many slots an engine is believed to have, and how much context, by what it does."""
+
+import math
+
+import pytest
+
+from gateway.core.kv import KvCache
+from gateway.core.model import Sample
+from gateway.core.slots import START, SlotLimit
+
+
+def learned(slots: int, seconds: int, *, pressed: bool = True) -> SlotLimit:
+    """An engine of so many slots that is sent as much as it may be."""
+    limit = SlotLimit()
+    for second in range(1, seconds + 1):
+        running = min(limit.slots, slots)
+        limit.saw(running, limit.slots - running)
+        limit.learn(float(second) if pressed else -math.inf, float(second))
+    return limit
+
+
+@pytest.mark.parametrize("slots", [4, 16, 64, 256, 512])
+def test_the_slots_of_an_engine_are_found_within_a_minute(slots: int) -> None:
+    found = [learned(slots, seconds).slots for seconds in range(60, 90)]
+    assert all(0.85 * slots - 1 <= limit <= 1.15 * slots + 1 for limit in found)
+
+
+def test_what_other_bounds_keep_below_the_limit_does_not_lower_it() -> None:
+    limit = SlotLimit()
+    for second in range(1, 60):
+        limit.saw(8, 4)
+        limit.learn(float(second), float(second))
+    assert limit.limit == START
+
+
+def test_while_nobody_waits_nothing_is_learned() -> None:
+    assert learned(8, 60, pressed=False).limit == START
+
+
+def test_an_engine_that_read_nothing_says_nothing() -> None:
+    limit = SlotLimit()
+    for second in range(1, 60):
+        limit.learn(float(second), float(second))
+    assert limit.limit == START
+
+
+# ---- the KV cache
+
+
+def test_the_size_of_the_cache_is_found_from_how_full_it_is() -> None:
+    cache = KvCache()
+    assert cache.limit(0.2) == math.inf
+    for second in range(30):
+        held = 40_000 + 1000 * (second % 7)
+        cache.scraped(Sample(kv_fraction=held / 131072), held, float(second))
+    assert cache.limit(0.2) == pytest.approx(0.8 * 131072, rel=0.01)
+
+
+@pytest.mark.parametrize("sample", [Sample(waiting=1), Sample(kv_fraction=0.0), Sample(kv_fraction=0.04)])
+def test_an_empty_cache_says_nothing_of_its_size(sample: Sample) -> None:
+    cache = KvCache()
+    cache.scraped(sample, 5000, 0.0)
+    cache.scraped(Sample(kv_fraction=0.5), 0, 1.0)
+    assert cache.capacity_tokens is None
+
+
+def test_preemptions_count_against_what_was_sent_lately_and_a_restart_counts_for_nothing() -> None:
+    cache = KvCache()
+    for _ in range(200):
+        cache.sent(0.0)
+    cache.scraped(Sample(preemptions=70), 0, 0.0)
+    assert cache.preemption_ratio == 0.0, "what was before we looked is not ours"
+    cache.scraped(Sample(preemptions=72), 0, 1.0)
+    assert cache.preemption_ratio == pytest.approx(0.01, rel=0.05)
+    cache.scraped(Sample(preemptions=0), 0, 2.0)
+    cache.sent(600.0)
+    assert cache.preemption_ratio < 1e-3
