@@ -12,18 +12,23 @@ from gateway.policy.checks import check
 from gateway.policy.compile import compiled
 from gateway.policy.document import Document, read_text
 from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.schema import PolicyFile
 from gateway.policy.shape import shaped
 
 
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
     """The policy in a file. Raises PolicyErrors with everything that is wrong, an unreadable file included."""
+    return load_text(text_of(path), str(path), environment)
+
+
+def text_of(path: Path | str) -> str:
+    """The text in a file. Raises PolicyErrors where it cannot be read."""
     try:
-        text = Path(path).read_bytes().decode()
+        return Path(path).read_bytes().decode()
     except OSError as error:
         raise PolicyErrors([PolicyError(str(path), 0, "", f"cannot be read: {error.strerror}")]) from None
     except UnicodeDecodeError as error:
         raise PolicyErrors([PolicyError(str(path), 0, "", f"is not UTF-8 at byte {error.start}")]) from None
-    return load_text(text, str(path), environment)
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
@@ -37,7 +42,7 @@ def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ)
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
     if document.data is not None:
-        file = shaped(document)
+        file = shaped(document, PolicyFile)
         check(document)
         if file is not None and not document.errors:
             return compiled(file, Path(document.file).parent, digest)

@@ -1,17 +1,19 @@
-"""Whether a document has the shape of a policy: fields, kinds and ranges, with errors in plain sentences."""
+"""Whether a document has the shape of its kind of file: fields, kinds and ranges, with errors in plain sentences."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.policy.document import Document
 from gateway.policy.errors import Path, did_you_mean, plain
-from gateway.policy.schema import PolicyFile
+from gateway.policy.section import Section
+
+File = TypeVar("File", bound=Section)
 
 _KEY = "[key]"  # pydantic's mark for an error in the key of a mapping
 
@@ -34,17 +36,17 @@ _SENTENCES = {
 _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type": "a list"}
 
 
-def shaped(document: Document) -> PolicyFile | None:
-    """The sections of the policy; None, with the errors in `document`, where they cannot be read."""
+def shaped(document: Document, file: type[File]) -> File | None:
+    """The sections of a file of that kind; None, with the errors in `document`, where they cannot be read."""
     try:
-        return PolicyFile.model_validate(document.data)
+        return file.model_validate(document.data)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            _add(document, detail)
+            _add(document, file, detail)
         return None
 
 
-def _add(document: Document, detail: ErrorDetails) -> None:
+def _add(document: Document, file: type[Section], detail: ErrorDetails) -> None:
     path = tuple(part for part in detail["loc"] if part != _KEY)
     if path[-1:] == ("url",) and isinstance(detail["input"], str) and path not in document.marks:
         path = path[:-1]  # a replica written as its URL alone
@@ -52,23 +54,23 @@ def _add(document: Document, detail: ErrorDetails) -> None:
         case "missing" if path == ("apiVersion",):
             document.add(path, "is missing: write apiVersion: tailgate/v1")
         case "missing":
-            document.add(path, f"is missing: {_description(path)}")
+            document.add(path, f"is missing: {_description(file, path)}")
         case "extra_forbidden":
-            fields = _section(path[:-1])
+            fields = _section(file, path[:-1])
             known = fields.model_fields if fields else ()
             document.add(path, f"unknown field: {did_you_mean(str(path[-1]), known)}", at_key=True)
         case _:
-            document.add(path, _sentence(document, path, detail), at_key=_KEY in detail["loc"])
+            document.add(path, _sentence(document, file, path, detail), at_key=_KEY in detail["loc"])
 
 
-def _sentence(document: Document, path: Path, detail: ErrorDetails) -> str:
+def _sentence(document: Document, file: type[Section], path: Path, detail: ErrorDetails) -> str:
     kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
     if found is None:
         return "is empty: give it a value or leave the field out"
     if kind in _CONTAINERS:
         return f"is {_kind(found)}, must be {_CONTAINERS[kind]}"
     if kind == "too_short":
-        return f"is empty: {_description(path)}"
+        return f"is empty: {_description(file, path)}"
     if isinstance(found, Mapping | list) and kind != "value_error":
         return f"is {_kind(found)}, must be a single value"
     shown = plain(str(path[-1])) if _KEY in detail["loc"] else _shown(document, path, found)
@@ -99,17 +101,17 @@ def _kind(value: object) -> str:
             return "a single value"
 
 
-def _description(path: Path) -> str:
+def _description(file: type[Section], path: Path) -> str:
     """What belongs at `path`, from the schema, its first letter small."""
-    section = _section(path[:-1])
+    section = _section(file, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section else None
     text = field.description if field else None
     return text[0].lower() + text[1:].rstrip(".") if text else "it is needed"
 
 
-def _section(path: Path) -> type[BaseModel] | None:
+def _section(file: type[Section], path: Path) -> type[BaseModel] | None:
     """The section that describes what stands at `path`."""
-    kind: Any = PolicyFile
+    kind: Any = file
     for part in path:
         kind = _plain(kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -1,0 +1,144 @@
+"""What a line of a trace means, in each of the formats that are known."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Annotated, TypeVar
+
+import msgspec
+
+
+class Wrong(Exception):
+    """What is wrong with a line; counted from 1."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+Tokens = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """One request of a trace, in seconds of the trace's own clock; None: it does not say. Also a line of our own."""
+
+    at: float
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    tier: str | None = None
+    tenant: str | None = None
+    model: str | None = None
+    stream: bool = True
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    session: int | None = None
+    prefix: tuple[int, ...] = ()
+
+
+class _Mooncake(msgspec.Struct):
+    timestamp: float
+    """In milliseconds."""
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: tuple[int, ...] = ()
+
+
+Reader = Callable[[IO[str]], Iterator[tuple[int, Row]]]
+"""Rows with the number of their line. Raises Wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of trace. `tick_s`: requests with the same time are spread over so many seconds at most."""
+
+    name: str
+    read: Reader
+    tick_s: float = 0.0
+    from_zero: bool = False
+    """Whether times count from the start of the run, and not from whenever the first request came."""
+
+
+def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
+    """Three columns of a CSV file, whatever the others are."""
+    rows = csv.reader(file)
+    head = [name.strip().lstrip("\ufeff") for name in next(rows)]
+    places = [head.index(name) for name in names]
+    most = max(places)
+    for row in rows:
+        if not row:
+            continue
+        if len(row) <= most:
+            raise Wrong(rows.line_num, f"has {len(row)} columns, {len(head)} are in the first line")
+        yield rows.line_num, [row[place] for place in places]
+
+
+def _azure(file: IO[str]) -> Iterator[tuple[int, Row]]:
+    names = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+    epoch: datetime | None = None
+    for line, (time, prompt, answer) in _columns(file, names):
+        try:
+            at = datetime.fromisoformat(time)
+            epoch = at if epoch is None else epoch
+            since = (at - epoch).total_seconds()
+        except (ValueError, TypeError):
+            raise Wrong(line, f"TIMESTAMP is {time!r}: it is written 2023-11-16 18:17:03.9799600") from None
+        yield line, Row(since, _count(line, names[1], prompt), _count(line, names[2], answer))
+
+
+def _burstgpt(file: IO[str]) -> Iterator[tuple[int, Row]]:
+    names = ("Timestamp", "Request tokens", "Response tokens")
+    for line, (time, prompt, answer) in _columns(file, names):
+        yield line, Row(_time(line, names[0], time), _count(line, names[1], prompt), _count(line, names[2], answer))
+
+
+def _mooncake(file: IO[str]) -> Iterator[tuple[int, Row]]:
+    for line, item in _objects(file, _Mooncake):
+        yield line, Row(item.timestamp / 1000, item.input_length, item.output_length, prefix=item.hash_ids)
+
+
+def _own(file: IO[str]) -> Iterator[tuple[int, Row]]:
+    return _objects(file, Row)
+
+
+Item = TypeVar("Item", bound=msgspec.Struct)
+
+
+def _objects(file: IO[str], kind: type[Item]) -> Iterator[tuple[int, Item]]:
+    """JSON lines, each an object of that kind; empty lines are skipped."""
+    decode = msgspec.json.Decoder(kind).decode
+    for line, text in enumerate(file, 1):
+        if text.strip():
+            try:
+                yield line, decode(text)
+            except msgspec.DecodeError as error:
+                raise Wrong(line, str(error)) from None
+
+
+def _count(line: int, name: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise Wrong(line, f"{name} is {text!r}, must be a whole number of tokens")
+    return int(text)
+
+
+def _time(line: int, name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise Wrong(line, f"{name} is {text!r}, must be a number of seconds")
+    return number
+
+
+FORMATS: dict[Format, frozenset[str]] = {
+    Format("azure", _azure): frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
+    # Whole seconds.
+    Format("burstgpt", _burstgpt, tick_s=1.0): frozenset({"Timestamp", "Request tokens", "Response tokens"}),
+    # Published times come in ticks of about three seconds.
+    Format("mooncake", _mooncake, tick_s=3.0): frozenset({"timestamp", "input_length", "output_length"}),
+    Format("tailgate", _own, from_zero=True): frozenset({"at", "prompt_tokens", "output_tokens"}),
+}
+"""Formats, and the names in their first line by which they are known."""

@@ -1,0 +1,173 @@
+"""Recorded traffic: reads public traces and our own, row by row, whatever their size.
+
+    azure      CSV    TIMESTAMP,ContextTokens,GeneratedTokens                  Azure LLM inference traces 2023 and 2024
+    burstgpt   CSV    Timestamp,Model,Request tokens,Response tokens,...       BurstGPT; seconds, in ticks of 1 s
+    mooncake   JSONL  {"timestamp", "input_length", "output_length", "hash_ids"}        ms, in ticks of about 3 s
+    tailgate   JSONL  {"at", "prompt_tokens", "output_tokens", ...}: the fields of `Arrival`; the rest may be left out
+
+The format is found from the first line. Requests that share a tick are spread over it, by the seed of the run. Rows
+without prompt or answer (0 tokens: requests that failed when they were recorded) are left out. What a row does not say
+(tier, tenant, model), `Mix` says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from pathlib import Path
+from random import Random
+from typing import IO
+
+from gateway.policy.units import share as read_share
+from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong
+from gateway.sim.workload import Arrival
+
+
+class TraceError(ValueError):
+    """`file:line: what is wrong, what would be right`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Whose the requests of a trace are: (tier, part) pairs, tenants per tier, the model they ask for."""
+
+    tiers: tuple[tuple[str, float], ...] = (("default", 1.0),)
+    tenants: int = 1
+    model: str = "default"
+
+    def whose(self, draw: Random) -> tuple[str, int]:
+        """Tier of a request, and which of the tier's tenants (from 1); two random numbers."""
+        (tier,) = draw.choices([tier for tier, _ in self.tiers], [part for _, part in self.tiers])
+        return tier, int(draw.random() * self.tenants) + 1
+
+
+def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
+    """`premium=20%,free=80%` as a Mix. Raises ValueError that says what would be right."""
+    parts = []
+    for piece in text.split(","):
+        tier, sign, part = piece.strip().partition("=")
+        try:
+            parts.append((tier, read_share(part)))
+        except ValueError:
+            sign = ""
+        if not tier or not sign or parts[-1][1] <= 0:
+            raise ValueError(f"{text}: a mix is written TIER=SHARE,..., such as premium=20%,free=80%")
+    return Mix(tuple(parts), tenants, model)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out."""
+
+    path: Path
+    format: Format
+    mix: Mix
+    speed: float = 1.0
+    duration_s: float = math.inf
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests of one run, the first tick at 0. Raises TraceError."""
+        whose, jitter = Random(f"{seed} mix"), Random(f"{seed} jitter")
+        start = 0.0 if self.format.from_zero else None
+        for row in self._spread(jitter):
+            if start is None:
+                tick_s = self.format.tick_s
+                start = math.floor(row.at / tick_s) * tick_s if tick_s else row.at
+            at = (row.at - start) / self.speed
+            if at >= self.duration_s:
+                return
+            tier, nth = self.mix.whose(whose)
+            tier = row.tier or tier
+            yield Arrival(
+                at,
+                tier,
+                row.tenant or f"{tier}-{nth}",
+                row.model or self.mix.model,
+                row.prompt_tokens,
+                row.output_tokens,
+                row.stream,
+                row.max_tokens,
+                row.session,
+                row.prefix,
+            )
+
+    def at_rate(self, rate_per_s: float) -> Trace:
+        """The same, played at the speed that gives this mean rate. Reads the file once. Raises TraceError."""
+        count, first, last = 0, math.nan, math.nan
+        for row in self.rows():
+            first = row.at if not count else first
+            last, count = row.at, count + 1
+        if count < 2 or last <= first:
+            raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
+        return replace(self, speed=rate_per_s * (last - first) / count)
+
+    def rows(self) -> Iterator[Row]:
+        """Every request that ran, as recorded. Raises TraceError."""
+        before = -math.inf
+        try:
+            with self.path.open(newline="") as file:
+                for line, row in self.format.read(file):
+                    if row.at < before:
+                        raise Wrong(line, "is earlier than the line before: sort the file by time")
+                    before = row.at
+                    if row.prompt_tokens > 0 and row.output_tokens > 0:
+                        yield row
+        except Wrong as wrong:
+            raise TraceError(f"{self.path}:{wrong.line}: {wrong}") from None
+        except UnicodeDecodeError as error:
+            raise TraceError(f"{self.path}: is not UTF-8 at byte {error.start}") from None
+
+    def _spread(self, jitter: Random) -> Iterator[Row]:
+        """Rows with those of a tick spread over it, or up to the next tick if that comes sooner."""
+        if not self.format.tick_s:
+            yield from self.rows()
+            return
+        held: list[Row] = []
+        for at, group in groupby(self.rows(), key=lambda row: row.at):
+            yield from _jittered(held, min(self.format.tick_s, at - held[0].at) if held else 0.0, jitter)
+            held = list(group)
+        yield from _jittered(held, self.format.tick_s, jitter)
+
+
+def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
+    """A trace of any known format. Raises TraceError if it is of none, or cannot be read."""
+    try:
+        with path.open() as file:
+            head = file.readline().strip().lstrip("\ufeff")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    for fmt, wanted in FORMATS.items():
+        if wanted <= _names(head):
+            return Trace(path, fmt, mix, speed)
+    known = "; ".join(f"{fmt.name}: {', '.join(sorted(wanted))}" for fmt, wanted in FORMATS.items())
+    raise TraceError(f"{path}:1: is the beginning of no known trace. Known, by their fields: {known}")
+
+
+def write_trace(arrivals: Iterator[Arrival], out: IO[str]) -> int:
+    """Write requests as our own JSONL, and say how many."""
+    count = 0
+    for arrival in arrivals:
+        given = {f.name: getattr(arrival, f.name) for f in fields(arrival)}
+        line = {name: value for name, value in given.items() if value is not None and value != ()}
+        out.write(json.dumps(line, separators=(",", ":")) + "\n")
+        count += 1
+    return count
+
+
+def _names(head: str) -> frozenset[str]:
+    """Column names, or the keys of a first object."""
+    if head.startswith("{"):
+        try:
+            return frozenset(json.loads(head))
+        except ValueError:
+            return frozenset()
+    return frozenset(name.strip() for name in head.split(","))
+
+
+def _jittered(rows: list[Row], span_s: float, jitter: Random) -> list[Row]:
+    for row in rows:
+        row.at += span_s * jitter.random()
+    return sorted(rows, key=lambda row: row.at)

@@ -1,0 +1,158 @@
+"""Recorded traffic: public formats are read as they are published, and what is wrong is told by line."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gateway.sim.load import load_workload
+from gateway.sim.traces import Mix, Trace, TraceError, mix_of, open_trace, write_trace
+from gateway.sim.workload import Arrival
+
+AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens\r
+2023-11-16 18:15:46.6805900,374,44\r
+2023-11-16 18:15:50.9951690,396,109\r
+2023-11-16 18:15:51.2224670,879,55\r
+"""
+AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 23:59:59.500000+00:00,1452,3
+2024-05-11 00:00:00.009930+00:00,546,0
+2024-05-11 00:00:01.000000+00:00,7,8
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,Conversation log
+45,GPT-4,417,276,693,API log
+118,ChatGPT,1360,0,1360,API log
+"""
+MOONCAKE = """{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1, 2]}
+{"timestamp": 0, "input_length": 7319, "output_length": 490, "hash_ids": [0, 13, 14]}
+{"timestamp": 0, "input_length": 7234, "output_length": 794, "hash_ids": [0, 27]}
+{"timestamp": 2000, "input_length": 10, "output_length": 4, "hash_ids": []}
+{"timestamp": 5003, "input_length": 11, "output_length": 5, "hash_ids": [9]}
+"""
+
+
+def trace(folder: Path, text: str, mix: Mix | None = None) -> Trace:
+    file = folder / "trace"
+    file.write_bytes(text.encode())
+    return open_trace(file, mix or Mix())
+
+
+def test_azure_of_2023_counts_from_its_first_request(tmp_path: Path) -> None:
+    arrivals = list(trace(tmp_path, AZURE_2023).arrivals(1))
+    assert [a.at for a in arrivals] == pytest.approx([0.0, 4.314579, 4.541877], abs=1e-6)
+    assert [(a.prompt_tokens, a.output_tokens) for a in arrivals] == [(374, 44), (396, 109), (879, 55)]
+    assert arrivals == list(trace(tmp_path, AZURE_2023).arrivals(2))
+
+
+def test_azure_of_2024_has_zones_and_requests_that_failed(tmp_path: Path) -> None:
+    arrivals = list(trace(tmp_path, AZURE_2024).arrivals(1))
+    assert [(a.at, a.prompt_tokens) for a in arrivals] == [(0.0, 1452), (1.5, 7)]
+
+
+def test_burstgpt_is_spread_over_its_seconds_and_leaves_failures_out(tmp_path: Path) -> None:
+    arrivals = list(trace(tmp_path, BURSTGPT).arrivals(1))
+    assert sorted(a.prompt_tokens for a in arrivals) == [417, 472, 1087]
+    assert 0 <= arrivals[0].at < 1
+    assert all(40 <= a.at < 41 for a in arrivals[1:])
+    assert arrivals[1].at < arrivals[2].at
+
+
+def test_mooncake_is_spread_over_its_ticks_by_the_seed_and_keeps_its_hashes(tmp_path: Path) -> None:
+    mooncake = trace(tmp_path, MOONCAKE)
+    arrivals = list(mooncake.arrivals(1))
+    assert arrivals == list(mooncake.arrivals(1))
+    assert arrivals != list(mooncake.arrivals(2))
+    assert all(a.at <= b.at for a, b in pairwise(arrivals))
+    assert {a.prompt_tokens for a in arrivals[:3]} == {6755, 7319, 7234}
+    # A tick ends where the next begins, or after three seconds.
+    assert all(0 <= a.at < 2 for a in arrivals[:3])
+    assert 2 <= arrivals[3].at < 5
+    assert 5.003 <= arrivals[4].at < 8.003
+    assert {a.prompt_tokens: a.prefix for a in arrivals}[7319] == (0, 13, 14)
+
+
+def test_our_own_trace_says_everything_and_comes_back_equal(tmp_path: Path) -> None:
+    arrivals = [
+        Arrival(1.25, "gold", "acme", "m", 10, 3, stream=False, max_tokens=5, session=7, prefix=(1, 2)),
+        Arrival(1.0 / 3 + 1, "iron", "iron-1", "m", 11, 4),
+    ]
+    written = io.StringIO()
+    assert write_trace(iter(arrivals), written) == 2
+    assert list(trace(tmp_path, written.getvalue()).arrivals(1)) == arrivals
+
+
+def test_what_a_row_does_not_say_the_mix_says(tmp_path: Path) -> None:
+    rows = '{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "tier": "gold"}\n' + "".join(
+        f'{{"at": {n}, "prompt_tokens": 1, "output_tokens": 1}}\n' for n in range(1, 1001)
+    )
+    arrivals = list(trace(tmp_path, rows, mix_of("iron=75%, lead=25%", "m", tenants=2)).arrivals(1))
+    assert (arrivals[0].tier, arrivals[0].tenant[:5], arrivals[0].model) == ("gold", "gold-", "m")
+    assert sum(a.tier == "iron" for a in arrivals) == pytest.approx(750, rel=0.05)
+    assert {a.tenant for a in arrivals[1:]} == {"iron-1", "iron-2", "lead-1", "lead-2"}
+
+
+@pytest.mark.parametrize("text", ["gold", "gold=", "gold=20", "=20%", "gold=0%", ""])
+def test_a_mix_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="premium=20%,free=80%"):
+        mix_of(text)
+
+
+def test_a_trace_is_played_at_another_rate_and_cut(tmp_path: Path) -> None:
+    rows = "".join(f'{{"at": {n}, "prompt_tokens": 1, "output_tokens": 1}}\n' for n in range(11))
+    file = tmp_path / "t.jsonl"
+    file.write_text(rows)
+    fast = list(load_workload(file, rate_per_s=2.2).arrivals(1))
+    assert [a.at for a in fast] == pytest.approx([n / 2 for n in range(11)])
+    assert len(list(load_workload(file, rate_per_s=2.2, duration_s=1.5).arrivals(1))) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("time,tokens\n", "trace:1: is the beginning of no known trace. Known, by their fields: azure: ContextTokens"),
+        ("", "trace:1: is the beginning of no known trace"),
+        (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),
+        (AZURE_2023.replace(",55", ""), "trace:4: has 2 columns, 3 are in the first line"),
+        (AZURE_2023.replace("2023-11-16 18:15:50", "yesterday"), "trace:3: TIMESTAMP is 'yesterday.9951690': it is"),
+        (AZURE_2023.replace("18:15:50", "18:15:40"), "trace:3: is earlier than the line before"),
+        (AZURE_2024.replace("00.009930+00:00", "00.009930"), "trace:3: TIMESTAMP is '2024-05-11 00:00:00.009930'"),
+        (BURSTGPT.replace("\n118", "\nsoon"), "trace:5: Timestamp is 'soon', must be a number"),
+        (MOONCAKE.replace("[9]", '["9"]'), r"trace:5: Expected `int`, got `str` - at `\$.hash_ids"),
+        (MOONCAKE.replace('"input_length": 10, ', ""), "trace:4: Object missing required field `input_length`"),
+        ('{"at":1,"prompt_tokens":1,"output_tokens":1}\n{"at":', "trace:2: Input data was truncated"),
+        ('{"at":1,"prompt_tokens":1,"output_tokens":1,"teir":"a"}', "trace:1: Object contains unknown field `teir`"),
+    ],
+)
+def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(TraceError, match=told):
+        list(trace(tmp_path, text).arrivals(1))
+
+
+def test_one_request_has_no_rate(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="has no rate"):
+        trace(tmp_path, '{"at":1,"prompt_tokens":1,"output_tokens":1}').at_rate(5.0)
+
+
+FOLDER = os.environ.get("TAILGATE_TRACES")
+
+
+@pytest.mark.skipif(FOLDER is None, reason="TAILGATE_TRACES names no folder with the Azure traces")
+@pytest.mark.parametrize(
+    ("name", "requests", "prompt", "answer"),
+    [("azure_llm_2023_code.csv", 8819, 2048, 28), ("azure_llm_2023_conv.csv", 19366, 1155, 211)],
+)
+def test_the_real_traces_have_their_published_figures(name: str, requests: int, prompt: int, answer: int) -> None:
+    real = open_trace(Path(FOLDER or "") / name, Mix())
+    arrivals = list(real.arrivals(1))
+    assert len(arrivals) == requests
+    assert sum(a.prompt_tokens for a in arrivals) / requests == pytest.approx(prompt, abs=1)
+    assert sum(a.output_tokens for a in arrivals) / requests == pytest.approx(answer, abs=1)
+    assert arrivals[-1].at / 60 == pytest.approx(58, abs=1.5)
+    assert len(list(replace(real, duration_s=60.0).arrivals(1))) < requests / 20

@@ -1,0 +1,102 @@
+"""Workload files: what they may say, and what is said to who errs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.policy.errors import PolicyErrors
+from gateway.sim import pace
+from gateway.sim.lengths import LENGTHS, Mixture, Part, Uniform
+from gateway.sim.load import load_text, load_workload
+from gateway.sim.synthetic import Sessions, Synthetic
+
+LEAST = """
+apiVersion: tailgate/v1
+kind: Workload
+rate: 120/min
+duration: 1m30s
+prompt_tokens: azure-conversation-prompt
+output_tokens: 20
+tiers:
+  a: {share: 30%}
+  b: {share: 70%, prompt_tokens: {median: 100, sigma: 0.5, most: 900}, output_tokens: {least: 5, most: 9}}
+"""
+
+
+def errors(text: str) -> list[str]:
+    with pytest.raises(PolicyErrors) as raised:
+        load_text(text, "w.yaml", {})
+    return [str(error) for error in raised.value.errors]
+
+
+def test_what_a_file_says_is_what_is_made() -> None:
+    made = load_text(LEAST, "w.yaml", {})
+    assert (made.rate_per_s, made.duration_s, made.cv, made.sessions) == (2.0, 90.0, 1.0, None)
+    a, b = made.shares
+    assert (a.tier, a.part, a.prompt, a.answer) == ("a", 0.3, LENGTHS["azure-conversation-prompt"], Uniform(20, 20))
+    assert (b.prompt, b.answer) == (Mixture((Part(1.0, 100.0, 0.5),), 900), Uniform(5, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("on_off: {on: 5s, off: 15s, burst: 250%}", pace.OnOff(5, 15, 2.5)),
+        ("steps: [{last: 10s, times: 1}, {last: 5s, times: 2}]", pace.Steps(((10, 1), (5, 2)))),
+        ("diurnal: {period: 24h}", pace.Diurnal(86400, 0.5)),
+    ],
+)
+def test_every_shape_can_be_written(text: str, shape: pace.Shape) -> None:
+    made = load_text(f"{LEAST}arrivals: {{cv: 2, {text}}}\n", "w.yaml", {})
+    assert (made.cv, made.shape) == (2.0, shape)
+
+
+def test_conversations_can_be_written() -> None:
+    made = load_text(f"{LEAST}sessions: {{share: 25%, turns: 3, think: 20s, system_tokens: 512}}\n", "w.yaml", {})
+    assert made.sessions == Sessions(0.25, 3.0, 20.0, 1, 512)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("rate: 120/min", "rate: 2"), "w.yaml:4: rate: 2 has no unit: write 2/min"),
+        (("duration: 1m30s\n", ""), "w.yaml:2: duration: is missing: how long requests arrive"),
+        (("tiers:", "teirs:"), "w.yaml:8: teirs: unknown field: did you mean tiers?"),
+        (("kind: Workload", "kind: Policy"), "w.yaml:3: kind: Policy is not supported: write 'Workload'"),
+        (("azure-conversation-prompt", "azure-conversatoin-prompt"), "did you mean azure-conversation-prompt?"),
+        (("output_tokens: 20", "output_tokens: 0"), "w.yaml:7: output_tokens: 0 is no length"),
+        (("sigma: 0.5, ", ""), "w.yaml:10: tiers.b.prompt_tokens: median and sigma describe a lognormal together"),
+        (("{least: 5, most: 9}", "{least: 9, most: 5}"), "tiers.b.output_tokens: least is 9, most is 5"),
+        (("{least: 5, most: 9}", "{least: 9}"), "tiers.b.output_tokens: says no lengths"),
+        (("share: 30%", "share: 0%"), "tiers.a.share: 0% is too small: it must be more than 0"),
+        (("tiers:", "arrivals: {on_off: {on: 5s, off: 5s, burst: 3}}\ntiers:"), "arrivals.on_off: a burst of 3"),
+        (("tiers:", "arrivals: {steps: [{last: 1s, times: 0}]}\ntiers:"), "arrivals: no step lets a request in"),
+        (
+            ("tiers:", "arrivals: {diurnal: {period: 1h}, steps: [{last: 1s, times: 1}]}\ntiers:"),
+            "arrivals: has steps and diurnal: keep one of them",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_by_line_and_field(change: tuple[str, str], told: str) -> None:
+    assert change[0] in LEAST
+    assert any(told in error for error in errors(LEAST.replace(*change, 1)))
+
+
+def test_an_empty_file_says_how_to_begin() -> None:
+    assert errors("# nothing\n") == ["w.yaml:1: is empty: write a workload that begins with apiVersion: tailgate/v1"]
+
+
+def test_a_workload_is_named_by_stem_by_file_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(LEAST)
+    made = load_workload(file, rate_per_s=7.0, duration_s=3.0)
+    assert isinstance(made, Synthetic)
+    assert (made.rate_per_s, made.duration_s) == (7.0, 3.0)
+    assert isinstance(load_workload("chat"), Synthetic)
+    with pytest.raises(
+        PolicyErrors, match=r"^chatt: is neither a file nor a workload that is shipped: did you mean chat\?"
+    ):
+        load_workload("chatt")
+    with pytest.raises(PolicyErrors, match="cannot be read: No such file"):
+        load_workload(tmp_path / "none.yaml")
