@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from random import Random
@@ -14,7 +14,20 @@ from gateway.sim.engine import Options
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
-from gateway.sim.workload import Workload
+from gateway.sim.workload import Arrival, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class OfModel:
+    """The same workload, but every request asks for `model`."""
+
+    workload: Workload
+    model: str
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests of one run."""
+        for arrival in self.workload.arrivals(seed):
+            yield replace(arrival, model=self.model)
 
 
 @dataclass(frozen=True, slots=True)

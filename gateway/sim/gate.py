@@ -137,8 +137,8 @@ class Gate:
         return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
 
     def _lane(self, ask: Ask) -> _Lane:
-        """That of the first pool of the route that takes the prompt, else of the last."""
-        route = ask.policy.route(ask.model, ask.tier)
+        """That of the first pool of the route that takes the prompt, else of the last; without a route any will do."""
+        route = ask.policy.route(ask.model, ask.tier) or tuple(ask.policy.pools.values())
         tokens = ask.prompt_exact or ask.prompt_bytes // 4
         fitting = (pool for pool in route if pool.max_prompt_tokens is None or tokens <= pool.max_prompt_tokens)
         return self._lanes[next(fitting, route[-1]).name]

@@ -55,6 +55,15 @@ def test_at_low_load_all_are_alike(name: str) -> None:
     assert found.goodput > 0.99
 
 
+@pytest.mark.parametrize("name", baselines.BASELINES)
+def test_what_no_pool_serves_is_refused_by_all(name: str) -> None:
+    rules = policy(*TIERS, tier("barred", pools=()))
+    found = baselines.setup(name, rules)
+    spy = Spy(found.decider(found.policy, Random(1)))
+    simulate(found.policy, [arrival(0.0, tier="barred")], decider=spy)
+    assert [refusal.why for refusal in spy.refusals()] == [Why.FORBIDDEN_MODEL]
+
+
 @pytest.mark.parametrize("name", ["round-robin", "least-requests"])
 def test_without_control_everything_is_sent_at_once_and_goodput_collapses(name: str) -> None:
     spy, found = spied(name, policy(*TIERS, replicas=2, slots=4), Mixed(60.0))

@@ -1,0 +1,111 @@
+"""Whatever the policy, the traffic and the faults: every request ends once, and nothing is left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.controller import Controller
+from gateway.core.rules import Policy
+from gateway.sim import baselines
+from gateway.sim.engine import Engine, Options
+from gateway.sim.fleet import Fault, FleetSpec, Harm
+from gateway.sim.profiles import PROFILES
+from gateway.sim.tally import Tally
+from gateway.sim.workload import Arrival
+from tests.core.drivers import TENANTS, TIERS, policies
+from tests.core.made import STEADY
+from tests.sim.made import Spy
+
+gaps_s = st.sampled_from([0.0, 0.0, 0.001, 0.005, 0.02, 0.3])
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Arrival]:
+    """A crowd of requests, some at the same moment, some longer than the engine's context."""
+    at, arrivals = 0.0, []
+    for _ in range(draw(st.integers(1, 40))):
+        at += draw(gaps_s)
+        arrivals.append(
+            Arrival(
+                at,
+                draw(st.sampled_from(TIERS)),
+                draw(st.sampled_from(TENANTS)),
+                "m",
+                prompt_tokens=draw(st.sampled_from([1, 40, 149, 400, 2000, 4090])),
+                output_tokens=draw(st.sampled_from([0, 1, 2, 30, 500])),
+                stream=draw(st.booleans()),
+                max_tokens=draw(st.sampled_from([None, None, 1, 90])),
+            )
+        )
+    return arrivals
+
+
+@st.composite
+def faults(draw: st.DrawFn, policy: Policy) -> tuple[Fault, ...]:
+    """A few harms to replicas of the policy, at moments at which something happens."""
+    names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
+    return tuple(
+        Fault(draw(gaps_s) * draw(st.integers(1, 40)), draw(st.sampled_from(names)), draw(st.sampled_from(Harm)), 20.0)
+        for _ in range(draw(st.integers(0, 4)))
+    )
+
+
+def play(policy: Policy, arrivals: list[Arrival], harms: tuple[Fault, ...], patience_s: float) -> tuple[Spy, Engine]:
+    options = Options(patience_s=patience_s, give_up_s=1000.0, progress_s=0.1)
+    spec = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"]), harms)
+    spy = Spy(Controller(policy, Random(1)))
+    engine = Engine(spy, policy, spec.hosts(policy), options, Tally(policy.tiers.values(), 0.0), 1)
+    for fault in harms:
+        engine.plan(fault)
+    engine.run(iter(arrivals))
+    return spy, engine
+
+
+@STEADY
+@given(st.data(), policies(), traffic(), st.sampled_from([0.05, 1.0, float("inf")]))
+def test_every_request_ends_once_and_leaves_nothing(
+    data: st.DataObject, policy: Policy, arrivals: list[Arrival], patience_s: float
+) -> None:
+    harms = data.draw(faults(policy))
+    spy, engine = play(policy, arrivals, harms, patience_s)
+    ended = Counter(record.ask.id for record in spy.records())
+    assert set(ended.values()) <= {1}
+    assert len(ended) + len(engine.trips) == len(arrivals)
+    opened = [dispatch.attempt for dispatch in spy.dispatches()]
+    closed = [heard.args[0] for heard in spy.calls("finish")]
+    assert len(set(closed)) == len(closed)
+    assert set(opened) - set(closed) == set(engine.flights)
+    assert all(flight.trip.ask.id in engine.trips for flight in engine.flights.values())
+    inside = sum(host.model.waiting + host.model.running for host in engine.hosts.values())
+    assert inside == len(engine.flights)
+    assert all(
+        tier.waiting == sum(not t.dispatched for t in engine.trips.values() if t.tier is tier)
+        for tier in engine.tally.tiers.values()
+    )
+    times = [heard.at for heard in spy.heard]
+    assert times == sorted(times)
+
+
+@STEADY
+@given(st.data(), policies(), traffic())
+def test_the_same_happens_again(data: st.DataObject, policy: Policy, arrivals: list[Arrival]) -> None:
+    harms = data.draw(faults(policy))
+    first, second = (play(policy, arrivals, harms, 1.0)[0].heard for _ in range(2))
+    assert first == second
+
+
+@STEADY
+@given(policies(), traffic(), st.sampled_from(sorted(baselines.BASELINES)))
+def test_baselines_lose_nothing_either(policy: Policy, arrivals: list[Arrival], name: str) -> None:
+    setup = baselines.setup(name, policy)
+    spy = Spy(setup.decider(setup.policy, Random(1)))
+    hosts = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"])).hosts(setup.policy)
+    tally = Tally(setup.policy.tiers.values(), 0.0)
+    engine = Engine(spy, setup.policy, hosts, Options(patience_s=1.0), tally, 1)
+    engine.run(iter(arrivals))
+    assert not engine.trips
+    assert sorted(record.ask.id for record in spy.records()) == list(range(1, len(arrivals) + 1))
