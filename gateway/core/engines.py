@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gateway.core.estimators import Pace
 from gateway.core.lengths import Bucket
 from gateway.core.regress import NonNegative
 
@@ -32,6 +33,9 @@ RATE_TAU_S = 5.0
 SPEED_BOUND = math.log(2.0)
 MAX_BUSY = 0.8
 """Most of a step that prompts are believed to take for long."""
+SAMPLES_PER_S = 50.0
+"""What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
+REPLICA_SAMPLES_PER_S = 5.0
 HEAD_SHARE = 0.9
 """Most of a prompt that is believed to be read before its first token says so."""
 
@@ -42,12 +46,15 @@ class Costs:
     __slots__ = (
         "_rate",
         "_rate_at",
-        "decode_s",
+        "ends",
+        "first_tokens",
         "queued_backlog",
         "queued_context",
         "queued_decodes",
         "residual",
+        "stay_s",
         "step",
+        "steps",
         "ttft",
     )
 
@@ -56,8 +63,11 @@ class Costs:
         self.ttft = NonNegative(TTFT_PRIOR)
         self.residual = 0.0
         """Mean logarithm of time per token over what was expected: speeds are relative to it."""
-        self.decode_s = 0.0
-        """Mean time from an answer's first token to its end; 0: not known."""
+        self.stay_s = 0.0
+        """Mean time from dispatch to end; 0: not known."""
+        self.first_tokens = Pace(SAMPLES_PER_S)
+        self.steps = Pace(SAMPLES_PER_S)
+        self.ends = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = 0.0
         """The load that requests which had waited met at their replica."""
         self._rate = self._rate_at = 0.0
@@ -103,15 +113,16 @@ class EngineFacts:
     __slots__ = (
         "_at",
         "_head_at",
-        "_prefilled",
         "_reading",
-        "_unread",
         "context",
         "context_s",
         "decodes",
         "decodes_s",
         "factor",
+        "pace",
+        "prefilled",
         "residual",
+        "unread",
     )
 
     def __init__(self, now: float) -> None:
@@ -119,15 +130,18 @@ class EngineFacts:
         """Its time per token over that of its pool."""
         self.residual = 0.0
         """Mean logarithm of its time per token over what was expected."""
+        self.pace = Pace(REPLICA_SAMPLES_PER_S)
         self.decodes = 0
         self.context = 0
         self.decodes_s = 0.0
         self.context_s = 0.0
         self._at = now
-        self._prefilled = 0.0
+        self.prefilled = 0.0
+        """Prompt tokens of all prompts read so far."""
         self._reading: dict[int, tuple[int, float]] = {}
         """Attempts whose prompt is not read, oldest first: tokens, and when they are taken for read at the latest."""
-        self._unread = 0
+        self.unread = 0
+        """Their tokens."""
         self._head_at = now
         """When the engine turned to the oldest of these."""
 
@@ -139,28 +153,28 @@ class EngineFacts:
             self.context_s += self.context * passed
             self._at = now
         self.decodes = max(0, replica.in_flight - len(self._reading))
-        self.context = max(0, replica.held_tokens - self._unread)
+        self.context = max(0, replica.held_tokens - self.unread)
 
     def backlog(self, costs: Costs, now: float) -> float:
-        """Prompt tokens before a newcomer, less what was done of the first of them since the engine turned to it."""
-        return self._unread - self._head_done(costs, now)
-
-    def prefilled(self, costs: Costs, now: float) -> float:
-        """Prompt tokens read so far, part of the one that is being read included."""
-        return self._prefilled + self._head_done(costs, now)
-
-    def _head_done(self, costs: Costs, now: float) -> float:
-        self._expire(now)
-        for tokens, _ in self._reading.values():
-            return min((now - self._head_at) / (costs.prompt_token_s() * self.factor), HEAD_SHARE * tokens)
+        """Prompt tokens before a newcomer, less what was probably done of the first of them."""
+        unread, since = self.unread, self._head_at
+        for tokens, read_by in self._reading.values():
+            if read_by > now:
+                done = (now - since) / (costs.prompt_token_s() * self.factor)
+                most = HEAD_SHARE * tokens
+                return unread - (done if done < most else most)
+            unread -= tokens
+            since = read_by
         return 0.0
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
         """An attempt was sent. `read_by`: inf where a first token will tell."""
+        while self._reading and next(iter(self._reading.values()))[1] <= now:
+            self._pop(next(iter(self._reading.values()))[1])
         if not self._reading:
             self._head_at = now
         self._reading[attempt_id] = (prompt_tokens, read_by)
-        self._unread += prompt_tokens
+        self.unread += prompt_tokens
 
     def read(self, attempt_id: int, now: float) -> None:
         """The prompt of an attempt is read, hence those of all before it: engines read in order of arrival."""
@@ -172,21 +186,14 @@ class EngineFacts:
         """An attempt is over."""
         found = self._reading.pop(attempt_id, None)
         if found is not None:
-            self._unread -= found[0]
+            self.unread -= found[0]
             self._head_at = now
-
-    def _expire(self, now: float) -> None:
-        while self._reading:
-            _, read_by = next(iter(self._reading.values()))
-            if read_by > now:
-                return
-            self._pop(read_by)
 
     def _pop(self, now: float) -> int:
         attempt_id = next(iter(self._reading))
         tokens, _ = self._reading.pop(attempt_id)
-        self._unread -= tokens
-        self._prefilled += tokens
+        self.unread -= tokens
+        self.prefilled += tokens
         self._head_at = now
         return attempt_id
 
@@ -216,15 +223,19 @@ class AttemptFacts:
         self.context = engine.context
         self.step_s = costs.step_s(engine.decodes, engine.context)
         self.ttft_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s) * engine.factor
-        self.begin(costs, now)
+        # Where no first token will tell, the answer is taken to begin now.
+        self.since = now
+        self.decodes_s = engine.decodes_s
+        self.context_s = engine.context_s
+        self.prefilled = engine.prefilled + engine.unread - self.backlog
 
     def begin(self, costs: Costs, now: float) -> None:
-        """The answer begins; of answers that are not streamed it is taken to begin when they are sent."""
+        """The answer begins."""
         engine = self.engine
         self.since = now
         self.decodes_s = engine.decodes_s
         self.context_s = engine.context_s
-        self.prefilled = engine.prefilled(costs, now)
+        self.prefilled = engine.prefilled + engine.unread - engine.backlog(costs, now)
 
     def learn_ttft(self, costs: Costs, prompt_tokens: int, seen_s: float) -> float:
         """The first token came `seen_s` (> 0) after it was sent; the logarithm of that over what was expected."""
@@ -239,11 +250,13 @@ class AttemptFacts:
             return
         decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
         context = (engine.context_s - self.context_s) / span_s * CONTEXT
-        prefill = (engine.prefilled(costs, now) - self.prefilled) / steps * TOKENS
+        read = engine.prefilled + engine.unread - engine.backlog(costs, now)
+        prefill = (read - self.prefilled) / steps * TOKENS
         seen_s = span_s / steps
         error = math.log(seen_s / max(costs.step.predict(decodes, context, prefill), 1e-9))
         weight = steps / (steps + 32.0)  # of few tokens, one chunk of somebody's prompt more or less is much
         engine.residual += 0.05 * weight * (error - engine.residual)
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
-        costs.step.add(decodes, context, prefill, seen_s / engine.factor, weight)
+        if costs.steps.due(now):
+            costs.step.add(decodes, context, prefill, seen_s / engine.factor, weight)

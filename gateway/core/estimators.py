@@ -1,4 +1,4 @@
-"""Small statistics of what was seen: histograms whose quantiles have a bounded relative error."""
+"""Small statistics of what was seen: histograms whose quantiles have a bounded relative error; a pace for samples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+
+
+class Pace:
+    """Lets at most `per_s` samples a second through, of what comes slower than that every one.
+
+    By time alone, never by value, so what is let through is no biased choice. What was not used is kept for a second.
+    """
+
+    __slots__ = ("_every_s", "_next_at")
+
+    def __init__(self, per_s: float) -> None:
+        self._every_s = 1.0 / per_s
+        self._next_at = -math.inf
+
+    def due(self, now: float) -> bool:
+        """Whether to take a sample now; if so, it is counted."""
+        if now < self._next_at:
+            return False
+        self._next_at = max(self._next_at, now - 1.0) + self._every_s
+        return True
 
 
 def log_edges(low: float, high: float, relative_error: float, exact: Iterable[float] = ()) -> tuple[float, ...]:

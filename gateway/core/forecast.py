@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.core.calibrate import Features
 from gateway.core.engines import AttemptFacts, Costs, EngineFacts
 from gateway.core.labels import DIRECT, HIGHER_SHARE, Labels, over, queued_kind, tpot_kind
 from gateway.core.learned import ForecastView, PoolFacts
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.core.pools import PoolNow, Replica
 
 MAX_HIGHER_SHARE = 0.9
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
 BURST_S = 10.0
 """For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""
 SLOW_TAU_S = 60.0
@@ -35,49 +34,74 @@ IDLE = EngineFacts(0.0)
 """What a replica is taken for that was never sent anything."""
 
 
-@dataclass(slots=True)
 class Ahead:
-    """What stands before a request that would have to wait."""
+    """What stands before a request that would have to wait: of its own tier and above, and of these its own tier's.
 
-    requests: int = 0
-    """Waiting, of its own tier and above,"""
-    tokens: int = 0
-    """and their prompt tokens."""
-    own: int = 0
-    """Of these, those of its own tier,"""
-    own_tokens: int = 0
-    """and their prompt tokens."""
-    higher_share: float = 0.0
-    """What comes of higher tiers per second, over what the pool drains of all (0-1)."""
-    floor: float = 0.0
-    """Share (0-1) of service that its tier is guaranteed."""
-    slots_free: bool = False
+    `higher_share`: what comes of higher tiers per second, over what the pool drains of all (0-1); `floor`: the share
+    (0-1) of service that its tier is guaranteed.
+    """
+
+    __slots__ = ("floor", "higher_share", "own", "own_tokens", "requests", "tokens")
+
+    def __init__(
+        self,
+        requests: int = 0,
+        tokens: int = 0,
+        own: int = 0,
+        own_tokens: int = 0,
+        higher_share: float = 0.0,
+        floor: float = 0.0,
+    ) -> None:
+        self.requests = requests
+        self.tokens = tokens
+        self.own = own
+        self.own_tokens = own_tokens
+        self.higher_share = higher_share
+        self.floor = floor
 
 
 NOTHING_AHEAD = Ahead()
 
 
-@dataclass(slots=True)
 class Forecast:
     """Of one request, if it were admitted now. Seconds, none infinite."""
 
-    pool: str
-    at: float
-    """When it was made."""
-    wait_s: float
-    """In the gateway, from then on."""
-    ttft_s: float
-    """From body complete, what had passed included."""
-    tpot_s: float
-    e2e_s: float
-    breach: float
-    """P(not good | admitted), 0-1."""
-    raw: float
-    """The same before calibration."""
-    features: Features
-    kind: int
-    load: float
-    judged: bool = False
+    __slots__ = (
+        "at",
+        "breach",
+        "e2e_s",
+        "features",
+        "judged",
+        "kind",
+        "load",
+        "pool",
+        "raw",
+        "tpot_s",
+        "ttft_s",
+        "wait_s",
+    )
+
+    def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
+        self.pool = pool
+        self.at = at
+        """When it was made."""
+        self.wait_s = wait_s
+        """In the gateway, from then on."""
+        self.ttft_s = ttft_s
+        """From body complete, what had passed included."""
+        self.tpot_s = tpot_s
+        self.e2e_s = e2e_s
+        self.breach = 0.0
+        """P(not good | admitted), 0-1."""
+        self.raw = 0.0
+        """The same before calibration."""
+        self.features = NO_FEATURES
+        """What it was calibrated from."""
+        self.kind = DIRECT
+        """Of its spread (labels.py)."""
+        self.load = 0.0
+        self.judged = False
+        """Whether it has its label, or will never have one."""
 
 
 class PoolLearned:
@@ -152,21 +176,15 @@ class Forecaster:
         tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
         bucket = self._lengths.bucket(ask.model.name, ask.tier.name, live.prompt_tokens)
         output = min(bucket.median, float(live.max_tokens))
-        raw = _raw(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output)
-        features = labels.features(raw, replica is None, ahead.requests, higher_share)
-        return Forecast(
-            pool.spec.name,
-            now,
-            wait_s,
-            elapsed_s + more_s,
-            tpot_s,
-            elapsed_s + more_s + tpot_s * max(0.0, output - 1.0),
-            labels.breach(features, ask.tier.name),
-            raw,
-            features,
-            kind,
-            more_s + tpot_s,
-        )
+        ttft_s = elapsed_s + more_s
+        e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)
+        made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
+        made.kind = kind
+        made.load = more_s + tpot_s
+        made.raw = _raw(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output)
+        made.features = labels.features(made.raw, replica is None, ahead.requests, higher_share)
+        made.breach = labels.breach(made.features, ask.tier.name)
+        return made
 
     def expected_output(self, live: Live) -> float:
         """Tokens that the answer is likely to have (P50), of all choices together."""
@@ -209,7 +227,7 @@ class Forecaster:
         engine.advance(attempt.replica, now)
         facts.begin(learned.costs, now)
         seen_s = now - attempt.opened_at
-        if seen_s <= 0.0:
+        if seen_s <= 0.0 or not learned.costs.first_tokens.due(now):
             return
         labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.prompt_tokens, seen_s)
@@ -244,14 +262,19 @@ class Forecaster:
             if not live.ask.stream and now > attempt.opened_at:
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return
-        facts.bucket.add(each)
+        costs = learned.costs
+        took_s = now - attempt.opened_at
+        costs.stay_s += 0.02 * (took_s - costs.stay_s) if costs.stay_s else took_s
         steps = each - 1 if attempt.first_at is not None else each
-        if steps >= 1:
-            facts.learn_step(learned.costs, steps, now)
-            forecast = live.forecast
-            if forecast is not None and attempt.first_at is not None and now > attempt.first_at:
-                error = math.log((now - attempt.first_at) / steps / forecast.tpot_s)
-                learned.labels.spread.add(tpot_kind(facts.bucket.median), error)
+        if steps >= 1 and engine.pace.due(now):
+            facts.learn_step(costs, steps, now)
+        if not costs.ends.due(now):
+            return
+        facts.bucket.add(each)
+        forecast = live.forecast
+        if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
+            error = math.log((now - attempt.first_at) / steps / forecast.tpot_s)
+            learned.labels.spread.add(tpot_kind(facts.bucket.median), error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
         """A latency came out at exp(error) times what was expected at dispatch."""
@@ -293,7 +316,7 @@ class Forecaster:
         labels.scores.add(forecast.breach, breached)
         labels.raw_scores.add(forecast.raw, breached)
         labels.gate.labelled(forecast.breach, breached, forecast.load)
-        labels.learn(forecast.features, live.ask.tier.name, breached, weight)
+        labels.learn(forecast.features, live.ask.tier.name, breached, weight, now)
 
     def dropped(self, live: Live) -> None:
         """Nobody will know: the client left, or a replica failed."""
@@ -360,7 +383,7 @@ def _wait_s(costs: Costs, pool: PoolNow, ahead: Ahead, higher_share: float, slow
     """
     rate = pool.drain.per_s
     if rate is None:
-        rate = max(1, pool.in_flight) / costs.decode_s if costs.decode_s > 0.0 else 1.0
+        rate = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 1.0
     alone_s = (ahead.requests + 1) / rate
     long_s = alone_s / (1.0 - slow_share)
     share = slow_share + (higher_share - slow_share) * BURST_S / (BURST_S + long_s)

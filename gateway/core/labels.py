@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 from gateway.core.calibrate import Features, Logistic, Offset, Scores, logistic, logit
+from gateway.core.estimators import Pace
 from gateway.core.trust import Gate, PageHinkley
 
 PROBIT = 1.702
 """The normal distribution function is about logistic(1.702 z)."""
+LABELS_PER_S = 50.0
+"""What is learned from; the 51st of a second would teach nothing, but cost as much."""
 KEEP = 0.995
 PRIOR_VARIANCE = 0.09
 MIN_SPREAD = 0.03
@@ -57,12 +60,13 @@ def over(expected_s: float, bound_s: float, spread: float) -> float:
 class Labels:
     """Of one pool: calibration, its record, and whether it may be trusted."""
 
-    __slots__ = ("_offsets", "drift", "gate", "logistic", "raw_scores", "scores", "spread")
+    __slots__ = ("_offsets", "_pace", "drift", "gate", "logistic", "raw_scores", "scores", "spread")
 
     def __init__(self) -> None:
         self.spread = Spread()
         self.logistic = Logistic((0.0, 4.0, 0.0, 0.0, 0.0))
         self._offsets: dict[str, Offset] = {}
+        self._pace = Pace(LABELS_PER_S)
         self.scores = Scores()
         self.raw_scores = Scores()
         """Of the probabilities before calibration."""
@@ -81,8 +85,10 @@ class Labels:
         offset = self._offsets.get(tier)
         return logistic(self.logistic.score(features) + (0.0 if offset is None else offset.value))
 
-    def learn(self, features: Features, tier: str, breached: bool, weight: float) -> None:
+    def learn(self, features: Features, tier: str, breached: bool, weight: float, now: float) -> None:
         """What became of a request with these features."""
+        if not self._pace.due(now):
+            return
         offset = self._offsets.get(tier)
         if offset is None:
             offset = self._offsets[tier] = Offset()
