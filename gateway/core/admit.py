@@ -37,7 +37,8 @@ MAX_TIGHTEST_S = 5.0
 """which is taken to be no looser than this."""
 LEAST_WINDOW_TOKENS = 2048.0
 """What one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
-COLD_WINDOW_TOKENS = 16384.0
+MOST_WINDOW_TOKENS = 16384.0
+"""Also the window before it is known how fast an engine reads."""
 
 
 class Verdict(Enum):
@@ -103,8 +104,8 @@ class Admission:
         """
         token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
         if token_s is None:
-            return COLD_WINDOW_TOKENS
-        return max(LEAST_WINDOW_TOKENS, self.hold_s / token_s)
+            return MOST_WINDOW_TOKENS
+        return min(MOST_WINDOW_TOKENS, max(LEAST_WINDOW_TOKENS, self.hold_s / token_s))
 
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""

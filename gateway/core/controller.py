@@ -167,9 +167,10 @@ class Controller:
         live, replica = attempt.live, attempt.replica
         pool = replica.pool
         live.open.remove(attempt)
+        saturated = pool.saturated
         pool.free(attempt)
         self.forecaster.closed(attempt, finish, now)
-        pool.drain.departed(len(pool.room) > 0, now, attempt.prompt_tokens)
+        pool.drain.departed(saturated, now, attempt.prompt_tokens)
         out: list[Command] = []
         if finish.body_hash is not None:
             self._quarantine.broke(finish.body_hash, replica.spec.name, now)

@@ -194,6 +194,11 @@ class PoolNow:
         return self._slots
 
     @property
+    def saturated(self) -> bool:
+        """Whether a newcomer would have to wait."""
+        return not self._free or len(self.room) > 0
+
+    @property
     def headroom(self) -> float:
         """Share (0-1) of its slots that are free; 0 if it has none."""
         return self._spare / self._slots if self._slots else 0.0

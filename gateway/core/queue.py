@@ -268,9 +268,10 @@ class Rate:
 
 
 class DrainRate:
-    """Departures from a pool, and their prompt tokens, per second in which its waiting room is not empty.
+    """Departures from a pool, and their prompt tokens, per second in which a newcomer would have to wait.
 
-    Measured at any other time it would be the arrival rate. Departures and the time they took are forgotten alike,
+    Measured at any other time it would be the arrival rate; measured only while somebody does wait, it would hardly
+    ever be measured where most of those who would are shed. Departures and the time they took are forgotten alike,
     exponentially over `DRAIN_TAU_S`.
     """
 
@@ -292,10 +293,10 @@ class DrainRate:
         """The same of prompt tokens."""
         return self._tokens / max(self._seconds, DRAIN_WINDOW_S) if self._departures else None
 
-    def departed(self, backlogged: bool, now: float, tokens: int = 0) -> None:
-        """A slot was freed at `now` by a request of so many prompt tokens, while others were waiting or not."""
-        last, self._last_at = self._last_at, now if backlogged else None
-        if last is None or not backlogged:
+    def departed(self, saturated: bool, now: float, tokens: int = 0) -> None:
+        """A slot was freed at `now` by a request of so many prompt tokens; `saturated`: until then none was free."""
+        last, self._last_at = self._last_at, now if saturated else None
+        if last is None or not saturated:
             return
         gap_s = now - last
         kept = math.exp(-gap_s / DRAIN_TAU_S)
