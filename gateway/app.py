@@ -23,14 +23,17 @@ import uvicorn
 import uvloop
 
 from gateway.core.controller import Controller
+from gateway.core.journal import recorded
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done, admin_app
+from gateway.observe.journal import Journal
 from gateway.observe.lag import LoopLag
 from gateway.observe.logs import AccessLog, configure_logging
 from gateway.observe.metrics import Metrics
+from gateway.observe.parts import JournalError
 from gateway.observe.sources import Reload, Sources, Watched
 from gateway.policy.builtin import builtin
 from gateway.policy.errors import PolicyError, PolicyErrors
@@ -80,8 +83,11 @@ class Gateway:
         self.metrics = Metrics(policy)
         self.upstreams = Upstreams()
         self.board = ModelBoard(int(time.time()))
-        self.controller = Controller(policy, random.Random())
-        self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
+        seed = random.getrandbits(53)
+        self.controller = Controller(policy, random.Random(seed))
+        self.journal = _journal(settings, policy, seed)
+        told = self.controller if self.journal is None else recorded(self.controller, self.journal.tell)
+        self.driver = Driver(told, self.metrics, asyncio.get_running_loop())
         self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write)
         self.guard = Guard(
             self.gate,
@@ -182,6 +188,8 @@ class Gateway:
 
     async def __aenter__(self) -> Gateway:
         tasks = [self.fleet.run(), self._lag.run(), self._sweep()]
+        if self.journal is not None:
+            tasks.append(self.journal.run())
         if self.watcher is not None:
             tasks.append(self.watcher.run())
         self._tasks = [asyncio.create_task(task) for task in tasks]
@@ -229,6 +237,8 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.driver.close()
         self.upstreams.close()
+        if self.journal is not None:
+            await self.journal.aclose()
 
     @property
     def url(self) -> str:
@@ -270,6 +280,7 @@ class Gateway:
             not_ready=self._not_ready,
             loop_lag_s=self._lag.read,
             watched=self._watched,
+            journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             now=monotonic,
         )
         actions = {"reload": self.reload, "drain": self._stop}
@@ -316,6 +327,21 @@ async def _no_app(scope: object, receive: object, send: object) -> None:
     raise AssertionError("requests to the API port never reach an ASGI application")
 
 
+def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
+    """The journal, if one is wanted. Raises `JournalError` if it cannot be written."""
+    if settings.journal is None:
+        return None
+    return Journal(
+        settings.journal,
+        policy,
+        seed,
+        share=1.0,
+        version=version("tailgate"),
+        max_bytes=settings.journal_file_bytes,
+        files=settings.journal_files,
+    )
+
+
 def _connections_that_fit() -> int:
     """Each client may need one connection to a replica; the rest of the descriptors is for everything else."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -348,6 +374,8 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
             return uvloop.run(_run(settings, policy, policy_path))
     except PolicyErrors as errors:
         problem = str(errors)
+    except JournalError as error:
+        problem = str(error)
     except ssl.SSLError as error:
         problem = f"the certificate or its key cannot be used: {error}"
     print(problem, file=sys.stderr)

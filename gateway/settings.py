@@ -69,6 +69,15 @@ class Settings(BaseSettings):
     )
     ssl_certfile: FilePath | None = Field(default=None, description="Certificate chain: serve the API over TLS.")
     ssl_keyfile: FilePath | None = Field(default=None, description="Private key of the certificate.")
+    journal: Path | None = Field(
+        default=None, description="Write every decision to this file, so that it can be replayed (docs/journal.md)."
+    )
+    journal_file_bytes: int = Field(
+        default=256 * 2**20, ge=2**20, description="Size at which the journal goes on in another file."
+    )
+    journal_files: int = Field(
+        default=8, ge=1, le=1000, description="Files of the journal that are kept: FILE, FILE.1 (the one before) ..."
+    )
 
     @model_validator(mode="after")
     def _both_parts_of_tls(self) -> Settings:

@@ -317,6 +317,9 @@ class TestServe:
             "--max-connections": "9",
             "--ssl-certfile": str(pem),
             "--ssl-keyfile": str(pem),
+            "--journal": "/var/calls.jsonl",
+            "--journal-file-bytes": "9999999",
+            "--journal-files": "3",
         }
         run("serve", "--replica", "http://a:1", *(part for pair in given.items() for part in pair))
         ((settings, _, _),) = served

@@ -10,6 +10,7 @@ import typer
 from gateway.cli import key
 from gateway.cli.check import check
 from gateway.cli.explain import explain_command
+from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
 
 # Locals of a crash may hold keys, so tracebacks stay plain.
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(check)
 app.command("explain")(explain_command)
+app.command("replay-journal")(replay_journal)
 app.add_typer(key.app, name="key")
 
 

@@ -86,6 +86,12 @@ class ProcessFamilies:
             _one(self._sources.loop_lag_s()),
             "seconds",
         )
+        yield counter(
+            "tailgate_journal_dropped",
+            "Calls to the controller that are missing in the journal: what follows them cannot be replayed.",
+            (),
+            _one(self._sources.journal_dropped()),
+        )
         build = {"version": self._sources.version, "python": platform.python_version()}
         yield InfoMetricFamily("tailgate_build", "What is running.", value=build)
 

@@ -41,5 +41,7 @@ class Sources:
     """Why no requests should be sent here now; empty if they should."""
     loop_lag_s: Callable[[], float]
     watched: Callable[[], Sequence[Watched]]
+    journal_dropped: Callable[[], int]
+    """Calls that are missing in the journal."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
-from gateway.core.model import Ask, Endpoint, Outcome, Record, Sample, Why
+from gateway.core.controller import Controller
+from gateway.core.journal import Told, recorded
+from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
 from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.sources import Reload, Sources, Watched
@@ -93,6 +97,17 @@ def ask(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) ->
     return replace(ASK, tier=tier, stream=stream, body_at=body_at)
 
 
+def serve(requests: int, tell: Callable[[Told], None], seed: int = 5) -> None:
+    """So many requests, one after the other and all of them answered, by a controller whose calls are told."""
+    controller = recorded(Controller(POLICY, Random(seed)), tell)
+    for number in range(requests):
+        at = 100.0 + number
+        controller.observe("r1", Sample(waiting=0, kv_fraction=0.1), at)
+        controller.arrive(replace(ASK, id=number, tier=FREE, head_at=at, body_at=at), at)
+        controller.sent(number + 1, at + 0.125)
+        controller.finish(number + 1, Finish(End.COMPLETE), at + 0.25)
+
+
 SNAPSHOT = Snapshot(
     generation=1,
     pools=(
@@ -134,5 +149,6 @@ SOURCES = Sources(
     not_ready=lambda: "",
     watched=lambda: [Watched("s1", "short", {"metrics": "HTTP status 404"}, {("metrics", "status"): 2})],
     loop_lag_s=lambda: 0.004,
+    journal_dropped=lambda: 3,
     now=lambda: 130.0,
 )

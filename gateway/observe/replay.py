@@ -1,0 +1,161 @@
+"""Reads a journal and tells a fresh controller the same: it must give the same answers, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import orjson
+
+from gateway.core.journal import Replay
+from gateway.core.plain import Unreadable
+
+
+class NotReplayable(Exception):
+    """This is no journal, or not one that can be replayed from here; the message is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first line of a file says. `about` is the whole of it."""
+
+    path: Path
+    run: str
+    part: int
+    version: str
+    about: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first call that was answered otherwise; both answers as plain data."""
+
+    file: str
+    line: int
+    now: float
+    call: str
+    arguments: object
+    recorded: object
+    replayed: object
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of it, and of how much."""
+
+    calls: int = 0
+    """Those that were answered alike."""
+    requests: int = 0
+    began_at: float | None = None
+    ended_at: float | None = None
+    """`now` of the first call and of the last."""
+    divergence: Divergence | None = None
+    stopped: str = ""
+    """Why it went no further, though there is more."""
+    cut: bool = False
+    """Whether the last line is cut off: the process was killed."""
+
+    def alike(self, call: str, now: float) -> None:
+        """Count a call that was answered alike."""
+        self.calls += 1
+        self.requests += call == "arrive"
+        self.began_at = now if self.began_at is None else self.began_at
+        self.ended_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line after the header, and the bytes it takes."""
+
+    file: str
+    number: int
+    size: int
+    row: object
+    """None if it is cut off."""
+
+
+def header(path: Path) -> Header:
+    """The first line of a file. Raises `NotReplayable` or OSError."""
+    with path.open("rb") as file:
+        try:
+            about = orjson.loads(file.readline())
+        except orjson.JSONDecodeError:
+            about = None
+    match about:
+        case {"journal": 1, "run": str(run), "part": int(part), "version": str(version)}:
+            return Header(path, run, part, version, about)
+    raise NotReplayable(f"{path} is not a journal: its first line is not the header of one")
+
+
+def in_order(paths: Sequence[Path]) -> list[Header]:
+    """The parts of one run, from the first. Raises `NotReplayable` or OSError."""
+    parts = sorted((header(path) for path in paths), key=lambda part: part.part)
+    if len({part.run for part in parts}) > 1:
+        runs = ", ".join(f"{part.path}: {part.run}" for part in parts)
+        raise NotReplayable(f"these are of different runs of the process; give the parts of one ({runs})")
+    for expected, part in enumerate(parts, start=1):
+        if part.part != expected:
+            raise NotReplayable(
+                f"{part.path} begins in the middle: it is part {part.part} of its run, and what the controller knew by "
+                f"then is not in it. Give the parts from 1 on too (part {expected} is not among these files)"
+            )
+    return parts
+
+
+def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:
+    """Tell a fresh controller what these files say; `progress` is told bytes. Raises `NotReplayable` or OSError."""
+    done, where = Replayed(), f"{parts[0].path}:1"
+    try:
+        fresh = Replay(parts[0].about, Random)
+        for line in _lines(parts):
+            where = f"{line.file}:{line.number}"
+            if not _take(line, fresh, done):
+                break
+            progress(line.size)
+    except Unreadable as error:
+        raise NotReplayable(f"{where}: {error} (written by tailgate {parts[0].version})") from error
+    return done
+
+
+def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
+    """Act on one line; False if no other can follow."""
+    match line.row:
+        case {"let": name, "type": kind, "value": value}:
+            fresh.let({"let": name, "type": kind, "value": value})
+        case {"gap": int(missing)}:
+            done.stopped = f"{missing} calls are missing at {line.file}:{line.number}: the rest cannot be replayed"
+        case [int() | float() as now, str(call), list(arguments), recorded]:
+            replayed = fresh.answer([now, call, arguments, recorded])
+            if orjson.dumps(replayed) == orjson.dumps(recorded):
+                done.alike(call, now)
+            else:
+                known = _plain(replayed)
+                done.divergence = Divergence(line.file, line.number, now, call, arguments, recorded, known)
+        case None:
+            done.cut = True
+        case _:
+            raise Unreadable("this is neither a call nor anything known about a journal")
+    return not (done.stopped or done.divergence)
+
+
+def _lines(parts: Sequence[Header]) -> Iterator[Line]:
+    """Every line after the headers. Only the very last may be cut off."""
+    for part in parts:
+        with part.path.open("rb") as file:
+            for number, text in enumerate(file, start=1):
+                if number == 1:
+                    continue
+                try:
+                    row = orjson.loads(text)
+                except orjson.JSONDecodeError as error:
+                    if text.endswith(b"\n") or part is not parts[-1]:
+                        raise NotReplayable(f"{part.path}:{number}: this is not JSON: {error}") from error
+                    row = None
+                yield Line(str(part.path), number, len(text), row)
+
+
+def _plain(value: object) -> object:
+    """As it would stand in a journal."""
+    return orjson.loads(orjson.dumps(value))

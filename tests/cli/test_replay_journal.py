@@ -1,0 +1,191 @@
+"""What a live gateway decided is decided again by a fresh controller; what differs is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+from typer.testing import CliRunner, Result
+
+import gateway.app
+from gateway.app import Gateway
+from gateway.cli import app
+from gateway.core.rules import Policy
+from gateway.policy import load_text
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
+
+CLIENT_KEY, REPLICA_KEY = "tg-client-canary", "replica-canary"
+SHA256 = hashlib.sha256(CLIENT_KEY.encode()).hexdigest()
+SECRET_WORDS = "nothing of what is asked is written: prompt-canary"
+
+
+def policy(urls: list[str], slots: int, queue: int) -> Policy:
+    """A tier with little patience and some limits; replicas that want a key of their own."""
+    text = f"""\
+apiVersion: tailgate/v1
+models: {{emulated: {{pools: [main], aliases: [gpt]}}}}
+pools:
+  main: {{replicas: {json.dumps(urls)}, slots: {slots}, queue: {{limit: {queue}}}, api_key: "${{REPLICA_KEY}}"}}
+tiers:
+  free:
+    timeouts: {{queue: 150ms}}
+    limits: {{requests: 1k/min, concurrency: 20}}
+    retry: {{budget: 1}}
+    caps: {{n: 2}}
+keys: [{{sha256: {SHA256}, tenant: acme}}]
+"""
+    return load_text(text, "policy.yaml", {"REPLICA_KEY": REPLICA_KEY})
+
+
+def body(stream: bool, max_tokens: int, **more: object) -> dict[str, object]:
+    messages = [{"role": "user", "content": SECRET_WORDS}]
+    return {"model": "gpt", "stream": stream, "max_tokens": max_tokens, "messages": messages, **more}
+
+
+async def traffic(file: Path) -> list[int]:
+    """Answers, refusals, clients that leave, replicas that fail, a reload and a drain that cuts off; the statuses."""
+    async with Emulator(replicas=2, time_scale=0.5) as replicas:
+        urls = [*replicas.urls, "http://127.0.0.1:9"]
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, journal=file)
+        async with Gateway(settings, policy(urls, slots=2, queue=6)) as gateway:
+            head = {"authorization": f"Bearer {CLIENT_KEY}"}
+            async with httpx.AsyncClient(base_url=gateway.url, headers=head, timeout=20) as client:
+
+                async def ask(number: int) -> int:
+                    told = body(number % 3 > 0, 4, n=1 + number % 2)
+                    return (await client.post("/v1/chat/completions", json=told)).status_code
+
+                async def leave() -> None:
+                    async with client.stream("POST", "/v1/chat/completions", json=body(True, 400)) as answer:
+                        async for _ in answer.aiter_bytes():
+                            break
+
+                statuses = await asyncio.gather(*(ask(number) for number in range(30)))
+                gateway.configure(policy(urls[1:], slots=3, queue=2))
+                await leave()
+                statuses += [await ask(number) for number in range(6)]
+                async with client.stream("POST", "/v1/chat/completions", json=body(True, 4000)):
+                    await gateway.drain()
+    return statuses
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """A journal of real requests over real sockets, and how they were answered."""
+    file = tmp_path_factory.mktemp("journal") / "calls.jsonl"
+    return file, uvloop.run(traffic(file))
+
+
+@pytest.fixture
+def copy(live: tuple[Path, list[int]], tmp_path: Path) -> Path:
+    """That journal, to be spoiled."""
+    file = tmp_path / "calls.jsonl"
+    file.write_bytes(live[0].read_bytes())
+    return file
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["replay-journal", *map(str, arguments)], env={"COLUMNS": "300"})
+
+
+def calls(file: Path) -> list[Any]:
+    return [row for row in map(json.loads, file.read_text().splitlines()) if isinstance(row, list)]
+
+
+def test_a_live_journal_gets_the_same_answers(live: tuple[Path, list[int]]) -> None:
+    file, statuses = live
+    result = run(file)
+    assert result.exit_code == 0, result.output
+    assert f"{len(calls(file))} calls of " in result.stdout
+    assert result.stdout.endswith("every answer is the same\n")
+    # There was something to replay: all that the traffic was meant to have.
+    assert 200 in statuses
+    made = {row[1] for row in calls(file)}
+    assert {"arrive", "sent", "first_token", "finish", "leave", "observe", "configure", "shut"} <= made
+    answers = {command for row in calls(file) if isinstance(row[3], list) for command, _ in row[3]}
+    assert answers == {"Dispatch", "Commit", "Cancel", "Refuse", "Ended"}
+
+
+def test_a_live_journal_has_no_secret(live: tuple[Path, list[int]]) -> None:
+    written = live[0].read_text()
+    assert "acme" in written
+    for secret in (CLIENT_KEY, SHA256, REPLICA_KEY, "canary", "Bearer"):
+        assert secret not in written
+
+
+def test_programs_are_told_in_json(live: tuple[Path, list[int]]) -> None:
+    result = run("--json", live[0])
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert (told["same"], told["complete"], told["cut"], told["stopped"]) == (True, True, False, "")
+    assert told["calls"] == len(calls(live[0]))
+    assert told["requests"] == sum(row[1] == "arrive" for row in calls(live[0]))
+    assert (told["files"], told["divergence"]) == ([str(live[0])], None)
+
+
+def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> None:
+    lines = copy.read_text().splitlines()
+    number, row = next((n, row) for n, row in enumerate(map(json.loads, lines)) if n and row[1:2] == ["arrive"])
+    (replayed,) = row[3]
+    recorded = ["Refuse", [row[2][0][0], "queue-full", "inf", ""]]
+    copy.write_text("\n".join([*lines[:number], json.dumps([*row[:3], [recorded]]), *lines[number + 1 :]]) + "\n")
+    result = run(copy)
+    assert result.exit_code == 1
+    shown = result.stdout.splitlines()
+    assert shown[0].endswith("were answered alike, then came another answer:")
+    assert shown[1].startswith(f"{copy}:{number + 1}: arrive at {row[0]!r}: [[1,")
+    assert shown[2] == '  recorded  Refuse ask=1 why="queue-full" retry_after_s="inf" detail=""'
+    assert shown[3].startswith(f'  replayed  Dispatch ask=1 attempt=1 replica="{replayed[1][2]}" max_tokens=')
+    told = json.loads(run("--json", copy).stdout)
+    assert (told["same"], told["complete"]) == (False, False)
+    assert told["divergence"]["line"] == number + 1
+    assert (told["divergence"]["recorded"], told["divergence"]["replayed"]) == ([recorded], [replayed])
+
+
+def test_a_gap_ends_the_replay_with_2(copy: Path) -> None:
+    lines = copy.read_text().splitlines()
+    copy.write_text("\n".join([*lines[:9], '{"gap":3}', *lines[9:]]) + "\n")
+    result = run(copy)
+    assert result.exit_code == 2
+    assert f"were answered alike. 3 calls are missing at {copy}:10: the rest cannot be replayed" in result.stdout
+    told = json.loads(run("--json", copy).stdout)
+    assert (told["same"], told["complete"]) == (True, False)
+
+
+def test_a_part_without_the_first_is_refused(copy: Path) -> None:
+    copy.write_text(copy.read_text().replace('"part":1', '"part":2', 1))
+    result = run(copy)
+    assert result.exit_code == 2
+    assert f"{copy} begins in the middle: it is part 2 of its run" in result.stderr
+
+
+def test_a_killed_process_and_another_version_are_noted(copy: Path) -> None:
+    written = copy.read_text().replace('"version":"', '"version":"0.', 1)
+    copy.write_text(written[:-20])
+    result = run(copy)
+    assert result.exit_code == 0
+    assert "note: written by tailgate 0." in result.stdout
+    assert "note: the last line is cut off" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["nowhere.jsonl", "."])
+def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    result = run(tmp_path / name)
+    assert result.exit_code == 2
+    assert str(tmp_path / name) in result.stderr
+
+
+def test_a_journal_that_cannot_be_written_is_said_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.app, "configure_logging", lambda *_, **__: None)
+    settings = Settings(port=0, admin_port=0, journal=tmp_path / "nowhere" / "calls.jsonl")
+    assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 1
+    assert "calls.jsonl cannot be written: No such file or directory" in capsys.readouterr().err

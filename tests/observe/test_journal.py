@@ -1,0 +1,184 @@
+"""A journal is whole files of whole lines, whatever the disk does, and the requests never wait for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.core.model import Sample
+from gateway.observe import parts
+from gateway.observe.journal import BATCH, Journal
+from gateway.observe.parts import JournalError, Parts
+from gateway.observe.replay import in_order, replay
+
+from .made import POLICY, serve
+
+HEADER = {"run": "r", "version": "1"}
+LINE = b'[1.0,"wake",[],[]]\n'
+
+
+def rows(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def journal(path: Path, **more: int) -> Journal:
+    return Journal(path, POLICY, 5, 1.0, "1.2.3", **{"max_bytes": 2**20, "files": 3, **more})
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
+    """Let these writes (0: the first from now on) write half of what they should and fail: the disk is full."""
+    count, write = [0], parts._write
+
+    def full(fd: int, data: bytes) -> None:
+        count[0] += 1
+        if count[0] - 1 in which:
+            write(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(fd, data)
+
+    monkeypatch.setattr(parts, "_write", full)
+
+
+# ---- the files
+
+
+def test_a_full_file_is_kept_beside_the_next(tmp_path: Path) -> None:
+    files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
+    for _ in range(8):
+        files.write(LINE * 2)
+    files.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["j", "j.1", "j.2"]
+    heads = [rows(tmp_path / name)[0] for name in ("j.2", "j.1", "j")]
+    assert heads == [{"journal": 1, "part": part, **HEADER} for part in (6, 7, 8)]
+    assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_an_earlier_process_left_is_kept(tmp_path: Path) -> None:
+    for run in range(3):
+        files = Parts(tmp_path / "j", {"run": run}, max_bytes=100, files=2)
+        files.write(LINE)
+        files.close()
+    assert [rows(tmp_path / name)[0] for name in ("j.1", "j")] == [{"journal": 1, "part": 1, "run": n} for n in (1, 2)]
+    assert not (tmp_path / "j.2").exists()
+
+
+def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
+    files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
+    with pytest.raises(JournalError, match="another process writes the journal"):
+        Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
+    files.write(LINE * 9)
+    files.write(LINE * 9)
+    with pytest.raises(JournalError, match="another process"):
+        Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
+    files.close()
+    Parts(tmp_path / "j", HEADER, max_bytes=100, files=3).close()
+
+
+@pytest.mark.parametrize(("name", "complaint"), [("", "it is not a file"), ("nowhere/j", "No such file or directory")])
+def test_what_cannot_be_written_is_said_at_the_start(tmp_path: Path, name: str, complaint: str) -> None:
+    with pytest.raises(JournalError, match=complaint):
+        Parts(tmp_path / name, HEADER, max_bytes=100, files=3)
+
+
+def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Parts(tmp_path / "j", HEADER, max_bytes=10_000, files=3)
+    fail(monkeypatch, 1)
+    files.write(LINE)
+    with pytest.raises(OSError, match="No space left"):
+        files.write(LINE * 2)
+    files.write(LINE)
+    files.close()
+    assert rows(tmp_path / "j")[1:] == [orjson.loads(LINE)] * 2
+
+
+def test_if_no_other_file_can_be_begun_all_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
+    files.write(LINE * 5)
+    fail(monkeypatch, 0)
+    with pytest.raises(OSError, match="No space left"):
+        files.write(LINE)
+    assert rows(tmp_path / "j")[1:] == [orjson.loads(LINE)] * 5
+    assert not (tmp_path / "j.1").exists()
+    files.write(LINE)
+    files.close()
+    assert (rows(tmp_path / "j")[0]["part"], len(rows(tmp_path / "j.1"))) == (2, 6)
+
+
+# ---- the journal
+
+
+async def test_what_is_told_is_written_and_can_be_replayed(tmp_path: Path) -> None:
+    written = journal(tmp_path / "j")
+    serve(BATCH, written.tell)
+    await written.aclose()
+    first, *calls = rows(tmp_path / "j")
+    assert (first["seed"], first["share"], first["version"]) == (5, 1.0, "1.2.3")
+    assert len(calls) == 4 * BATCH
+    assert written.dropped == 0
+    done = replay(in_order([tmp_path / "j"]), lambda _: None)
+    assert (done.calls, done.requests, done.divergence, done.stopped) == (4 * BATCH, BATCH, None, "")
+
+
+async def test_a_full_disk_leaves_a_gap_that_is_counted_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = journal(tmp_path / "j")
+    fail(monkeypatch, 1, 2)
+    for chunk in range(4):
+        for _ in range(chunk + 1):
+            written.tell(("wake", (float(chunk),), []))
+        written.flush()
+    await written.aclose()
+    calls = [[float(chunk), "wake", [], []] for chunk in range(4)]
+    assert rows(tmp_path / "j")[1:] == [calls[0], {"gap": 5}, *[calls[3]] * 4]
+    assert written.dropped == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        f"calls are missing in the journal {tmp_path / 'j'}, what follows cannot be replayed: No space left on device"
+    ]
+
+
+async def test_a_disk_that_hangs_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = journal(tmp_path / "j", buffer_bytes=10)
+    moves, write = threading.Event(), parts._write
+
+    def hang(fd: int, data: bytes) -> None:
+        moves.wait()
+        write(fd, data)
+
+    monkeypatch.setattr(parts, "_write", hang)
+    for at in (1.0, 2.0, 3.0):
+        written.tell(("wake", (at,), []))
+        written.flush()
+    assert written.dropped == 2
+    moves.set()
+    await written.aclose()
+    assert rows(tmp_path / "j")[1:] == [[1.0, "wake", [], []], {"gap": 2}]
+    assert "the disk does not keep up" in caplog.text
+
+
+async def test_what_cannot_be_written_is_a_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written = journal(tmp_path / "j")
+    written.tell(("observe", ("\udcff", Sample(), 1.0), []))
+    written.flush()
+    written.tell(("wake", (2.0,), []))
+    await written.aclose()
+    assert rows(tmp_path / "j")[1:] == [{"gap": 1}, [2.0, "wake", [], []]]
+    assert "a call cannot be written" in caplog.text
+
+
+def test_calls_are_kept_only_until_their_batch_is_full(tmp_path: Path) -> None:
+    """Else a fast loop would hold every request of the last flush."""
+    written = journal(tmp_path / "j")
+    longest = 0
+    for _ in range(3 * BATCH):
+        written.tell(("wake", (1.0,), []))
+        longest = max(longest, len(written._told))
+    assert longest == BATCH - 1

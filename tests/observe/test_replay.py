@@ -1,0 +1,128 @@
+"""A journal is told to a fresh controller, from its first part to its last, and the first other answer is found."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.observe.journal import Journal
+from gateway.observe.replay import NotReplayable, Replayed, in_order, replay
+
+from .made import POLICY, serve
+
+REQUESTS = 30
+
+
+def written(path: Path, max_bytes: int = 2**20) -> list[Path]:
+    """A journal of `REQUESTS` requests, in as many parts as it takes."""
+    path.mkdir(exist_ok=True)
+    journal = Journal(path / "j", POLICY, 5, 1.0, "1.2.3", max_bytes=max_bytes, files=1000)
+    serve(REQUESTS, lambda told: (journal.tell(told), journal.flush()))
+    asyncio.run(journal.aclose())
+    return sorted(path.iterdir())
+
+
+def told(*paths: Path) -> Replayed:
+    return replay(in_order(paths), lambda _: None)
+
+
+def change(path: Path, line: int, row: Any) -> None:
+    """Write another line (0: the header) in the place of one."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line] = row if isinstance(row, bytes) else orjson.dumps(row) + b"\n"
+    path.write_bytes(b"".join(lines))
+
+
+def test_parts_given_in_any_order_are_replayed_in_theirs(tmp_path: Path) -> None:
+    files = written(tmp_path, max_bytes=6000)
+    assert len(files) > 2
+    sizes: list[int] = []
+    done = replay(in_order(files), sizes.append)
+    assert (done.calls, done.requests, done.divergence, done.stopped) == (4 * REQUESTS, REQUESTS, None, "")
+    assert (done.began_at, done.ended_at) == (100.0, 99.25 + REQUESTS)
+    heads = sum(len(file.read_bytes().splitlines(keepends=True)[0]) for file in files)
+    assert sum(sizes) + heads == sum(file.stat().st_size for file in files)
+
+
+def test_a_journal_that_begins_in_the_middle_is_refused(tmp_path: Path) -> None:
+    files = written(tmp_path, max_bytes=6000)
+    first, *rest = in_order(files)
+    with pytest.raises(NotReplayable, match=r"j\S* begins in the middle: it is part 2 of its run"):
+        in_order([part.path for part in rest])
+    with pytest.raises(NotReplayable, match=r"it is part 3 of its run.*part 2 is not among these files"):
+        in_order([first.path, *(part.path for part in rest[1:])])
+
+
+def test_files_of_two_runs_are_told_apart(tmp_path: Path) -> None:
+    one, other = [written(tmp_path / name)[0] for name in ("one", "other")]
+    with pytest.raises(NotReplayable, match="different runs of the process"):
+        in_order([one, other])
+
+
+def test_the_first_other_answer_is_found(tmp_path: Path) -> None:
+    (file,) = written(tmp_path)
+    row = orjson.loads(file.read_bytes().splitlines()[6])
+    assert row[1] == "arrive"
+    change(file, 6, [row[0], "arrive", row[2], [["Dispatch", [1, 2, "r9", 5]]]])
+    change(file, 10, [row[0], "arrive", row[2], []])
+    done = told(file)
+    assert (done.calls, done.requests, done.stopped) == (5, 1, "")
+    assert done.divergence is not None
+    assert (done.divergence.file, done.divergence.line, done.divergence.call) == (str(file), 7, "arrive")
+    assert done.divergence.recorded == [["Dispatch", [1, 2, "r9", 5]]]
+    assert done.divergence.replayed == row[3]
+
+
+def test_bits_count(tmp_path: Path) -> None:
+    """1 is not 1.0, and the next float is another one."""
+    (file,) = written(tmp_path)
+    whole = file.read_bytes()
+    row = orjson.loads(whole.splitlines()[4])
+    ended = row[3][-1][1][0]
+    place = ended.index(0.25)
+    for other in (0.25000000000000006, 0.24999999999999997):
+        ended[place] = other
+        change(file, 4, row)
+        assert told(file).calls == 3
+    file.write_bytes(whole.replace(b"true", b"1"))
+    assert told(file).divergence is not None
+    file.write_bytes(whole)
+    assert told(file).divergence is None
+
+
+def test_it_ends_at_a_gap(tmp_path: Path) -> None:
+    (file,) = written(tmp_path)
+    change(file, 9, {"gap": 12})
+    done = told(file)
+    assert (done.calls, done.divergence) == (8, None)
+    assert done.stopped == f"12 calls are missing at {file}:10: the rest cannot be replayed"
+
+
+def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
+    (file,) = written(tmp_path)
+    file.write_bytes(file.read_bytes()[:-9])
+    done = told(file)
+    assert (done.calls, done.cut, done.divergence, done.stopped) == (4 * REQUESTS - 1, True, None, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "row", "complaint"),
+    [
+        (0, b"apiVersion: tailgate/v1\n", "is not a journal"),
+        (0, {"journal": 2, "run": "r", "part": 1, "version": "9"}, "is not a journal"),
+        (0, {"journal": 1, "run": "r", "part": 1, "version": "9"}, r"j:1: fields is None.*\(written by tailgate 9\)"),
+        (3, b"[1.0,\n", "j:4: this is not JSON"),
+        (3, {"lte": 1}, "j:4: this is neither a call nor anything known"),
+        (3, [1.0, "arive", [], []], "j:4: .* is no call"),
+        (3, {"let": "2", "type": "Tiger", "value": {}}, "j:4: Tiger is none of Policy, Tier, Model"),
+    ],
+)
+def test_what_is_no_journal_is_refused_with_its_place(tmp_path: Path, line: int, row: object, complaint: str) -> None:
+    (file,) = written(tmp_path)
+    change(file, line, row)
+    with pytest.raises(NotReplayable, match=complaint):
+        told(file)
