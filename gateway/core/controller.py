@@ -57,7 +57,7 @@ from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import Quarantine
 from gateway.core.retry import MAX_REST_S, RETRYABLE, RetryBudget
 from gateway.core.rules import Policy
-from gateway.core.snapshot import Snapshot
+from gateway.core.snapshot import ReplicaState, Snapshot
 
 MAX_RETRY_AFTER_S = 60.0
 OUTPUT_WEIGHT = 2.0  # what a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)
@@ -72,6 +72,7 @@ FAILURES: dict[End, Why] = {
     End.CONNECT_TIMEOUT: Why.CONNECT_TIMEOUT,
     End.RESET: Why.UPSTREAM_ERROR,
     End.TRUNCATED: Why.UPSTREAM_TRUNCATED,
+    End.CANCELLED: Why.UPSTREAM_UNREACHABLE,  # by us: its replica is down
 }
 
 
@@ -129,7 +130,7 @@ class Controller:
             attempt.first_at = attempt.last_at = now
             pool.read(attempt)
             self.forecaster.first_token(attempt, now)
-        if live.committed is None and live.outcome is None:
+        if live.committed is None and live.outcome is None and not attempt.cancelled:
             if live.ask.stream:
                 live.first_at = now
                 self._judge_first(live, now)
@@ -218,6 +219,8 @@ class Controller:
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         if pool.room:
             self._pump(pool, out, now)
+        if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:
+            self._give_up(replica, out)
         return out
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
@@ -397,9 +400,19 @@ class Controller:
                 attempt.cancelled = True
                 out.append(Cancel(live.ask.id, attempt.id))
 
+    def _give_up(self, replica: Replica, out: list[Command]) -> None:
+        """Close the attempts of which nothing was shown at a replica that is down: they may hang there for ever.
+
+        When they are closed they are tried elsewhere, or refused.
+        """
+        for attempt in self._attempts.values():
+            if attempt.replica is replica and attempt.first_at is None and not attempt.cancelled:
+                attempt.cancelled = True
+                out.append(Cancel(attempt.live.ask.id, attempt.id))
+
     def _conclude(self, live: Live, attempt: Attempt, finish: Finish, out: list[Command], now: float) -> None:
         """Decide what the end of an attempt means for a request that has no outcome yet."""
-        end = finish.end
+        end = End.CANCELLED if attempt.cancelled else finish.end
         if live.committed not in (None, attempt):
             return
         if end is End.COMPLETE or end is End.REJECTED:
@@ -411,12 +424,12 @@ class Controller:
         if live.committed is None:
             if live.open:
                 return
-            if self._retry(live, attempt, end, out, now):
+            if (end in RETRYABLE or end is End.CANCELLED) and self._retry(live, attempt, out, now):
                 return
         self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
 
-    def _retry(self, live: Live, failed: Attempt, end: End, out: list[Command], now: float) -> bool:
-        if end not in RETRYABLE or live.attempts > 1:
+    def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float) -> bool:
+        if live.attempts > 1:
             return False
         replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
         if replica is None:

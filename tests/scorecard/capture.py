@@ -202,6 +202,8 @@ class Capture:
         self.probes: list[Call] = []
         self.connections: list[Connection] = []
         self.answer: Callable[[Call], Answer | None] = by_default
+        self.well = True
+        """Whether health checks pass."""
         self.changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -221,7 +223,8 @@ class Capture:
         """A request came in."""
         if call.header("user-agent") == ["tailgate"] and call.line.startswith("GET "):
             self.probes.append(call)
-            call.send(whole(b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % MODEL.encode()))
+            models = b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % MODEL.encode()
+            call.send(whole(models) if self.well else whole(models, "503 Service Unavailable"))
             return
         self.calls.append(call)
         call.connection.open_call = call

@@ -1,0 +1,70 @@
+"""A replica that is down, as its health checks say, keeps no request that it has not begun to answer."""
+
+from gateway.core.model import End, Outcome, Sample, Why
+from gateway.core.rules import Retry
+
+from .made import policy, pool, tier
+from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
+
+RULES = policy(pool("p", "r1", "r2", slots=4))
+
+
+def waiting_at_r1(stream: bool = False) -> Story:
+    return play(RULES).arrives("a", stream=stream).sent("a").expect(dispatch("r1"))
+
+
+def test_what_it_has_not_answered_is_sent_elsewhere() -> None:
+    for stream in (False, True):
+        story = waiting_at_r1(stream).fails("r1", times=2).expect().fails("r1", times=1).expect(cancel())
+        story.cancelled("a").expect(dispatch("r2")).served("a").whatever()
+        assert (story.records["a"].outcome, story.records["a"].replica) == (Outcome.OK, "r2")
+
+
+def test_what_it_has_begun_to_answer_goes_on() -> None:
+    story = waiting_at_r1(stream=True).first_token("a").expect(commit()).fails("r1").expect()
+    story.finishes("a").expect(ended(Outcome.OK))
+
+
+def test_one_that_requests_have_found_down_is_believed_when_a_check_fails_too() -> None:
+    rules = policy(pool("p", "r1", slots=4))
+    story = play(rules).arrives("a", stream=False).arrives("b").arrives("c").arrives("d").whatever()
+    for name in ("b", "c", "d"):
+        story.finishes(name, End.CONNECT_TIMEOUT)
+    story.whatever().fails("r1", times=1).expect(cancel(of="a"))
+
+
+def test_it_is_refused_where_nobody_else_is() -> None:
+    story = play(policy(pool("p", "r1"))).arrives("a", stream=False).sent("a").whatever().fails("r1").expect(cancel())
+    story.cancelled("a").expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+
+
+def test_it_is_refused_without_a_budget() -> None:
+    rules = policy(pool("p", "r1", "r2", slots=4), tier("std", retry=Retry(0.0)))
+    story = play(rules).arrives("a", stream=False).sent("a").whatever().fails("r1").expect(cancel())
+    story.cancelled("a").expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+
+
+def test_it_is_closed_once() -> None:
+    story = waiting_at_r1().fails("r1").expect(cancel()).fails("r1").expect()
+    story.leaves("a").expect().cancelled("a").expect(ended(Outcome.ABANDONED))
+
+
+def test_what_comes_of_it_after_all_is_not_shown() -> None:
+    story = waiting_at_r1(stream=True).fails("r1").expect(cancel()).first_token("a").expect()
+    story.finishes("a").expect(dispatch("r2"))
+
+
+def test_the_other_of_two_attempts_goes_on_alone() -> None:
+    story = waiting_at_r1(stream=True).hedges("a", "r2").sent("a").whatever().fails("r1").expect(cancel(attempt=1))
+    story.cancelled("a", attempt=1).expect().first_token("a", attempt=2).expect(commit(attempt=2))
+
+
+def test_when_the_other_fails_first_it_is_tried_no_more() -> None:
+    story = waiting_at_r1(stream=True).hedges("a", "r2").sent("a").whatever().fails("r1").expect(cancel(attempt=1))
+    story.finishes("a", End.FAILED, attempt=2).expect()
+    story.cancelled("a", attempt=1).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2))
+
+
+def test_a_check_that_passes_gives_up_nothing() -> None:
+    story = waiting_at_r1().fails("r1", times=2).recovers("r1").fails("r1", times=2).expect()
+    story.observes("r1", Sample(waiting=3)).expect()

@@ -1,0 +1,53 @@
+"""A replica that hangs, and fails its health checks, does not hold what it has not begun to answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from .capture import Capture, never
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import chat
+
+CHECKED = "router: round-robin, health: {failures: 2, interval: 20ms, open: 100s}"
+FOR_EVER = "timeouts: {ttft: 600s, idle: 600s, total: 600s}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_replica_answers_what_it_holds(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
+    async with Capture() as other:
+        gw = await gateway(rules(capture.url, other.url, pool=CHECKED, tier=FOR_EVER))
+        client = await connect(gw.url)
+        capture.answer = never
+        client.send(chat(stream=stream))
+        await capture.until(lambda: capture.calls)
+        capture.well = False
+        assert (await client.response()).status == 200
+        await capture.until(lambda: capture.calls[0].aborted)
+
+
+async def test_without_another_the_client_is_told(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, pool=CHECKED, tier=FOR_EVER))
+    client = await connect(gw.url)
+    capture.answer = never
+    client.send(chat())
+    await capture.until(lambda: capture.calls)
+    capture.well = False
+    answer = await client.response()
+    assert (answer.status, answer.error["code"]) == (503, "upstream_unreachable")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_it_goes_on_waiting_for_one_that_is_merely_slow(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, pool=CHECKED, tier=FOR_EVER))
+    client = await connect(gw.url)
+    capture.answer = never
+    client.send(chat())
+    await capture.until(lambda: capture.calls)
+    checked = len(capture.probes)
+    await capture.until(lambda: len(capture.probes) >= checked + 5)
+    assert not capture.calls[0].aborted
