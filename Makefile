@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup run test lint bench test-vllm lock schema clean
+.PHONY: help setup run test lint bench wheel test-compiled test-vllm lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -33,6 +33,12 @@ lint: $(STAMP)  ## Style, types, and who may import whom
 
 bench: $(STAMP)  ## CPU per request and per chunk against other proxies, as ratios in one run
 	@$(BIN)/python -m loadtests.bench --json bench.json
+
+wheel: $(STAMP)  ## A wheel in dist/ with the request path compiled (needs a C compiler)
+	@folder=$$($(BIN)/python -m loadtests.bench.compiled) && mkdir -p dist && cp $$folder/*.whl dist/ && ls dist/*.whl
+
+test-compiled: $(STAMP)  ## Every test, over the compiled request path (needs a C compiler)
+	@folder=$$($(BIN)/python -m loadtests.bench.compiled) && PYTHONSAFEPATH=1 PYTHONPATH=$$folder:. $(BIN)/python -m pytest -n 2 --dist worksteal --import-mode append
 
 test-vllm: $(STAMP)  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
 	@test -n "$(URL)" || { echo "say where the engine is: make test-vllm URL=http://127.0.0.1:8000"; exit 2; }

@@ -131,7 +131,7 @@ def test_every_import_is_of_a_declared_dependency() -> None:
 
 def test_the_command_helps_and_checks(installed: Installed) -> None:
     assert "serve" in installed.run("tailgate", "--help")
-    assert re.fullmatch(r"tailgate \d+\.\d+\.\d+\n", installed.run("tailgate", "--version"))
+    assert re.fullmatch(r"tailgate \d+\.\d+\.\d+ \(pure Python\)\n", installed.run("tailgate", "--version"))
     shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)
     assert "ok: 1 model" in installed.run("tailgate", "check", "default.yaml")
 

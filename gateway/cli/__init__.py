@@ -12,6 +12,7 @@ from gateway.cli.check import check
 from gateway.cli.explain import explain_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
+from gateway.core import controller
 
 # Locals of a crash may hold keys, so tracebacks stay plain.
 app = typer.Typer(
@@ -31,7 +32,8 @@ app.add_typer(key.app, name="key")
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"tailgate {version('tailgate')}")
+        kind = "pure Python" if controller.__file__.endswith(".py") else "compiled"
+        print(f"tailgate {version('tailgate')} ({kind})")
         raise typer.Exit
 
 

@@ -36,10 +36,7 @@ class Client(Protocol):
 
 MESSAGES = Endpoint.MESSAGES
 
-_LINES = (
-    b"x-request-id: %b\r\nx-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
-    b"server-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
-)
+_LINES = b"x-request-id: %b\r\n%bserver-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
 
 
 class Relay:
@@ -261,9 +258,7 @@ class Relay:
         upstream, now = leg.upstream, monotonic()
         return _LINES % (
             self._rid,
-            upstream.pool.name.encode(),
-            upstream.spec.name.encode(),
-            self.ask.tier.name.encode(),
+            upstream.served_by(self.ask.tier.name),
             (self._dispatched_at - self.ask.body_at) * 1000.0,
             (now - self._dispatched_at) * 1000.0,
             self._extra,

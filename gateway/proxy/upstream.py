@@ -18,6 +18,8 @@ log = logging.getLogger("tailgate.upstream")
 # Below the 5 s after which uvicorn, and so vLLM and SGLang, closes an idle connection from its side.
 IDLE_LIMIT_S = 4.0
 
+_SERVED_BY = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
+
 
 class Connecting:
     """A request whose connection is being made."""
@@ -44,6 +46,7 @@ class Upstream:
     def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
         self.spec = spec
         self.pool = pool
+        self._served_by: dict[str, bytes] = {}
         self.prefixes = {e: upstream_prefix(e, spec, pool.upstream_key) for e in Endpoint}
         url = urlsplit(spec.url)
         self._host = url.hostname or ""
@@ -68,6 +71,22 @@ class Upstream:
         first time is unknown: if it cannot be reached now, that is a reset, which is not retried elsewhere.
         """
         self._connect(request, receiver, End.RESET)
+
+    def move(self, pool: Pool) -> None:
+        """The replica belongs to `pool` now, or the pool has changed."""
+        self.pool = pool
+        self._served_by.clear()
+
+    def served_by(self, tier: str) -> bytes:
+        """The header lines that say where a request of `tier` was served."""
+        lines = self._served_by.get(tier)
+        if lines is None:
+            lines = self._served_by[tier] = _SERVED_BY % (
+                self.pool.name.encode(),
+                self.spec.name.encode(),
+                tier.encode(),
+            )
+        return lines
 
     def without_key(self, said: bytes) -> bytes:
         """A replica's words about an error, less the key that we sent it."""
@@ -164,7 +183,7 @@ class Upstreams:
             for spec in pool.replicas:
                 known = old.get(spec.name)
                 if known is not None and known.spec == spec and known.pool.upstream_key == pool.upstream_key:
-                    known.pool = pool
+                    known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:
                     self._by_name[spec.name] = Upstream(spec, pool)

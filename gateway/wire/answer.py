@@ -6,7 +6,6 @@ is not plainly well formed is refused, since a replica is no place to be lenient
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from gateway.wire.framing import FramingError
@@ -15,9 +14,8 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 CHUNKED: Final = -1
 TO_THE_END: Final = -2
 
-_HEAD = re.compile(
-    rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*)"
-)
+_VERSIONS = (b"HTTP/1.1 ", b"HTTP/1.0 ")
+_AFTER = (b"", b" ")
 _WANTED = frozenset({b"content-type", b"content-length", b"transfer-encoding", b"connection", b"retry-after"})
 
 
@@ -44,22 +42,28 @@ class AnswerHead:
 
 def read_answer_head(raw: bytes) -> AnswerHead:
     """Read `raw`, a head without its blank line; raises `FramingError` for what is malformed or ambiguous."""
-    match = _HEAD.fullmatch(raw)
-    if match is None:
-        raise FramingError("the answer does not begin with a well-formed head of HTTP/1.1")
-    minor, status, lines = match.groups()
+    lines = raw.split(b"\r\n")
+    breaks = len(lines) - 1
+    if raw.count(b"\n") != breaks or raw.count(b"\r") != breaks or b"\0" in raw:
+        raise FramingError("the head of the answer has a line end or a NUL where none may be")
+    first = lines[0]
+    version, code = first[:9], first[9:12]
+    if version not in _VERSIONS or not code.isdigit() or len(code) != 3 or code < b"100" or first[12:13] not in _AFTER:
+        raise FramingError("the answer does not begin with the status line of HTTP/1.1")
     found: dict[bytes, bytes] = {}
-    for line in lines.split(b"\r\n"):
-        name, _, value = line.partition(b":")
+    for index in range(1, breaks + 1):
+        name, colon, value = lines[index].partition(b":")
+        if not colon or not name or b" " in name or b"\t" in name:
+            raise FramingError("the answer has a malformed header")
         name = name.lower()
         if name in _WANTED:
             value = value.strip(b" \t")
             found[name] = found[name] + b"," + value if name in found else value
-    code = int(status)
+    status = int(code)
     return AnswerHead(
-        code,
-        _body(code, found),
-        _keeps_alive(minor, found.get(b"connection")),
+        status,
+        _body(status, found),
+        _keeps_alive(version == _VERSIONS[0], found.get(b"connection")),
         found.get(b"content-type"),
         _seconds(found.get(b"retry-after")),
     )
@@ -82,11 +86,11 @@ def _body(status: int, found: dict[bytes, bytes]) -> int:
     return int(length)
 
 
-def _keeps_alive(minor: bytes, connection: bytes | None) -> bool:
+def _keeps_alive(by_default: bool, connection: bytes | None) -> bool:
     if connection is None:
-        return minor == b"1"
+        return by_default
     options = [option.strip() for option in connection.lower().split(b",")]
-    return b"close" not in options and (minor == b"1" or b"keep-alive" in options)
+    return b"close" not in options and (by_default or b"keep-alive" in options)
 
 
 def _seconds(value: bytes | None) -> float | None:

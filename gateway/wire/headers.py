@@ -67,6 +67,9 @@ WANTED = UNUSUAL | {
 }
 
 
+# First letter and length of the wanted names: most headers are told by these alone.
+_SHAPES = frozenset((name[0], len(name)) for name in WANTED)
+
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS = frozenset({b"connection", b"tracestate"})
 
@@ -79,10 +82,12 @@ def read_head(raw: bytes) -> RequestHead:
     """
     head = RequestHead()
     for line in raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        name = name.lower()
+        colon = line.find(b":")
+        if (line[0] | 0x20, colon) not in _SHAPES:
+            continue
+        name = line[:colon].lower()
         if name in WANTED:
-            value = value.strip(b" \t")
+            value = line[colon + 1 :].strip(b" \t")
             if name in head:
                 if name in LISTS:
                     value = head[name] + b"," + value

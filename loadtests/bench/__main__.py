@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.bench import profiling
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
+from loadtests.bench.compiled import again_with, compiled, is_compiled
 from loadtests.bench.install import alone
 from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
 from loadtests.bench.process import Cores, Neighbours, split_cores
@@ -72,6 +73,9 @@ def main(
     profile: Annotated[
         bool, typer.Option("--profile", help="No measuring: tailgate under cProfile, with --only requests or chunks.")
     ] = False,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="The checkout as it is, not compiled as in the wheels of tailgate.")
+    ] = False,
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
 ) -> None:
     """What tailgate costs, as ratios to other proxies on the same upstream in the same run."""
@@ -83,6 +87,10 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console, cores = Console(), split_cores()
     with alone(console.print):
+        if not (pure or profile or is_compiled()):
+            folder = compiled(console.print)
+            if folder is not None:
+                again_with(folder, "loadtests.bench", sys.argv[1:])
         if profile:
             chosen = [name for name in profiling.LOADS if name in plan]
             raise typer.Exit(0 if all(profiling.profile(name, console, cores) for name in chosen) else 1)

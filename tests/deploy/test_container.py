@@ -61,7 +61,7 @@ def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None
     (run,) = [line for line in FINAL if line.startswith("RUN ")]
     assert "pip uninstall" in run
     assert "ensurepip" in run
-    assert "apt" not in "".join(LINES)
+    assert "apt" not in "".join(FINAL)
 
 
 def test_it_runs_as_a_number_that_is_not_root() -> None:
