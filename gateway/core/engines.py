@@ -33,6 +33,7 @@ RATE_TAU_S = 5.0
 SPEED_BOUND = math.log(2.0)
 MAX_BUSY = 0.8
 """Most of a step that prompts are believed to take for long."""
+SCRAPE_TAU_S = 5.0
 SAMPLES_PER_S = 50.0
 """What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
 REPLICA_SAMPLES_PER_S = 5.0
@@ -46,11 +47,13 @@ class Costs:
     __slots__ = (
         "_rate",
         "_rate_at",
+        "decode_s",
         "ends",
         "first_tokens",
         "queued_backlog",
         "queued_context",
         "queued_decodes",
+        "queued_slot_s",
         "residual",
         "stay_s",
         "step",
@@ -65,10 +68,12 @@ class Costs:
         """Mean logarithm of time per token over what was expected: speeds are relative to it."""
         self.stay_s = 0.0
         """Mean time from dispatch to end; 0: not known."""
+        self.decode_s = 0.0
+        """Mean time from first token to end."""
         self.first_tokens = Pace(SAMPLES_PER_S)
         self.steps = Pace(SAMPLES_PER_S)
         self.ends = Pace(SAMPLES_PER_S)
-        self.queued_backlog = self.queued_decodes = self.queued_context = 0.0
+        self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
         """The load that requests which had waited met at their replica."""
         self._rate = self._rate_at = 0.0
 
@@ -100,6 +105,7 @@ class Costs:
         self.queued_backlog += 0.05 * (facts.backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (facts.decodes - self.queued_decodes)
         self.queued_context += 0.05 * (facts.context - self.queued_context)
+        self.queued_slot_s += 0.05 * (facts.slot_s - self.queued_slot_s)
 
     def halve(self) -> None:
         """Forget the older half."""
@@ -112,10 +118,15 @@ class EngineFacts:
 
     __slots__ = (
         "_at",
+        "_foreign",
+        "_foreign_at",
+        "_full",
         "_head_at",
+        "_most",
         "_reading",
         "context",
         "context_s",
+        "costs",
         "decodes",
         "decodes_s",
         "factor",
@@ -125,7 +136,8 @@ class EngineFacts:
         "unread",
     )
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, costs: Costs, now: float) -> None:
+        self.costs = costs
         self.factor = 1.0
         """Its time per token over that of its pool."""
         self.residual = 0.0
@@ -144,6 +156,12 @@ class EngineFacts:
         """Their tokens."""
         self._head_at = now
         """When the engine turned to the oldest of these."""
+        self._foreign = 0.0
+        """Requests that a scrape saw beyond our own: other gateways use the replica too."""
+        self._foreign_at = now
+        self._most = self._full = 0
+        """Requests that it works on at most: seen twice in a row while others waited in it. A single one may just have
+        waited for room in the next step. 0: not known."""
 
     def advance(self, replica: Replica, now: float) -> None:
         """Account for the time since the load changed last, and take on the load there is now."""
@@ -155,12 +173,34 @@ class EngineFacts:
         self.decodes = max(0, replica.in_flight - len(self._reading))
         self.context = max(0, replica.held_tokens - self.unread)
 
-    def backlog(self, costs: Costs, now: float) -> float:
+    def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
+        """The engine said how many requests it holds, while `in_flight` were ours."""
+        self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
+        self._foreign_at = now
+        if running > self._most:
+            self._most = 0
+        if waiting > 0 and running == self._full:
+            self._most = running
+        self._full = running if waiting > 0 else 0
+
+    def foreign(self, now: float) -> float:
+        """Requests of others, believed less the older the scrape is that saw them."""
+        if self._foreign < 1.0:
+            return 0.0
+        return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
+
+    def slot_s(self, in_flight: float) -> float:
+        """How long a newcomer waits inside the engine until one of those that it works on ends."""
+        if self._most == 0 or in_flight < self._most:
+            return 0.0
+        return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
+
+    def backlog(self, now: float) -> float:
         """Prompt tokens before a newcomer, less what was probably done of the first of them."""
         unread, since = self.unread, self._head_at
         for tokens, read_by in self._reading.values():
             if read_by > now:
-                done = (now - since) / (costs.prompt_token_s() * self.factor)
+                done = (now - since) / (self.costs.prompt_token_s() * self.factor)
                 most = HEAD_SHARE * tokens
                 return unread - (done if done < most else most)
             unread -= tokens
@@ -211,6 +251,7 @@ class AttemptFacts:
         "engine",
         "prefilled",
         "since",
+        "slot_s",
         "step_s",
         "ttft_s",
     )
@@ -218,28 +259,31 @@ class AttemptFacts:
     def __init__(self, attempt: Attempt, engine: EngineFacts, bucket: Bucket, costs: Costs, now: float) -> None:
         self.engine = engine
         self.bucket = bucket
-        self.backlog = engine.backlog(costs, now)
+        self.backlog = engine.backlog(now)
         self.decodes = engine.decodes
         self.context = engine.context
         self.step_s = costs.step_s(engine.decodes, engine.context)
-        self.ttft_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s) * engine.factor
+        foreign = engine.foreign(now)
+        self.slot_s = engine.slot_s(attempt.replica.in_flight - 1 + foreign)
+        self.ttft_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s) * engine.factor + self.slot_s
         # Where no first token will tell, the answer is taken to begin now.
         self.since = now
         self.decodes_s = engine.decodes_s
         self.context_s = engine.context_s
         self.prefilled = engine.prefilled + engine.unread - self.backlog
 
-    def begin(self, costs: Costs, now: float) -> None:
+    def begin(self, now: float) -> None:
         """The answer begins."""
         engine = self.engine
         self.since = now
         self.decodes_s = engine.decodes_s
         self.context_s = engine.context_s
-        self.prefilled = engine.prefilled + engine.unread - engine.backlog(costs, now)
+        self.prefilled = engine.prefilled + engine.unread - engine.backlog(now)
 
     def learn_ttft(self, costs: Costs, prompt_tokens: int, seen_s: float) -> float:
         """The first token came `seen_s` (> 0) after it was sent; the logarithm of that over what was expected."""
-        costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, seen_s / self.engine.factor, 1.0)
+        read_s = max(seen_s - self.slot_s, 0.1 * seen_s) / self.engine.factor
+        costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
         return math.log(seen_s / max(self.ttft_s, 1e-6))
 
     def learn_step(self, costs: Costs, steps: int, now: float) -> None:
@@ -250,7 +294,7 @@ class AttemptFacts:
             return
         decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
         context = (engine.context_s - self.context_s) / span_s * CONTEXT
-        read = engine.prefilled + engine.unread - engine.backlog(costs, now)
+        read = engine.prefilled + engine.unread - engine.backlog(now)
         prefill = (read - self.prefilled) / steps * TOKENS
         seen_s = span_s / steps
         error = math.log(seen_s / max(costs.step.predict(decodes, context, prefill), 1e-9))

@@ -30,7 +30,7 @@ NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
 BURST_S = 10.0
 """For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""
 SLOW_TAU_S = 60.0
-IDLE = EngineFacts(0.0)
+IDLE = EngineFacts(Costs(), 0.0)
 """What a replica is taken for that was never sent anything."""
 
 
@@ -154,12 +154,14 @@ class Forecaster:
         ask = live.ask
         learned = self._pools.get(pool.spec.name) or PoolLearned()
         costs, labels = learned.costs, learned.labels
-        wait_s = higher_share = 0.0
+        wait_s = slot_s = higher_share = 0.0
         if replica is not None:
             engine = self._engines.get(replica.spec.name) or IDLE
-            step_s = costs.step_s(engine.decodes, engine.context)
+            foreign = engine.foreign(now)
+            step_s = costs.step_s(engine.decodes + foreign, engine.context)
             scale = engine.factor
-            engine_s = costs.ttft_s(engine.backlog(costs, now), live.prompt_tokens, step_s)
+            engine_s = costs.ttft_s(engine.backlog(now), live.prompt_tokens, step_s)
+            slot_s = engine.slot_s(replica.in_flight + foreign)
             kind = DIRECT
         else:
             higher_share = min(MAX_HIGHER_SHARE, ahead.higher_share)
@@ -167,12 +169,13 @@ class Forecaster:
             wait_s = _wait_s(costs, pool, ahead, higher_share, higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale = 1.0
+            slot_s = costs.queued_slot_s
             engine_s = costs.ttft_s(costs.queued_backlog, live.prompt_tokens, step_s)
             kind = queued_kind(ahead.requests)
         if labels.gate.offset > 1e-3:
             scale *= math.exp(labels.gate.offset)
         elapsed_s = now - ask.body_at
-        more_s = wait_s + scale * engine_s
+        more_s = wait_s + slot_s + scale * engine_s
         tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
         bucket = self._lengths.bucket(ask.model.name, ask.tier.name, live.prompt_tokens)
         output = min(bucket.median, float(live.max_tokens))
@@ -201,6 +204,11 @@ class Forecaster:
             return None
         return learned.costs.prompt_token_s()
 
+    def unread(self, replica: str, now: float) -> float:
+        """Prompt tokens that a replica has probably not read yet, those of answers that are not streamed included."""
+        engine = self._engines.get(replica)
+        return 0.0 if engine is None else engine.backlog(now)
+
     # ---- what happened: called after the counts of pool and replica have changed
 
     def opened(self, attempt: Attempt, now: float) -> None:
@@ -225,7 +233,7 @@ class Forecaster:
         learned = self._of(attempt.replica.pool)
         engine.read(attempt.id, now)
         engine.advance(attempt.replica, now)
-        facts.begin(learned.costs, now)
+        facts.begin(now)
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0 or not learned.costs.first_tokens.due(now):
             return
@@ -238,6 +246,12 @@ class Forecaster:
             elapsed_s = forecast.at - attempt.live.ask.body_at
             expected_s = max(forecast.ttft_s - elapsed_s, 1e-6)
             labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
+
+    def observed(self, replica: Replica, now: float) -> None:
+        """A scrape of the replica was read."""
+        sample = replica.sample
+        if sample is not None and sample.waiting is not None and sample.running is not None:
+            self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
         """An attempt has shown `tokens` so far: its replica's counts say so, and are read at the next event."""
@@ -265,6 +279,9 @@ class Forecaster:
         costs = learned.costs
         took_s = now - attempt.opened_at
         costs.stay_s += 0.02 * (took_s - costs.stay_s) if costs.stay_s else took_s
+        if attempt.first_at is not None:
+            decode_s = now - attempt.first_at
+            costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
         steps = each - 1 if attempt.first_at is not None else each
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
@@ -368,8 +385,8 @@ class Forecaster:
 
     def _engine(self, replica: Replica, now: float) -> EngineFacts:
         engine = self._engines.get(replica.spec.name)
-        if engine is None:
-            engine = self._engines[replica.spec.name] = EngineFacts(now)
+        if engine is None or engine.costs is not self._of(replica.pool).costs:
+            engine = self._engines[replica.spec.name] = EngineFacts(self._of(replica.pool).costs, now)
         return engine
 
     def _bucket(self, live: Live) -> Bucket:
