@@ -216,6 +216,8 @@ class Controller:
         pool = replica.pool
         if self._fleet.observe(replica, sample, now):
             self._breaker_moved(pool, out, now)
+        if sample.running is not None:
+            self.forecaster.observed(replica, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         if pool.room:
             self._pump(pool, out, now)
