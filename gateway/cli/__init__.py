@@ -12,6 +12,7 @@ from gateway.cli.check import check
 from gateway.cli.explain import explain_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
+from gateway.cli.simulate import simulate_command
 from gateway.core import controller
 
 # Locals of a crash may hold keys, so tracebacks stay plain.
@@ -27,6 +28,7 @@ app.command()(serve)
 app.command()(check)
 app.command("explain")(explain_command)
 app.command("replay-journal")(replay_journal)
+app.command("simulate")(simulate_command)
 app.add_typer(key.app, name="key")
 
 

@@ -1,7 +1,8 @@
 """What others do, to compare with: a row each, named on the command line as NAME or NAME:KEY=VALUE,KEY=VALUE.
 
-Routing is the production controller's own, with admission off; where a policy cannot say what else a baseline does, it
-has a gate before that. All keep the operator's pools, models, limits, objectives, weights and ordinary caps.
+None of them is the production controller with something switched off: it always keeps engines from being sent more than
+they keep up with. They are a plain balancer, with a gate before it where they hold or shed. All keep the operator's
+pools, models, limits, objectives, weights and caps.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from gateway.core.controller import Controller
 from gateway.core.model import Random
-from gateway.core.rules import NO_TIMEOUTS, Admission, AdmissionMode, Policy, Tier
+from gateway.core.rules import Policy, Tier
+from gateway.sim.balancer import Balancer
 from gateway.sim.decider import Decider
 from gateway.sim.gate import Cap, Gate, Saturation
-
-OFF = Admission(AdmissionMode.OFF, exploration=0.0)
 
 Numbers = Mapping[str, float]
 
@@ -59,7 +59,10 @@ def setup(text: str, policy: Policy) -> Setup:
 
 
 def _no_control(router: str) -> Callable[[Policy, Numbers], Setup]:
-    return lambda policy, _: Setup(_plain(policy, router, None))
+    def decider(rules: Policy, random: Random) -> Decider:
+        return Balancer(rules, router, random)
+
+    return lambda policy, _: Setup(policy, decider)
 
 
 def _static_cap(policy: Policy, numbers: Numbers) -> Setup:
@@ -74,10 +77,10 @@ def _static_cap_tiers(policy: Policy, numbers: Numbers) -> Setup:
 
 def _capped(policy: Policy, slots: int, change: Callable[[Tier], Tier]) -> Setup:
     def gate(rules: Policy, random: Random) -> Decider:
-        return Gate(Controller(rules, random), rules, lambda pool: Cap(slots * len(pool.replicas)))
+        balancer = Balancer(rules, "least-requests", random)
+        return Gate(balancer, rules, lambda pool: Cap(balancer, pool.name, slots))
 
-    plain = _plain(policy, "least-requests", slots)
-    return Setup(replace(plain, tiers={name: change(tier) for name, tier in plain.tiers.items()}), gate)
+    return Setup(replace(policy, tiers={name: change(tier) for name, tier in policy.tiers.items()}), gate)
 
 
 def _llm_d(policy: Policy, numbers: Numbers) -> Setup:
@@ -85,28 +88,14 @@ def _llm_d(policy: Policy, numbers: Numbers) -> Setup:
     shed = priorities[-1] if len(priorities) > 1 else None
 
     def gate(rules: Policy, random: Random) -> Decider:
-        inner = Controller(rules, random)
-        return Gate(inner, rules, lambda pool: Saturation(pool, numbers["queue"], numbers["kv"]), shed)
+        balancer = Balancer(rules, "least-requests", random)
+        return Gate(balancer, rules, lambda pool: Saturation(pool, numbers["queue"], numbers["kv"]), shed)
 
-    plain = _plain(policy, "least-requests", None)
     pools = {
         name: replace(pool, health=replace(pool.health, scrape_interval_s=numbers["scrape"]))
-        for name, pool in plain.pools.items()
-    }
-    return Setup(replace(plain, pools=pools), gate)
-
-
-def _plain(policy: Policy, router: str, slots: int | None) -> Policy:
-    """The policy with nothing of ours in it: no admission, no reserves, no floors, no hedges."""
-    pools = {
-        name: replace(pool, router=router, slots=slots, reserve=(), spill_from=(), timeouts=NO_TIMEOUTS)
         for name, pool in policy.pools.items()
     }
-    tiers = {
-        name: replace(tier, admission=OFF, floor=0.0, hedge=None, caps=replace(tier.caps, degrade=False))
-        for name, tier in policy.tiers.items()
-    }
-    return replace(policy, pools=pools, tiers=tiers)
+    return Setup(replace(policy, pools=pools), gate)
 
 
 def _patient(tier: Tier, wait_s: float) -> Tier:

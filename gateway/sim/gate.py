@@ -1,9 +1,9 @@
-"""Baselines that no policy can express: a queue of their own before a controller that admits everything.
+"""A queue before a decider that sends everything at once: for baselines.
 
 Each pool has a rule that says when it is full. While it is, requests of the class that is shed are refused and all
 others are held; they pass in order of priority, first come first served, or are refused after their tier's queue
-timeout. `Cap` is a static limit of requests in flight. `Saturation` is the rule of llm-d's saturation detector (queue
-depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
+timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
+detector (queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 from gateway.core.ledger import Live
 from gateway.core.model import Ask, Command, Ended, Finish, Outcome, Refuse, Sample, Why
 from gateway.core.rules import Policy, Pool
+from gateway.sim.balancer import Balancer
 from gateway.sim.decider import Decider
 
 STALE_S = 0.2
@@ -24,21 +25,24 @@ STALE_S = 0.2
 class Rule(Protocol):
     """Whether a pool takes no more now."""
 
-    def full(self, in_flight: int, now: float) -> bool: ...
+    def full(self, now: float) -> bool: ...
     def observe(self, replica_name: str, sample: Sample, now: float) -> None: ...
 
 
 class Cap:
-    """Full with so many requests in flight."""
+    """Full while every replica that is up has `slots` requests in flight."""
 
-    def __init__(self, requests: int) -> None:
-        self._requests = requests
+    def __init__(self, balancer: Balancer, pool: str, slots: int) -> None:
+        self._balancer = balancer
+        self._pool = pool
+        self._slots = slots
 
-    def full(self, in_flight: int, now: float) -> bool:
-        return in_flight >= self._requests
+    def full(self, now: float) -> bool:
+        least = self._balancer.least(self._pool, now)
+        return least is not None and least >= self._slots
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> None:
-        """A cap looks at nothing."""
+        """Whether replicas are up the balancer sees for itself."""
 
 
 class Saturation:
@@ -52,7 +56,7 @@ class Saturation:
         self._kv = kv
         self._scores = {replica.name: (1.0, -math.inf) for replica in pool.replicas}
 
-    def full(self, in_flight: int, now: float) -> bool:
+    def full(self, now: float) -> bool:
         scores = [1.0 if now - at > STALE_S else score for score, at in self._scores.values()]
         return sum(scores) >= len(scores)
 
@@ -63,15 +67,11 @@ class Saturation:
 
 
 class _Lane:
-    """One pool: its rule, what is in flight there, and who is held, by priority."""
+    """One pool: its rule, and who is held, by priority."""
 
     def __init__(self, rule: Rule, priorities: list[int]) -> None:
         self.rule = rule
-        self.in_flight = 0
         self.held: dict[int, deque[Ask]] = {priority: deque() for priority in priorities}
-
-    def full(self, now: float) -> bool:
-        return self.rule.full(self.in_flight, now)
 
     def expires_at(self) -> float:
         return min((_expires_at(held[0]) for held in self.held.values() if held), default=math.inf)
@@ -85,7 +85,6 @@ class Gate:
         self._shed = shed
         priorities = sorted({tier.priority for tier in policy.tiers.values()})
         self._lanes: Mapping[str, _Lane] = {p.name: _Lane(rule(p), priorities) for p in policy.pools.values()}
-        self._in_flight: dict[int, _Lane] = {}
         # Of these the gate has nothing to say.
         self.sent = inner.sent
         self.first_token = inner.first_token
@@ -94,38 +93,34 @@ class Gate:
     def arrive(self, ask: Ask, now: float) -> list[Command]:
         """Let it pass, hold it, or shed it."""
         lane = self._lane(ask)
-        if ask.tier.priority == self._shed and lane.full(now):
+        if ask.tier.priority == self._shed and lane.rule.full(now):
             return _refused(ask, Outcome.REFUSED, Why.QUEUE_FULL, now)
         lane.held[ask.tier.priority].append(ask)
         return self._release(lane, now)
 
     def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
         """An attempt is closed."""
-        return self._heard(self._inner.finish(attempt_id, finish, now), now)
+        return self._released(self._inner.finish(attempt_id, finish, now), now)
 
     def leave(self, ask_id: int, now: float) -> list[Command]:
         """A client is gone."""
-        if ask_id in self._in_flight:
-            return self._heard(self._inner.leave(ask_id, now), now)
         for lane in self._lanes.values():
             for held in lane.held.values():
                 for ask in held:
                     if ask.id == ask_id:
                         held.remove(ask)
                         return [_ended(ask, Outcome.ABANDONED, Why.CLIENT_GONE, now)]
-        return []
+        return self._released(self._inner.leave(ask_id, now), now)
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """A scrape may let those pass who are held."""
-        out = self._heard(self._inner.observe(replica_name, sample, now), now)
         for lane in self._lanes.values():
             lane.rule.observe(replica_name, sample, now)
-            out += self._release(lane, now)
-        return out
+        return self._released(self._inner.observe(replica_name, sample, now), now)
 
     def wake(self, now: float) -> list[Command]:
         """End those who were held for longer than their tier waits."""
-        out = self._heard(self._inner.wake(now), now)
+        out = self._released(self._inner.wake(now), now)
         for lane in self._lanes.values():
             for held in lane.held.values():
                 while held and _expires_at(held[0]) <= now:
@@ -147,26 +142,15 @@ class Gate:
         """Let pass who is held, most urgent first, until the pool is full."""
         out: list[Command] = []
         for held in lane.held.values():
-            while held and not lane.full(now):
-                ask = held.popleft()
-                lane.in_flight += 1
-                self._in_flight[ask.id] = lane
-                commands = self._inner.arrive(ask, now)
-                self._freed(commands)
-                out += commands
+            while held and not lane.rule.full(now):
+                out += self._inner.arrive(held.popleft(), now)
         return out
 
-    def _heard(self, commands: list[Command], now: float) -> list[Command]:
-        """The same commands, and those that follow where a request is over."""
-        for lane in self._freed(commands):
+    def _released(self, commands: list[Command], now: float) -> list[Command]:
+        """The same commands, and those of who may pass now."""
+        for lane in self._lanes.values():
             commands += self._release(lane, now)
         return commands
-
-    def _freed(self, commands: list[Command]) -> list[_Lane]:
-        lanes = [self._in_flight.pop(c.record.ask.id) for c in commands if isinstance(c, Ended)]
-        for lane in lanes:
-            lane.in_flight -= 1
-        return lanes
 
 
 def _expires_at(ask: Ask) -> float:

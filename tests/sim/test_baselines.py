@@ -9,13 +9,12 @@ from random import Random
 
 import pytest
 
-from gateway.core.controller import Controller
 from gateway.core.model import Outcome, Why
-from gateway.core.rules import Policy, Timeouts
+from gateway.core.rules import Health, Limits, Policy, Timeouts
 from gateway.sim import baselines
 from gateway.sim.compare import Candidate, Comparison, timeless
 from gateway.sim.engine import Options
-from gateway.sim.fleet import FleetSpec
+from gateway.sim.fleet import Fault, FleetSpec, Harm
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.workload import Arrival, Poisson
@@ -161,7 +160,52 @@ class TestComparisons:
 
 def test_a_gate_that_lets_everything_pass_changes_nothing() -> None:
     rules = policy(*TIERS)
-    plain = baselines.setup("least-requests", rules).policy
     _, gated = spied("static-cap:slots=100000,wait=1000", rules, Mixed(30.0))
-    alone = simulate(plain, Mixed(30.0).arrivals(1), decider=Controller(plain, Random(1)))
+    _, alone = spied("least-requests", rules, Mixed(30.0))
     assert gated.tiers["gold"].ttft == alone.tiers["gold"].ttft
+
+
+class TestBalancer:
+    """The ground that all of them stand on."""
+
+    @staticmethod
+    def run(rules: Policy, *arrivals: Arrival, faults: tuple[Fault, ...] = (), **more: float) -> Spy:
+        found = baselines.setup("least-requests", rules)
+        spy = Spy(found.decider(found.policy, Random(1)))
+        fleet = FleetSpec(faults=faults)
+        simulate(found.policy, arrivals, decider=spy, fleet=fleet, options=Options(**more))
+        return spy
+
+    def test_a_refused_connection_is_tried_elsewhere(self) -> None:
+        crowd = [arrival(1.0) for _ in range(8)]
+        spy = self.run(policy(replicas=2), *crowd, faults=(Fault(0.9, "r1", Harm.DOWN),))
+        assert {record.outcome for record in spy.records()} == {Outcome.OK}
+        assert {dispatch.replica for dispatch in spy.dispatches()} == {"r1", "r2"}
+        assert len(spy.dispatches()) > 8
+
+    def test_one_known_to_be_down_is_passed_over(self) -> None:
+        crowd = [arrival(20.0) for _ in range(8)]
+        spy = self.run(policy(replicas=2, health=Health(open_s=100.0)), *crowd, faults=(Fault(0.0, "r1", Harm.DOWN),))
+        assert [dispatch.replica for dispatch in spy.dispatches()] == ["r2"] * 8
+
+    def test_none_is_left(self) -> None:
+        spy = self.run(policy(health=Health(open_s=100.0)), arrival(20.0), faults=(Fault(0.0, "r1", Harm.DOWN),))
+        assert [refusal.why for refusal in spy.refusals()] == [Why.NO_REPLICAS]
+
+    def test_what_takes_too_long_is_ended_and_leaves_the_engine(self) -> None:
+        spy = self.run(policy(tier(timeouts=Timeouts(total_s=2.0))), arrival(0.0, 100, 900))
+        assert [(r.outcome, r.why, r.e2e_s) for r in spy.records()] == [(Outcome.TIMEOUT, Why.TOTAL_TIMEOUT, 2.0)]
+        assert len(spy.cancels()) == 1
+
+    def test_tenants_have_their_limits(self) -> None:
+        spy = self.run(policy(tier(limits=Limits(concurrency=2))), *(arrival(0.0) for _ in range(3)), arrival(10.0))
+        assert Counter(record.outcome for record in spy.records()) == {Outcome.OK: 3, Outcome.QUOTA: 1}
+
+    def test_prompts_that_no_pool_takes_are_refused(self) -> None:
+        spy = self.run(policy(max_prompt_tokens=500), arrival(0.0, 501), arrival(0.0, 500))
+        assert [refusal.why for refusal in spy.refusals()] == [Why.CONTEXT_LENGTH]
+
+    def test_who_loses_patience_leaves_the_engine(self) -> None:
+        spy = self.run(policy(), arrival(0.0, 8000), patience_s=0.1)
+        assert [record.outcome for record in spy.records()] == [Outcome.ABANDONED]
+        assert len(spy.cancels()) == 1

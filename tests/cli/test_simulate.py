@@ -1,0 +1,148 @@
+"""`tailgate simulate`: what it prints, and what it says of what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.sim.baselines import BASELINES
+from tests.test_cli import run
+
+POLICY = """\
+apiVersion: tailgate/v1
+models: {default: {pools: [p]}}
+pools:
+  p: {replicas: [{name: r1, url: "http://127.0.0.1:1"}, {name: r2, url: "http://127.0.0.1:2"}], slots: SLOTS}
+tiers:
+  gold: {priority: 0, weight: 4, slo: {ttft: {p99: 1s}}}
+  bulk: {priority: 1, weight: 1, slo: {ttft: {p99: 3s}}}
+defaults: {tier: bulk}
+"""
+TRACE = "".join(
+    json.dumps(
+        {
+            "at": 0.05 * i,
+            "tier": "bulk" if i % 3 else "gold",
+            "tenant": "acme",
+            "model": "default",
+            "prompt_tokens": 200 + 37 * (i % 29),
+            "output_tokens": 20 + 11 * (i % 17),
+        }
+    )
+    + "\n"
+    for i in range(400)
+)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "wide.yaml"
+    path.write_text(POLICY.replace("SLOTS", "64"))
+    return path
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Path:
+    path = tmp_path / "narrow.yaml"
+    path.write_text(POLICY.replace("SLOTS", "2"))
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(TRACE)
+    return path
+
+
+def simulate(*arguments: str | Path) -> Any:
+    result = run("simulate", *arguments, "--warmup", "2", "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_policies_and_baselines_are_compared_on_the_same_arrivals(policy: Path, narrow: Path, trace: Path) -> None:
+    found = simulate(
+        "--policy", policy, "--policy", narrow, "--workload", trace, "--seeds", "2", "--baseline", "static-cap:slots=8"
+    )
+    assert [row["policy"] for row in found["policies"]] == ["wide", "narrow", "static-cap:slots=8"]
+    assert found["seeds"] == [1, 2]
+    assert len(found["runs"]) == 6
+    assert {row["offered"] for row in found["runs"]} == {360}
+    wide, narrow_row = (row["figures"]["goodput"]["value"] for row in found["policies"][:2])
+    assert wide > 0.95 > narrow_row
+    (row,) = (r for r in found["differences"] if r["against"] == "narrow" and r["figure"] == "goodput")
+    assert row["difference"]["value"] == pytest.approx(wide - narrow_row)
+    assert found["runs"][0]["tiers"]["gold"]["ttft"]["p99"] > 0.02
+
+
+def test_people_get_tables(policy: Path, trace: Path) -> None:
+    result = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1", "--baseline", "llm-d")
+    assert result.exit_code == 0
+    titles = [line for line in result.stdout.splitlines() if line and "─" not in line and line[0].isupper()]
+    assert [title.split()[0] for title in titles] == ["Goodput", "Attainment", "Latencies", "Not"]
+    rows = [line.split() for line in result.stdout.splitlines() if line.startswith(("wide", "llm-d"))]
+    assert ["wide", "gold"] in [row[:2] for row in rows]
+    assert "…" not in result.stdout
+
+
+def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
+    plain = simulate("--policy", policy, "--workload", trace, "--seeds", "1")
+    slow = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--fleet", "p=slow", "--patience", "2")
+    dead = simulate(
+        "--policy", policy, "--workload", trace, "--seeds", "1", "--fault", "r1@5=dead", "--fault", "r1@9=recover"
+    )
+    tpot = [found["runs"][0]["tiers"]["bulk"]["tpot"]["p50"] for found in (plain, slow)]
+    assert tpot[1] > 3 * tpot[0]
+    assert slow["options"]["patience_s"] == 2.0
+    assert plain["options"]["patience_s"] is None
+    misses = {reason for tier in dead["runs"][0]["tiers"].values() for reason in tier["misses"]}
+    assert "upstream-truncated" in misses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--workload", "TRACE", "--fleet", "huge"], "huge is no profile of an engine; there is default, short"),
+        (["--workload", "TRACE", "--fleet", "q=slow"], "q is neither a pool nor a replica of the policy; pools: p"),
+        (["--workload", "TRACE", "--fault", "r1@x=slow:2"], "a fault is written REPLICA@SECONDS=HARM"),
+        (["--workload", "TRACE", "--fault", "r1@1=slow"], "a fault is written REPLICA@SECONDS=HARM"),
+        (["--workload", "TRACE", "--fault", "r9@1=down"], "a fault befalls r9, but the replicas are r1, r2"),
+        (["--workload", "TRACE", "--baseline", "cap"], "cap is no baseline; there is round-robin"),
+        (["--workload", "TRACE", "--warmup", "1000"], "nothing arrives after the warm-up of 1000 s"),
+        (["--workload", "no-such-thing"], "no-such-thing"),
+    ],
+)
+def test_what_is_wrong_is_told_with_status_2(policy: Path, trace: Path, arguments: list[str], said: str) -> None:
+    given = [str(trace) if argument == "TRACE" else argument for argument in arguments]
+    result = run("simulate", "--policy", policy, *given)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+def test_a_workload_of_other_tiers_is_told(policy: Path, trace: Path) -> None:
+    trace.write_text(TRACE.replace('"gold"', '"silver"'))
+    result = run("simulate", "--policy", policy, "--workload", trace)
+    assert result.exit_code == 2
+    assert "the workload has tier silver; the policy has gold, bulk" in result.stderr
+
+
+def test_a_broken_policy_is_told_by_line(policy: Path, trace: Path) -> None:
+    policy.write_text(POLICY.replace("SLOTS", "many"))
+    result = run("simulate", "--policy", policy, "--workload", trace)
+    assert result.exit_code == 2
+    assert f"{policy}:4: pools.p.slots" in result.stderr
+
+
+def test_the_page_has_every_baseline_and_every_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text("utf-8")
+    for name in BASELINES:
+        assert f"| `{name}` |" in page
+    help_text = run("simulate", "--help").stdout
+    for option in ("--policy", "--workload", "--rate", "--duration", "--fleet", "--fault", "--patience", "--jobs"):
+        assert option in help_text
+        assert f"`{option}" in page
