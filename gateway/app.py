@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -208,7 +208,13 @@ class Gateway:
         await self.drain()
 
     async def drain(self) -> None:
-        """Stop accepting, let requests finish until the deadline, then end them with an error; then close."""
+        """Say so, stop accepting, let requests finish until the deadline, then end them with an error; then close."""
+        self.gate.leaving = True
+        if self.settings.drain_notice_s and not self.broken.is_set():
+            log.info("not ready: requests are still accepted for %.0f s", self.settings.drain_notice_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.broken.wait(), self.settings.drain_notice_s)
+        log.info("draining: at most %.0f s for requests under way", self.settings.drain_deadline_s)
         self.gate.draining = True
         api = self._serving[0]
         self._api.should_exit = True
@@ -227,7 +233,7 @@ class Gateway:
             self.broken.set()
 
     async def _close(self) -> None:
-        self.gate.draining = True
+        self.gate.leaving = self.gate.draining = True
         for listener in self._listeners:
             listener.should_exit = True
         await asyncio.wait(self._serving)
@@ -299,7 +305,7 @@ class Gateway:
         ]
 
     def _not_ready(self) -> str:
-        if self.gate.draining:
+        if self.gate.leaving:
             return "draining"
         return "" if self.controller.alive() else "no replica can be reached"
 
@@ -394,5 +400,4 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
         for end in ends:
             end.cancel()
         loop.add_signal_handler(signal.SIGHUP, log.info, "not reloaded: the process is going down")
-        log.info("draining: at most %.0f s for requests under way", settings.drain_deadline_s)
     return 1 if gateway.broken.is_set() else 0

@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     drain_deadline_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=30.0, description="Longest time that running requests are given to finish after SIGTERM."
     )
+    drain_notice_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=0.0, description="Before that, time in which /ready is 503 and requests are still accepted."
+    )
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="Largest request body; more is 413.")
     max_header_bytes: int = Field(default=64 * 2**10, ge=1024, description="Largest request head; more is 431.")
     receive_timeout_s: Seconds = Field(

@@ -309,6 +309,7 @@ class TestServe:
             "--log-level": "debug",
             "--log-format": "json",
             "--drain-deadline": "0",
+            "--drain-notice": "1",
             "--max-body-bytes": "2048",
             "--max-header-bytes": "4096",
             "--receive-timeout": "1.5",

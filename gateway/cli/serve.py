@@ -63,6 +63,9 @@ def serve(
     drain_deadline_s: Annotated[
         float | None, _option("drain_deadline_s", "--drain-deadline", rich_help_panel="Times in seconds")
     ] = None,
+    drain_notice_s: Annotated[
+        float | None, _option("drain_notice_s", "--drain-notice", rich_help_panel="Times in seconds")
+    ] = None,
     journal: Annotated[Path | None, _option("journal", metavar="FILE", rich_help_panel="Journal")] = None,
     journal_file_bytes: Annotated[int | None, _option("journal_file_bytes", rich_help_panel="Journal")] = None,
     journal_files: Annotated[int | None, _option("journal_files", rich_help_panel="Journal")] = None,

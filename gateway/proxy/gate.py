@@ -73,7 +73,10 @@ class Gate:
         self.upstreams = upstreams
         self.meter = meter
         self.log = log
+        self.leaving = False
+        """Whether the process will end, so that balancers should look elsewhere."""
         self.draining = False
+        """Whether no connection is accepted any more, and those open are closed after their answers."""
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
@@ -90,7 +93,7 @@ class Gate:
     @property
     def ready(self) -> bool:
         """Whether new requests are welcome."""
-        return not self.draining and self.driver.controller.alive()
+        return not self.leaving and self.driver.controller.alive()
 
     # ---- with the head alone
 

@@ -11,7 +11,7 @@ from gateway.app import CLOSE_GRACE_S
 
 from . import raw
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Call, Capture, by_default, token
-from .conftest import Connect
+from .conftest import Connect, GatewayFactory
 from .firehose import slow_reader
 from .policies import rules
 from .process import Serving, serving
@@ -139,6 +139,33 @@ async def test_what_does_not_end_in_time_ends_in_an_error(tmp_path: Path, captur
         assert await served.exit_code(deadline_s + CLOSE_GRACE_S + SLACK_S) == 0
         assert all(connection.lost for connection in capture.traffic)
         await stalled.close()
+    assert b"Traceback" not in served.written
+
+
+async def test_a_balancer_is_told_before_the_door_is_closed(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url), drain_notice_s=3600.0)
+    kept, admin = await connect(gw.url), await connect(gw.admin_url)
+    assert (await kept.ask(request("/ready"))).status == 200
+    drain = asyncio.create_task(gw.drain())
+    while (await admin.ask(request("/readyz"))).status == 200:
+        pass
+    assert (await kept.ask(request("/ready"))).status == 503
+    for client in (kept, await connect(gw.url)):
+        assert (await client.ask(chat())).status == 200
+    assert not drain.done()
+    gw.broken.set()  # no reason to wait on
+    await _refused(gw.url)
+    await drain
+
+
+async def test_it_is_told_for_as_long_as_was_asked_for(tmp_path: Path, capture: Capture) -> None:
+    async with serving(tmp_path, rules(capture.url), TAILGATE_DRAIN_NOTICE_S="0.5") as served:
+        start = monotonic()
+        served.signal(signal.SIGTERM)
+        assert await served.exit_code() == 0
+        assert monotonic() - start >= 0.5
     assert b"Traceback" not in served.written
 
 
