@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.sim.baselines import BASELINES
+from gateway.sim.load import shipped
 from tests.test_cli import run
 
 POLICY = """\
@@ -113,7 +114,9 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
         (["--workload", "TRACE", "--fault", "r9@1=down"], "a fault befalls r9, but the replicas are r1, r2"),
         (["--workload", "TRACE", "--baseline", "cap"], "cap is no baseline; there is round-robin"),
         (["--workload", "TRACE", "--warmup", "1000"], "nothing arrives after the warm-up of 1000 s"),
-        (["--workload", "no-such-thing"], "no-such-thing"),
+        (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a workload that is shipped"),
+        (["--workload", "step", "--mix", "gold=1%"], "--mix is for traces: step says itself"),
+        (["--workload", "TRACE", "--mix", "gold"], "a mix is written TIER=SHARE,..."),
     ],
 )
 def test_what_is_wrong_is_told_with_status_2(policy: Path, trace: Path, arguments: list[str], said: str) -> None:
@@ -122,6 +125,25 @@ def test_what_is_wrong_is_told_with_status_2(policy: Path, trace: Path, argument
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
     assert result.stdout == ""
+
+
+def test_a_trace_that_names_no_tiers_is_of_the_default_tier_or_mixed(policy: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "azure.csv"
+    rows = "".join(f"2024-05-10 00:00:{i // 10:02d}.{i % 10}00000,{300 + i},{20 + i % 7}\n" for i in range(300))
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    plain = simulate("--policy", policy, "--workload", trace, "--seeds", "1")
+    mixed = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--mix", "gold=50%,bulk=50%")
+    counts = [{name: row["offered"] for name, row in found["runs"][0]["tiers"].items()} for found in (plain, mixed)]
+    assert counts[0] == {"gold": 0, "bulk": 280}
+    assert min(counts[1].values()) > 100
+
+
+def test_every_request_may_ask_for_another_model(policy: Path, trace: Path) -> None:
+    policy.write_text(POLICY.replace("SLOTS", "64").replace("{default: {pools", "{llama: {pools"))
+    wrong = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1")
+    assert "the workload asks for model default; the policy has llama" in wrong.stderr
+    found = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--model", "llama")
+    assert found["runs"][0]["goodput"] > 0.95
 
 
 def test_a_workload_of_other_tiers_is_told(policy: Path, trace: Path) -> None:
@@ -142,6 +164,8 @@ def test_the_page_has_every_baseline_and_every_option() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text("utf-8")
     for name in BASELINES:
         assert f"| `{name}` |" in page
+    for name in shipped():
+        assert f"`{name}` (" in page
     help_text = run("simulate", "--help").stdout
     for option in ("--policy", "--workload", "--rate", "--duration", "--fleet", "--fault", "--patience", "--jobs"):
         assert option in help_text
