@@ -11,13 +11,13 @@ is doubtful, and the bounds of slots and waiting room alone decide.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from gateway.core.budget import Budget
 from gateway.core.fleet import Fleet
 from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
 from gateway.core.ledger import Live
-from gateway.core.model import Random, Why
+from gateway.core.model import Random, Record, Why
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.rules import AdmissionMode, Policy
 from gateway.core.trust import Trust
@@ -31,6 +31,12 @@ SPILL_BREACH = 0.05
 """and how probable a miss may be there."""
 CONTESTED_BREACH = 0.1
 """The same of one that others wait behind: they are fresher, and its slot is worth more to them."""
+RECHECK_FROM = 4.0
+"""It is looked at again if no more time is left than so many times what its engine was to take to its first token."""
+DEGRADE_MARGIN = 0.8
+"""Of the time that is left for an answer, what a shorter one is made to fit,"""
+LEAST_DEGRADED_TOKENS = 16
+"""and the shortest that is worth sending."""
 HOLD_SHARE = 0.2
 """Of the tightest TTFT objective, what may wait unread inside an engine,"""
 MAX_TIGHTEST_S = 5.0
@@ -49,72 +55,107 @@ class Verdict(Enum):
     SHED = auto()
 
 
-@dataclass(slots=True)
 class Decision:
     """The verdict, with the replica it is sent to, whom it costs its place, or why it is shed."""
 
-    verdict: Verdict
-    replica: Replica | None = None
-    victim: Live | None = None
-    why: Why = Why.QUEUE_FULL
+    __slots__ = ("detail", "replica", "verdict", "victim", "why")
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        replica: Replica | None = None,
+        victim: Live | None = None,
+        why: Why = Why.QUEUE_FULL,
+        detail: str = "",
+    ) -> None:
+        self.verdict = verdict
+        self.replica = replica
+        self.victim = victim
+        self.why = why
+        self.detail = detail
 
 
 class Admission:
     """Decides about newcomers, and once more about those whose turn has come."""
 
     def __init__(self, policy: Policy, fleet: Fleet, forecaster: Forecaster, random: Random) -> None:
-        self.hold_s = math.inf
-        """Seconds of prompts that an engine may have before it."""
-        self.configure(policy)
         self._fleet = fleet
         self._forecaster = forecaster
         self._random = random
+        self._budgets: dict[str, Budget] = {}
+        self._hold_s = math.inf
+        self.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Take on a policy."""
+        self._budgets = {name: self._budgets.get(name) or Budget() for name in policy.tiers}
+        tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
+        self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
+
+    # ---- decisions
 
     def arrives(self, live: Live, pool: PoolNow, now: float) -> Decision:
         """About a newcomer of `pool`. A tier that waits already is not overtaken by its own."""
         tier = live.ask.tier
         replica = None if pool.room.holds(tier) else pool.pick(tier, None, self._random.random())
-        if tier.admission.mode is not AdmissionMode.OFF:
-            ahead = NOTHING_AHEAD if replica is not None else self.ahead(live, pool, now)
-            live.forecast = self._forecaster.forecast(live, pool, replica, ahead, now)
-            if self._is_doubtful(live, pool, live.forecast) and not self._is_let_in(live, pool, now):
+        if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
+            live.forecast = forecast = self.forecast(live, pool, replica, now)
+            if self.is_doubtful(live, pool, forecast) and not self._is_let_in(live, pool, now):
                 other = self._spill(live, pool, now)
-                return Decision(Verdict.SHED, why=Why.PREDICTED) if other is None else Decision(Verdict.SEND, other)
+                if other is not None:
+                    return Decision(Verdict.SEND, other)
+                if not self._degrade(live, pool, replica, forecast, now):
+                    return Decision(Verdict.SHED, why=Why.PREDICTED, detail=self.reason(live, forecast))
         if replica is not None:
             return Decision(Verdict.SEND, replica)
         return _wait(live, pool)
 
-    def is_hopeless(self, live: Live, replica: Replica, now: float) -> bool:
-        """Whether one whose turn has come would miss its objective even so."""
-        if live.ask.tier.admission.mode is not AdmissionMode.ENFORCE or live.explored:
-            return False
+    def is_hopeless(self, live: Live, replica: Replica, now: float) -> str:
+        """Why one whose turn has come would miss its objective even so; empty if it need not."""
         pool = replica.pool
-        if self._forecaster.trust(pool.spec.name) is not Trust.TRUSTED:
-            return False
+        before = live.forecast
+        if before is None or live.explored or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
+            return ""
+        left_s = live.deadline - now
+        if left_s > RECHECK_FROM * (before.ttft_s - before.wait_s) or not self.trusted(pool):
+            return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         limit = self.threshold(live)
-        return forecast.breach > (limit if len(pool.room) == 1 else min(limit, CONTESTED_BREACH))
+        if len(pool.room) > 1:
+            limit = min(limit, CONTESTED_BREACH)
+        return self.reason(live, forecast) if forecast.breach > limit else ""
 
-    def prefill_limit(self, pool: PoolNow) -> float:
-        """Prompt tokens that an engine of `pool` may have to read before it is sent more.
+    def is_doubtful(self, live: Live, pool: PoolNow, forecast: Forecast) -> bool:
+        """Whether the forecast is against it, and may be believed."""
+        return forecast.breach > self.threshold(live) and self.trusted(pool)
 
-        What waits in an engine is served in order of arrival, whatever its tier; so no more is sent than it reads in a
-        part of the tightest TTFT objective, and enough to keep it busy. Slots alone do not see to that where prompts
-        are long and answers short.
-        """
-        token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
-        if token_s is None:
-            return MOST_WINDOW_TOKENS
-        return min(MOST_WINDOW_TOKENS, max(LEAST_WINDOW_TOKENS, self.hold_s / token_s))
+    # ---- what they are made from
 
-    def configure(self, policy: Policy) -> None:
-        """Take on a policy."""
-        tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
-        self.hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
+    def forecast(self, live: Live, pool: PoolNow, replica: Replica | None, now: float) -> Forecast:
+        """Of a newcomer that is sent to `replica`, or has to wait."""
+        ahead = NOTHING_AHEAD if replica is not None else self.ahead(live, pool, now)
+        return self._forecaster.forecast(live, pool, replica, ahead, now)
+
+    def trusted(self, pool: PoolNow) -> bool:
+        """Whether forecasts for this pool decide; else only the bounds of slots and waiting room do."""
+        return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
 
     def threshold(self, live: Live) -> float:
-        """The largest probability of a miss that is put up with."""
-        return live.ask.tier.admission.max_breach_probability
+        """The largest probability of a miss that is put up with: the tier's, by what is left of its error budget."""
+        tier = live.ask.tier
+        written = tier.admission.max_breach_probability
+        budget = self._budgets.get(tier.name)
+        return written if budget is None else budget.threshold(written)
+
+    def budget(self, tier: str) -> Budget | None:
+        """The error budget of a tier of the policy in force."""
+        return self._budgets.get(tier)
+
+    def ended(self, live: Live, record: Record, now: float) -> None:
+        """A request is over."""
+        budget = self._budgets.get(live.ask.tier.name)
+        if budget is not None:
+            budget.count(live.ask.tier.slo, record, now)
 
     def ahead(self, live: Live, pool: PoolNow, now: float) -> Ahead:
         """What stands before a newcomer who has to wait."""
@@ -127,10 +168,33 @@ class Admission:
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, tokens + own_tokens, own, own_tokens, share, ask.tier.floor)
 
-    def _is_doubtful(self, live: Live, pool: PoolNow, forecast: Forecast) -> bool:
-        if forecast.breach <= self.threshold(live):
-            return False
-        return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
+    def prefill_limit(self, pool: PoolNow) -> float:
+        """Prompt tokens that an engine of `pool` may have to read before it is sent more.
+
+        What waits in an engine is served in order of arrival, whatever its tier; so no more is sent than it reads in a
+        part of the tightest TTFT objective, and enough to keep it busy. Slots alone do not see to that where prompts
+        are long and answers short.
+        """
+        token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
+        if token_s is None:
+            return MOST_WINDOW_TOKENS
+        return min(MOST_WINDOW_TOKENS, max(LEAST_WINDOW_TOKENS, self._hold_s / token_s))
+
+    def reason(self, live: Live, forecast: Forecast) -> str:
+        """What a client is told of a forecast that is against it."""
+        slo = live.slo
+        latencies = (
+            ("time to first token", forecast.ttft_s, slo.ttft_bound_s),
+            ("time per token", forecast.tpot_s, slo.tpot_bound_s),
+            ("time to the end", forecast.e2e_s, slo.e2e_bound_s),
+        )
+        said = [
+            f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
+        ]
+        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {self.threshold(live):.2f}"
+        return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
+
+    # ---- what becomes of the doubtful
 
     def _is_let_in(self, live: Live, pool: PoolNow, now: float) -> bool:
         """Whether a doubtful one is admitted all the same."""
@@ -138,6 +202,8 @@ class Admission:
         if admission.mode is AdmissionMode.SHADOW:
             live.would_shed = True
             return True
+        if admission.exploration <= 0.0:
+            return False
         idle_s = now - pool.room.band(live.ask.tier).admitted_at
         live.explored = idle_s >= PROBE_EVERY_S or self._random.random() < admission.exploration
         return live.explored
@@ -150,9 +216,7 @@ class Admission:
                 continue
             other = self._fleet.pool(spec.name)
             fits = spec.max_prompt_tokens is None or live.prompt_tokens <= spec.max_prompt_tokens * ask.batch
-            if other is None or not fits or len(other.room) or other.headroom < SPILL_HEADROOM:
-                continue
-            if self._forecaster.trust(spec.name) is not Trust.TRUSTED:
+            if other is None or not fits or other.room or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
             replica = other.pick(ask.tier, None, self._random.random())
             if replica is None:
@@ -162,6 +226,21 @@ class Admission:
                 live.forecast = forecast
                 return replica
         return None
+
+    def _degrade(self, live: Live, pool: PoolNow, replica: Replica | None, forecast: Forecast, now: float) -> bool:
+        """Hold the answer so short that it is complete in time, where the tier allows that and it helps."""
+        bound_s = live.slo.e2e_bound_s
+        if not live.ask.tier.caps.degrade or bound_s == math.inf:
+            return False
+        asked = live.max_tokens
+        live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
+        if LEAST_DEGRADED_TOKENS <= live.max_tokens < asked:
+            shorter = self.forecast(live, pool, replica, now)
+            if shorter.breach <= self.threshold(live):
+                live.forecast, live.degraded = shorter, True
+                return True
+        live.max_tokens = asked
+        return False
 
 
 def _wait(live: Live, pool: PoolNow) -> Decision:

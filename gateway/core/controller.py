@@ -339,7 +339,8 @@ class Controller:
         decision = self._admission.arrives(live, pool, now)
         if decision.verdict is Verdict.SHED:
             self.forecaster.dropped(live)
-            self._refuse(live, Outcome.REFUSED, decision.why, out, now, self._drains_in_s(pool, live))
+            wait_s = self._drains_in_s(pool, live)
+            self._refuse(live, Outcome.REFUSED, decision.why, out, now, wait_s, decision.detail)
             return
         pool.room.band(ask.tier).admitted(now)
         if decision.replica is not None:
@@ -386,7 +387,7 @@ class Controller:
                 live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
         self.forecaster.opened(attempt, now)
         self._arm(live)
-        out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens))
+        out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens, live.degraded))
 
     def _commit(self, winner: Attempt, out: list[Command]) -> None:
         live = winner.live
@@ -465,9 +466,11 @@ class Controller:
                 if replica is None:
                     continue
                 served = True
-                if self._admission.is_hopeless(live, replica, now):
+                hopeless = self._admission.is_hopeless(live, replica, now)
+                if hopeless:
                     self.forecaster.dropped(live)  # nobody will know; as a miss it would prove itself right
-                    self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, self._drains_in_s(pool, live))
+                    wait_s = self._drains_in_s(pool, live)
+                    self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, wait_s, hopeless)
                 else:
                     self._unqueue(live)
                     self._dispatch(live, replica, out, now)
@@ -521,6 +524,7 @@ class Controller:
         record = live.record()
         if live.forecast is not None:
             self._judge(live, record, now)
+        self._admission.ended(live, record, now)
         out.append(Ended(record))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 
@@ -554,7 +558,7 @@ class Controller:
 
     def _judge_first(self, live: Live, now: float) -> None:
         """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
-        slo = live.ask.tier.slo
+        slo = live.slo
         if now - live.ask.body_at > slo.ttft_bound_s:
             self.forecaster.judged(live, True, now)
         elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:

@@ -43,6 +43,6 @@ def slo_deadline(live: Live) -> float:
 
     The first token of a streamed answer, the whole of another; without an objective, the end of the queue timeout.
     """
-    ask, slo = live.ask, live.ask.tier.slo
+    ask, slo = live.ask, live.slo
     bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if ask.stream else slo.e2e_bound_s
     return ask.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)

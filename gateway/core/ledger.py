@@ -78,6 +78,7 @@ class Live:
         "reached",
         "replica",
         "reserved_tokens",
+        "slo",
         "ticket",
         "timeouts",
         "tokens_exact",
@@ -92,6 +93,7 @@ class Live:
         self.pool: PoolNow | None = None
         self.replica: Replica | None = None
         """The replica of the latest attempt; the committed one once there is a commit."""
+        self.slo = ask.slo or ask.tier.slo
         self.timeouts = ask.tier.timeouts
         """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
         self.deadline = math.inf
@@ -147,7 +149,9 @@ class Live:
             if self.output_tokens > 1:
                 tpot_s = (ended - self.first_at) / (self.output_tokens - 1)
         e2e_s = ended - started
-        good = self.outcome is Outcome.OK and ask.tier.slo.met(ttft_s, tpot_s, e2e_s, self.output_tokens)
+        good = self.outcome is Outcome.OK and self.slo.met(ttft_s, tpot_s, e2e_s, self.output_tokens)
+        if self.degraded and self.output_tokens >= self.max_tokens * ask.choices:
+            good = False  # it was cut short by us
         return Record(
             ask=ask,
             outcome=self.outcome,
@@ -163,4 +167,8 @@ class Live:
             tokens_exact=self.tokens_exact,
             good=good,
             attempts=self.attempts,
+            breach=None if self.forecast is None else self.forecast.breach,
+            would_shed=self.would_shed,
+            explored=self.explored,
+            degraded=self.degraded,
         )

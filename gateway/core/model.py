@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from gateway.core.rules import Model, Policy, Tier
+from gateway.core.rules import Model, Policy, Slo, Tier
 
 
 class Random(Protocol):
@@ -137,6 +137,8 @@ class Ask:
     """How many prompts there are; each has to fit a pool by itself."""
     body_hash: int | None = None
     """64 bits for what is asked; None as long as the controller has no `suspects`."""
+    slo: Slo | None = None
+    """That of its tier, tightened as the request asks for; None: as it is."""
 
 
 class End(StrEnum):
@@ -202,6 +204,8 @@ class Dispatch:
     attempt: int
     replica: str
     max_tokens: int
+    degraded: bool = False
+    """Whether the cap is lower than was asked for, so that the answer is in time."""
 
 
 @dataclass(slots=True)
@@ -256,6 +260,14 @@ class Record:
     good: bool
     """OK and within every bound of its tier's SLO."""
     attempts: int
+    breach: float | None = None
+    """P(it misses an objective), as it was forecast when it arrived; None where nothing was."""
+    would_shed: bool = False
+    """Whether its tier is in shadow, and it would have been shed."""
+    explored: bool = False
+    """Whether it was admitted for what can be learned from it, though it would have been shed."""
+    degraded: bool = False
+    """Whether its answer was held shorter than it asked for."""
 
 
 @dataclass(slots=True)

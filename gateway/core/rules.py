@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -37,6 +37,10 @@ class AdmissionMode(StrEnum):
     OFF = "off"
 
 
+ASKED_QUANTILE = 0.99
+"""Of an objective that a request asks for where its tier has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Objective:
     """`quantile` (0-1, exclusive) of a latency shall be at most `threshold_s` seconds."""
@@ -56,12 +60,15 @@ class Slo:
     ttft_bound_s: float = field(init=False)
     tpot_bound_s: float = field(init=False)
     e2e_bound_s: float = field(init=False)
+    bounded: bool = field(init=False)
+    """Whether it has any bound at all."""
 
     def __post_init__(self) -> None:
         for metric in Metric:
             objectives: tuple[Objective, ...] = getattr(self, metric.value)
             top = max(objectives, key=lambda o: o.quantile, default=Objective(1.0, math.inf))
             object.__setattr__(self, f"{metric.value}_bound_s", top.threshold_s)
+        object.__setattr__(self, "bounded", bool(self.ttft or self.tpot or self.e2e))
 
     def objectives(self) -> tuple[tuple[Metric, Objective], ...]:
         """Every objective with its metric, in the order TTFT, TPOT, e2e."""
@@ -71,6 +78,10 @@ class Slo:
             for objective in group
         )
 
+    def tightened(self, ttft_s: float | None, tpot_s: float | None) -> Slo:
+        """The same with bounds that are at most these, as a request may ask for; a looser wish changes nothing."""
+        return replace(self, ttft=_tightened(self.ttft, ttft_s), tpot=_tightened(self.tpot, tpot_s))
+
     def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float, output_tokens: int) -> bool:
         """True if every latency that was observed lies within its bound; None means it could not be observed."""
         if ttft_s is not None and ttft_s > self.ttft_bound_s:
@@ -79,6 +90,13 @@ class Slo:
             return False
         long = self.e2e_up_to_tokens is not None and output_tokens > self.e2e_up_to_tokens
         return long or e2e_s <= self.e2e_bound_s
+
+
+def _tightened(objectives: tuple[Objective, ...], bound_s: float | None) -> tuple[Objective, ...]:
+    if bound_s is None:
+        return objectives
+    held = tuple(replace(o, threshold_s=min(o.threshold_s, bound_s)) for o in objectives)
+    return held or (Objective(ASKED_QUANTILE, bound_s),)
 
 
 @dataclass(frozen=True, slots=True)
