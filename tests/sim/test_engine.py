@@ -162,7 +162,7 @@ class TestFaults:
         assert (found.counted, found.finished) == (1, 0)
 
     def test_one_that_comes_back_is_empty(self) -> None:
-        arrivals = [*(arrival(1.0, 8000, 500) for _ in range(30)), arrival(20.0)]
+        arrivals = [*(arrival(1.0, 8000, 500) for _ in range(3)), arrival(20.0)]
         faults = (Fault(5.0, "r1", Harm.DEAD), Fault(6.0, "r1", Harm.RECOVER))
         alone, _ = spied(policy(), [arrival(20.0)])
         spy, _ = spied(policy(), arrivals, fleet=FleetSpec(faults=faults))
