@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import accumulate, count
 from random import Random
@@ -85,6 +85,10 @@ class Synthetic:
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
         return _Source(self, seed).arrivals()
+
+    def at_rate(self, rate_per_s: float) -> Synthetic:
+        """The same at another mean rate."""
+        return replace(self, rate_per_s=rate_per_s)
 
 
 class _Source:

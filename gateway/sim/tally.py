@@ -14,6 +14,12 @@ from gateway.sim.workload import Arrival
 LENGTH_EDGES = (256, 1024, 4096, 16384)
 LENGTHS = ("<256", "256-1023", "1024-4095", "4096-16383", ">=16384")
 
+
+def length_of(prompt_tokens: int) -> int:
+    """Which of LENGTHS a prompt is of."""
+    return bisect_right(LENGTH_EDGES, prompt_tokens)
+
+
 WINDOW_S = 10.0
 """Tokens dispatched are counted in windows of this length: the floor of a tier holds in each of them."""
 
@@ -122,7 +128,7 @@ class Tally:
         self.sojourn_s += record.e2e_s
         if not outcome.counts:
             return
-        cell = tier.cells[bisect_right(LENGTH_EDGES, arrival.prompt_tokens)]
+        cell = tier.cells[length_of(arrival.prompt_tokens)]
         cell.counted += 1
         tokens = arrival.prompt_tokens + output_tokens
         tier.tokens += tokens
@@ -149,5 +155,5 @@ class Tally:
             tier.offered += 1
             tier.outcomes[Outcome.TIMEOUT] += 1
             tier.whys["unfinished"] += 1
-            tier.cells[bisect_right(LENGTH_EDGES, arrival.prompt_tokens)].counted += 1
+            tier.cells[length_of(arrival.prompt_tokens)].counted += 1
             tier.tokens += arrival.prompt_tokens + arrival.output_tokens
