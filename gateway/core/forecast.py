@@ -438,9 +438,9 @@ def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int
     """P(the answer takes more than `left_s`), of answers that the objective counts."""
     if left_s <= 0.0:
         return 1.0
+    if left_s >= (cap - 1) * tpot_s:
+        return 0.0  # also where a token is forecast to take no time at all
     tokens = left_s / tpot_s + 1.0
-    if tokens >= cap:
-        return 0.0
     longer = bucket.exceeds(tokens)
     return longer if up_to is None else max(0.0, longer - bucket.exceeds(float(up_to)))
 
