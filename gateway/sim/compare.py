@@ -80,9 +80,12 @@ class Comparison:
             # Spawned, since a progress bar has a thread, and a fork would copy its locks.
             with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
                 running = {pool.submit(self.run, self.candidates[c], self.seeds[s]): (c, s) for c, s in tasks}
-                for done in as_completed(running):
-                    found[running[done]] = done.result()
-                    on_done(done.result())
+                try:
+                    for done in as_completed(running):
+                        found[running[done]] = done.result()
+                        on_done(done.result())
+                finally:
+                    pool.shutdown(cancel_futures=True)  # after an error the rest is not waited for
         return [[found[c, s] for s in range(len(self.seeds))] for c in range(len(self.candidates))]
 
 

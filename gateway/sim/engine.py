@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import Cancel, Command, Commit, Dispatch, End, Ended, Finish, Refuse
 from gateway.core.rules import Policy
 from gateway.sim.decider import Decider
@@ -42,8 +43,8 @@ class Options:
     """What arrives before is served, but not counted."""
     watched: bool = True
     """Whether replicas are checked and scraped at the policy's intervals."""
-    progress_s: float = 1.0
-    """How often streams report progress; the gateway does so at most four times a second."""
+    progress_s: float = PROGRESS_EVERY_S
+    """How often streams report progress; the gateway's own pace unless said otherwise."""
     patience_s: float = math.inf
     """A client leaves that has seen nothing for so long: no first token, of whole answers no answer."""
     prompts_known: bool = True

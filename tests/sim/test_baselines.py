@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -152,6 +152,11 @@ class TestComparisons:
         ours, theirs = found
         assert [r.offered for r in ours] == [r.offered for r in theirs]
         assert ours[0].offered != ours[1].offered
+
+    def test_an_error_in_another_process_is_told(self) -> None:
+        broken = replace(self.comparison(), workload=Poisson(30.0, 10.0, tier="silver"))
+        with pytest.raises(ValueError, match="the workload has tier silver"):
+            broken.run_all(jobs=2)
 
     def test_several_processes_find_the_same(self) -> None:
         alone, together = self.comparison().run_all(), self.comparison().run_all(jobs=2)
