@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import random
 import resource
@@ -27,6 +28,7 @@ from gateway.core.journal import recorded
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
+from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done, admin_app
 from gateway.observe.journal import Journal
@@ -294,12 +296,15 @@ class Gateway:
         return admin_app(self.metrics, sources, actions, token=token, trusted=trusted, names=names)
 
     def _watched(self) -> list[Watched]:
+        now = monotonic()
         return [
             Watched(
                 report.name,
                 report.pool,
                 {reading.value: error for reading, error in report.errors.items()},
                 {(reading.value, fault.value): n for (reading, fault), n in report.failures.items()},
+                # The age of the third, metrics, is that of the sample that the controller has.
+                {r.value: now - report.read_at.get(r, -math.inf) for r in (Reading.HEALTH, Reading.MODELS)},
             )
             for report in self.fleet.reports()
         ]

@@ -25,7 +25,8 @@ def next_deadline(live: Live) -> tuple[float, Why]:
         queue = ask.body_at + timeouts.queue_s, Why.QUEUE_TIMEOUT
         if live.deadline < queue[0] and ask.tier.admission.mode is AdmissionMode.ENFORCE:
             queue = live.deadline, Why.PREDICTED
-        return min(total, queue)
+        # Whichever it is, it was the waiting that took the time: another try may be luckier.
+        return min((total[0], Why.QUEUE_TIMEOUT), queue)
     if not ask.stream or not live.open:
         return total
     attempt = live.committed or live.open[-1]

@@ -62,7 +62,7 @@ class ProcessFamilies:
 
     def collect(self) -> Iterator[Metric]:
         """Every family, at this moment."""
-        snapshot = self._sources.snapshot()
+        snapshot, readings = self._sources.snapshot(), self._sources.watched()
         yield from _pools(snapshot)
         yield from _replicas(snapshot)
         yield from self._policy()
@@ -72,9 +72,16 @@ class ProcessFamilies:
             ("pool", "replica", "reading", "fault"),
             [
                 ((watched.pool, watched.name, reading, fault), n)
-                for watched in self._sources.watched()
+                for watched in readings
                 for (reading, fault), n in watched.failures.items()
             ],
+        )
+        yield gauge(
+            "tailgate_reading_age_seconds",
+            "Age of the last health check and the last model list that succeeded; +Inf if none did.",
+            ("pool", "replica", "reading"),
+            [((w.pool, w.name, reading), age_s) for w in readings for reading, age_s in w.ages_s.items()],
+            "seconds",
         )
         yield gauge(
             "tailgate_client_connections", "Client connections that are open.", (), _one(self._sources.connections())

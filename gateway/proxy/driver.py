@@ -12,9 +12,16 @@ from typing import Protocol
 from gateway.core.controller import Controller
 from gateway.core.model import Ask, Cancel, Command, Commit, Dispatch, End, Ended, Finish, Record, Refuse, Sample, Why
 from gateway.core.rules import Policy
+from gateway.wire.replies import CLIENT_FAULTS
 
 # An end that says something of the replica is counted as an upstream error.
 QUIET_ENDS = (End.COMPLETE, End.CANCELLED)
+
+
+def _is_failure(finish: Finish) -> bool:
+    if finish.end is End.REJECTED:
+        return finish.status not in CLIENT_FAULTS
+    return finish.end not in QUIET_ENDS
 
 
 class Gaps(Protocol):
@@ -97,7 +104,7 @@ class Driver:
 
     def finish(self, attempt: int, finish: Finish, pool: str, replica: str) -> None:
         """An attempt is closed."""
-        if finish.end not in QUIET_ENDS:
+        if _is_failure(finish):
             self._meter.upstream_error(pool, replica, finish.end)
         self._call(self.controller.finish, attempt, finish)
 

@@ -28,7 +28,7 @@ _OUTSIDE = re.compile(r"[^\x21-\x7e]")
 _OPENAI_PATHS = frozenset(e.value.encode() for e in Endpoint if e is not Endpoint.MESSAGES)
 _ANTHROPIC_PREFIX = Endpoint.MESSAGES.value.encode()
 # What an engine may hold against a request. Its other 4xx are about us, our key or our path: not the client's fault.
-_CLIENT_FAULTS = {400: 400, 404: 404, 413: 413, 422: 400}
+CLIENT_FAULTS = {400: 400, 404: 404, 413: 413, 422: 400}
 
 
 class Dialect(StrEnum):
@@ -100,7 +100,7 @@ def error_event(dialect: Dialect, endpoint: Endpoint, problem: Problem) -> bytes
 
 def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, extra_headers: bytes = b"") -> bytes:
     """An engine's error answer in the client's dialect: a whole response."""
-    theirs = _CLIENT_FAULTS.get(status)
+    theirs = CLIENT_FAULTS.get(status)
     if theirs is None:
         # Among these 401 and 403: the key that the engine did not like is the gateway's.
         why = Why.UPSTREAM_BUSY if status in (429, 503) else Why.UPSTREAM_ERROR

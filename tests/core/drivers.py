@@ -286,7 +286,9 @@ class Driver:
         attempt = None if live is None or not live.open else live.committed or live.open[-1]
         match why:
             case Why.QUEUE_TIMEOUT:
-                assert self.now >= ask.body_at + min(mine.queue_s, self._pool_timeouts(seen).queue_s)
+                pool = self._pool_timeouts(seen)
+                queue_at = ask.body_at + min(mine.queue_s, pool.queue_s)
+                assert self.now >= min(queue_at, ask.head_at + min(mine.total_s, pool.total_s))
             case Why.TOTAL_TIMEOUT:
                 assert self.now >= ask.head_at + min(mine.total_s, self._pool_timeouts(seen).total_s)
             case Why.TTFT_TIMEOUT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -147,7 +148,15 @@ SOURCES = Sources(
     reload=lambda: Reload(1_700_000_000.0),
     connections=lambda: 7,
     not_ready=lambda: "",
-    watched=lambda: [Watched("s1", "short", {"metrics": "HTTP status 404"}, {("metrics", "status"): 2})],
+    watched=lambda: [
+        Watched(
+            "s1",
+            "short",
+            {"metrics": "HTTP status 404"},
+            {("metrics", "status"): 2},
+            {"health": 0.5, "models": math.inf},
+        )
+    ],
     loop_lag_s=lambda: 0.004,
     journal_dropped=lambda: 3,
     now=lambda: 130.0,

@@ -205,6 +205,8 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_replica_kv_usage_ratio", pool="short", replica="r1") is None
     assert value("tailgate_scrape_age_seconds", pool="short", replica="r0") == 0.4
     assert value("tailgate_scrape_age_seconds", pool="short", replica="r1") == math.inf
+    assert value("tailgate_reading_age_seconds", pool="short", replica="s1", reading="health") == 0.5
+    assert value("tailgate_reading_age_seconds", pool="short", replica="s1", reading="models") == math.inf
     assert value("tailgate_config_last_reload_successful") == 0
     assert value("tailgate_config_last_reload_timestamp_seconds") == 1_700_000_000
     assert value("tailgate_policy_generation") == 1

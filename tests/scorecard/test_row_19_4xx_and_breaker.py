@@ -46,6 +46,7 @@ async def test_a_thousand_400s_leave_the_breakers_closed(
     assert {error["code"] for error in errors} == {"context_length_exceeded"}
     assert sum(replica.received_total for replica in replicas.replicas) == REQUESTS, "the gateway refused by itself"
     assert _states(gw) == [(ReplicaState.UP, 0)] * 2
+    assert not gw.metrics.upstream_errors
     assert (await clients[0].ask(chat(max_tokens=2))).status == 200
 
 
@@ -71,6 +72,9 @@ async def test_no_such_status_counts(gateway: GatewayFactory, capture: Capture, 
         for stream in (False, True):
             answers = await _repeated(client, chat(stream=stream), 10)
             assert {answer.status for answer in answers} == {seen}, status
+        failed = sum(gw.metrics.upstream_errors.values())
+        gw.metrics.upstream_errors.clear()
+        assert failed == (20 if seen >= 500 else 0), "what a client did wrong is no failure of the replica"
     assert _states(gw) == [(ReplicaState.UP, 0)]
 
 
