@@ -49,6 +49,17 @@ class Floor:
     """The smallest share in a backlogged window; None where there is none."""
     least_short: float | None
     """The same of the windows in which it went short."""
+    shares: tuple[float, ...]
+    """Of each window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Requests by the second of their arrival, from the start of the run, warm-up included."""
+
+    offered: tuple[int, ...]
+    dispatched: tuple[int, ...]
+    good: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ class Result:
     """Share of the KV cache in use (mean)."""
     kv_max: float
     preemptions: int
+    timeline: Timeline
     in_system: float
     """Mean number of requests in the system."""
     little: float
@@ -155,6 +167,7 @@ def result(
         kv=_ratio(sum(tally.kv), len(tally.kv)),
         kv_max=max(tally.kv, default=0.0),
         preemptions=closed.preemptions - opened.preemptions,
+        timeline=Timeline(*(tuple(second[i] for second in tally.seconds) for i in range(3))),
         in_system=_ratio(closed.in_system_s - opened.in_system_s, seconds),
         little=_ratio(tally.sojourn_s, seconds),
         events=events,
@@ -196,13 +209,14 @@ def _floor(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> F
     windows = range(math.ceil(opened.at / WINDOW_S), math.floor(closed.at / WINDOW_S))
     spans = [*tier.spans, *([(tier.waiting_since, math.inf)] if tier.waiting else [])]
     own = totals = 0
-    backlogged, short = [], []
+    shares, backlogged, short = [], [], []
     for window in windows:
         total = sum(other.dispatched[window] for other in tally.tiers.values())
         totals += total
         begin, end = window * WINDOW_S, (window + 1) * WINDOW_S
         own += tier.dispatched[window]
         share = _ratio(tier.dispatched[window], total)
+        shares.append(share)
         waited = any(since <= begin and until >= end for since, until in spans)
         if waited:
             backlogged.append(share)
@@ -215,6 +229,7 @@ def _floor(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> F
         share=_ratio(own, totals),
         least=min(backlogged, default=None),
         least_short=min(short, default=None),
+        shares=tuple(shares),
     )
 
 

@@ -101,6 +101,8 @@ class Tally:
         self.warmup_s = warmup_s
         self.sojourn_s = 0.0
         """Time in the system of all requests counted, refused ones included."""
+        self.seconds: list[list[int]] = []
+        """By the second of their arrival, warm-up included: how many were offered, dispatched, good."""
         self.slots: list[float] = []
         """Share of a replica's slots in use, sampled."""
         self.kv: list[float] = []
@@ -120,6 +122,10 @@ class Tally:
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
         """A request is over. `output_tokens`: what it would have got; `cut`: it got less, since we said so."""
+        second = self._second(arrival)
+        second[0] += 1
+        second[1] += record.attempts > 0
+        second[2] += record.good and not cut
         if arrival.at < self.warmup_s:
             return
         outcome = record.outcome
@@ -151,9 +157,16 @@ class Tally:
     def given_up(self, tier: TierTally, arrival: Arrival) -> None:
         """The run ended before this request did: a miss."""
         self.unfinished += 1
+        self._second(arrival)[0] += 1
         if arrival.at >= self.warmup_s:
             tier.offered += 1
             tier.outcomes[Outcome.TIMEOUT] += 1
             tier.whys["unfinished"] += 1
             tier.cells[length_of(arrival.prompt_tokens)].counted += 1
             tier.tokens += arrival.prompt_tokens + arrival.output_tokens
+
+    def _second(self, arrival: Arrival) -> list[int]:
+        second = int(arrival.at)
+        while len(self.seconds) <= second:
+            self.seconds.append([0, 0, 0])
+        return self.seconds[second]

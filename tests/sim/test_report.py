@@ -114,6 +114,11 @@ class TestResult:
             "256-1023" not in row.lengths or row.lengths["256-1023"].counted == 0 for row in found.tiers.values()
         )
 
+    def test_the_timeline_is_by_arrival_and_has_the_warm_up(self) -> None:
+        timeline = self.run(warmup_s=4.5).timeline
+        assert timeline.offered == timeline.dispatched == (1,) * 10
+        assert timeline.good == (1, 1, 1, 1, 1, 0, 1, 0, 1, 0)
+
     def test_what_comes_after_the_duration_is_left_out(self) -> None:
         arrivals = [arrival(float(i)) for i in range(10)]
         assert simulate(policy(), arrivals, options=Options(duration_s=4.0)).offered == 4
@@ -149,6 +154,9 @@ class TestFloor:
         assert last.least is not None
         assert 0.2 < last.least < last.share < 1.0
         assert (last.short, last.least_short) == (3, last.least)
+        assert len(last.shares) == 4
+        assert min(last.shares[1:]) == last.least
+        assert [a + b for a, b in zip(first.shares, last.shares, strict=True)] == pytest.approx([1.0] * 4)
 
     def test_who_is_refused_goes_short_even_if_nobody_waits(self) -> None:
         hasty = tier("last", 1, timeouts=Timeouts(queue_s=0.5))
