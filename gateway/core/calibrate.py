@@ -15,6 +15,7 @@ BATCH = 32
 """Labels to a Newton step."""
 PRIOR_INFORMATION = 100.0
 """What the prior weighs, for ever: as much as about a thousand labels, each of which adds p(1 - p) x feature^2."""
+OFFSET_INFORMATION = 30.0
 WINDOW = 3000
 """Labels that reliability is read from."""
 BINS = 15
@@ -128,12 +129,12 @@ class Offset:
     __slots__ = ("_information", "value")
 
     def __init__(self) -> None:
-        self._information = PRIOR_INFORMATION
+        self._information = OFFSET_INFORMATION
         self.value = 0.0
 
     def add(self, p: float, label: bool, weight: float = 1.0) -> None:
         """Learn a label to which probability `p` was given."""
-        renewed = (1.0 - FORGET) * PRIOR_INFORMATION
+        renewed = (1.0 - FORGET) * OFFSET_INFORMATION
         self._information = FORGET * self._information + renewed + weight * p * (1.0 - p)
         error = weight * ((1.0 if label else 0.0) - p) - renewed * self.value
         self.value += error / self._information

@@ -107,10 +107,10 @@ class Costs:
         self.queued_context += 0.05 * (facts.context - self.queued_context)
         self.queued_slot_s += 0.05 * (facts.slot_s - self.queued_slot_s)
 
-    def halve(self) -> None:
-        """Forget the older half."""
-        self.ttft.halve()
-        self.step.halve()
+    def forget(self) -> None:
+        """Keep the newest quarter of what was seen."""
+        self.ttft.forget()
+        self.step.forget()
 
 
 class EngineFacts:

@@ -298,7 +298,7 @@ class Forecaster:
         labels = learned.labels
         alarm = labels.gate.samples >= COLD_SAMPLES and labels.drift.add(error)
         if alarm:
-            learned.costs.halve()
+            learned.costs.forget()
         labels.gate.sampled(alarm)
 
     # ---- labels

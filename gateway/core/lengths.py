@@ -99,7 +99,10 @@ class Bucket:
                 low = middle + 1
             else:
                 high = middle
-        return EDGES[low]
+        before, after = self.above(low - 1), above[low]
+        lowest = EDGES[low - 1] if low else 0.0
+        share = (before - (1.0 - q)) / (before - after) if before > after else 1.0
+        return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
     def mean_beyond(self, tokens: float) -> float:
         """E[output | output > tokens]."""

@@ -45,9 +45,9 @@ class NonNegative:
         if len(self._new) == BLOCK or self.samples == FIRST:
             self._fit()
 
-    def halve(self) -> None:
-        """Forget the older half: what it says is no longer so."""
-        del self._blocks[: (len(self._blocks) + 1) // 2]
+    def forget(self) -> None:
+        """Keep the newest quarter: what the rest says is no longer so."""
+        del self._blocks[: len(self._blocks) - BLOCKS // 4]
 
     def _fit(self) -> None:
         block = self._sum_up()

@@ -1,0 +1,132 @@
+"""Probabilities that mean what they say, after some labels and for ever after."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.calibrate import Features, Logistic, Offset, logistic, logit, reliability
+from tests.core.made import STEADY
+
+IDENTITY = (0.0, 4.0, 0.0, 0.0, 0.0)
+
+
+def draw(source: random.Random) -> Features:
+    x = source.uniform(-1.5, 1.5)
+    return x, max(0.0, x), 0.0, 0.0
+
+
+def taught(labels: int, truth: tuple[float, float], seed: int, model: Logistic | None = None) -> Logistic:
+    """A model that saw labels of P = logistic(truth[0] + truth[1] x)."""
+    source = random.Random(seed)
+    model = model or Logistic(IDENTITY)
+    for _ in range(labels):
+        x = draw(source)
+        breached = source.random() < logistic(truth[0] + truth[1] * x[0])
+        model.add(x, logistic(model.score(x)), breached)
+    return model
+
+
+def worst(model: Logistic, truth: tuple[float, float]) -> float:
+    """The largest error of a probability."""
+    xs = [i / 10 for i in range(-15, 16)]
+    return max(abs(logistic(model.score((x, max(0.0, x), 0.0, 0.0))) - logistic(truth[0] + truth[1] * x)) for x in xs)
+
+
+def test_before_any_label_it_repeats_what_it_is_told() -> None:
+    model = Logistic(IDENTITY)
+    for p in (0.01, 0.3, 0.99):
+        x = logit(p) / 4.0
+        assert logistic(model.score((x, max(0.0, x), 0.0, 0.0))) == pytest.approx(p)
+
+
+def test_overconfidence_is_unlearned() -> None:
+    truth = (0.8, 1.5)
+    assert worst(taught(8000, truth, seed=1), truth) < 0.4 * worst(Logistic(IDENTITY), truth)
+
+
+def test_what_was_is_forgotten() -> None:
+    before, after = (1.0, 2.0), (-1.0, 4.0)
+    fresh = taught(20_000, after, seed=3)
+    model = taught(6000, before, seed=2)
+    assert worst(model, before) < worst(model, after)
+    taught(20_000, after, seed=3, model=model)
+    assert worst(model, after) < worst(fresh, after) + 0.03
+
+
+def test_what_no_label_tests_any_more_returns_to_the_prior() -> None:
+    source = random.Random(4)
+    model = Logistic(IDENTITY)
+    for breached in (True, False):
+        for _ in range(20_000):
+            x = (0.5, 0.5, 1.0, 0.5) if breached else (-0.5, 0.0, 0.0, 0.0)
+            model.add(x, logistic(model.score(x)), breached or source.random() < 0.1)
+        if breached:
+            learned = model.weights[3]
+    assert learned > 0.05
+    assert abs(model.weights[3]) < learned / 5
+
+
+def test_weights_stay_finite_when_every_label_is_the_same() -> None:
+    model = Logistic(IDENTITY)
+    for _ in range(20_000):
+        x = (1.5, 1.5, 1.0, 0.9)
+        model.add(x, logistic(model.score(x)), True)
+    assert max(abs(weight) for weight in model.weights) < 20.0
+
+
+def test_a_label_of_exploration_weighs_for_those_that_were_not_let_in() -> None:
+    plain, weighed = Logistic(IDENTITY), Logistic(IDENTITY)
+    x = (0.0, 0.0, 0.0, 0.0)
+    for model, weight in ((plain, 1.0), (weighed, 10.0)):
+        for _ in range(64):
+            model.add(x, logistic(model.score(x)), True, weight)
+    assert logistic(plain.score(x)) < logistic(weighed.score(x))
+
+
+def test_an_offset_finds_what_a_class_adds() -> None:
+    source = random.Random(5)
+    offset = Offset()
+    for _ in range(6000):
+        p = logistic(-1.0 + offset.value)
+        offset.add(p, source.random() < logistic(-1.0 + 0.7))
+    assert offset.value == pytest.approx(0.7, abs=0.15)
+
+
+@STEADY
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_logit_and_logistic_are_monotone_and_inverse(p: float, q: float) -> None:
+    p, q = sorted((p, q))
+    assert logit(p) <= logit(q)
+    assert logistic(logit(p)) <= logistic(logit(q))
+    assert logistic(logit(p)) == pytest.approx(p, abs=4e-4)
+
+
+def test_reliability_of_honest_probabilities() -> None:
+    source = random.Random(6)
+    pairs = [(p, source.random() < p) for p in (source.random() for _ in range(30_000))]
+    found = reliability(pairs)
+    assert found.ece < 0.01
+    assert found.skill == pytest.approx(1 / 3, abs=0.02)
+    assert sum(n for n, _, _ in found.bins) == 30_000
+    assert max(n for n, _, _ in found.bins) - min(n for n, _, _ in found.bins) <= 1
+
+
+def test_reliability_of_dishonest_probabilities() -> None:
+    source = random.Random(7)
+    pairs = [(0.9, source.random() < 0.5) for _ in range(3000)]
+    found = reliability(pairs)
+    assert found.ece == pytest.approx(0.4, abs=0.03)
+    assert found.skill < 0
+
+
+def test_the_order_of_equal_probabilities_does_not_follow_their_labels() -> None:
+    pairs = [(0.5, i % 2 == 0) for i in range(3000)]
+    assert reliability(pairs).ece < 0.01
+
+
+def test_nothing_is_said_of_no_labels() -> None:
+    assert reliability([]).labels == 0

@@ -1,0 +1,339 @@
+"""What is said of a request before it is sent, and what is learned from what came."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
+from gateway.core.ledger import Attempt, Live
+from gateway.core.model import End, Finish, Sample
+from gateway.core.pools import PoolNow
+from gateway.core.rules import Objective, Slo
+from gateway.core.trust import COLD_LABELS, Trust
+from gateway.sim.profiles import DEFAULT
+from tests.core.made import STEADY, ask, policy, pool, tier
+
+STEP_S = DEFAULT.step_base_s
+PROMPT_TOKEN_S = DEFAULT.prefill_s_per_token
+
+
+def slo(ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None) -> Slo:
+    """Bounds of the 95th percentile."""
+    ttft, tpot, e2e = (() if s is None else (Objective(0.95, s),) for s in (ttft_s, tpot_s, e2e_s))
+    return Slo(ttft, tpot, e2e)
+
+
+class World:
+    """One pool of idle engines that take what `DEFAULT` says, one request at a time, and a forecaster that watches."""
+
+    def __init__(self, objectives: Slo | None = None, replicas: int = 1) -> None:
+        objectives = objectives or slo(ttft_s=1.0)
+        self.policy = policy(pool("main", *(f"r{i}" for i in range(replicas)), slots=64), tier("std", slo=objectives))
+        self.pool = PoolNow(self.policy.pools["main"])
+        self.forecaster = Forecaster()
+        self.now = 100.0
+        self.asks = 0
+        self.good = True
+        """Whether the last one that was served met its objectives."""
+
+    def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> Live:
+        self.asks += 1
+        made = Live(ask(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
+        made.pool, made.prompt_tokens, made.max_tokens = self.pool, prompt, max_tokens
+        return made
+
+    def forecast(self, live: Live, ahead: Ahead | None = None, replica: str = "r0") -> Forecast:
+        chosen = self.pool.replicas[replica] if ahead is None else None
+        return self.forecaster.forecast(live, self.pool, chosen, ahead or NOTHING_AHEAD, self.now)
+
+    def send(self, live: Live, replica: str = "r0") -> Attempt:
+        if live.forecast is None:
+            live.forecast = self.forecast(live, replica=replica)
+        self.forecaster.watch(live, self.now)
+        attempt = Attempt(live.ask.id, live, self.pool.replicas[replica], self.now)
+        live.open.append(attempt)
+        self.pool.take(attempt)
+        self.forecaster.opened(attempt, self.now)
+        return attempt
+
+    def first_token(self, attempt: Attempt) -> None:
+        attempt.first_at = attempt.live.first_at = self.now
+        self.pool.read(attempt)
+        self.forecaster.first_token(attempt, self.now)
+
+    def finish(self, attempt: Attempt, tokens: int, end: End = End.COMPLETE) -> None:
+        self.pool.free(attempt)
+        self.forecaster.closed(attempt, Finish(end, output_tokens=tokens), self.now)
+
+    def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> Live:
+        """A request by itself from beginning to end."""
+        live = self.live(prompt)
+        attempt = self.send(live, replica)
+        self.now += slowness * (STEP_S + PROMPT_TOKEN_S * prompt)
+        self.first_token(attempt)
+        tpot_s = slowness * STEP_S
+        self.now += tpot_s * (tokens - 1)
+        self.finish(attempt, tokens)
+        started, first = live.ask.body_at, attempt.first_at
+        assert first is not None
+        self.good = live.ask.tier.slo.met(first - started, tpot_s, self.now - started, tokens)
+        self.now += 0.05
+        return live
+
+    def rest(self) -> World:
+        """Nothing happens for a minute."""
+        self.now += 60.0
+        return self
+
+    def warm(self, requests: int = 200, slowness: float = 1.0) -> World:
+        source = random.Random(1)
+        for _ in range(requests):
+            live = self.serve(source.randrange(100, 4000), source.randrange(20, 200), slowness)
+            self.forecaster.judged(live, not self.good, self.now)
+        return self.rest()
+
+    @property
+    def trust(self) -> Trust:
+        return self.forecaster.trust("main")
+
+
+def test_cold_it_expects_the_worse() -> None:
+    world = World()
+    cold = world.forecast(world.live())
+    warm = world.warm()
+    assert cold.ttft_s > 2 * warm.forecast(warm.live()).ttft_s
+    assert world.trust is Trust.TRUSTED
+    assert World().trust is Trust.COLD
+
+
+@pytest.mark.parametrize("prompt", [200, 1000, 3000])
+def test_latencies_of_an_idle_engine_are_found(prompt: int) -> None:
+    world = World().warm()
+    forecast = world.forecast(world.live(prompt))
+    assert forecast.ttft_s == pytest.approx(STEP_S + PROMPT_TOKEN_S * prompt, rel=0.15)
+    assert forecast.tpot_s == pytest.approx(STEP_S, rel=0.15)
+    assert forecast.e2e_s == pytest.approx(forecast.ttft_s + 110 * STEP_S, rel=0.3)
+
+
+def test_prompts_that_are_not_read_yet_delay_the_first_token() -> None:
+    world = World().warm()
+    alone = world.forecast(world.live()).ttft_s
+    world.send(world.live(4000))
+    assert world.forecast(world.live()).ttft_s > alone + 0.5 * 4000 * PROMPT_TOKEN_S
+
+
+def test_of_the_prompt_that_is_being_read_only_the_rest_counts() -> None:
+    world = World().warm()
+    world.send(world.live(4000))
+    before = world.forecast(world.live()).ttft_s
+    world.now += 0.1
+    assert world.forecast(world.live()).ttft_s < before - 0.09
+
+
+def test_a_first_token_says_that_earlier_prompts_were_read_too() -> None:
+    world = World().warm()
+    world.send(world.live(4000, stream=False))
+    later = world.send(world.live(500))
+    world.now += 0.26
+    world.first_token(later)
+    assert world.forecaster.unread("r0", world.now) == 0.0
+
+
+def test_a_prompt_whose_first_token_nobody_sees_is_read_when_it_should_be() -> None:
+    world = World().warm()
+    world.send(world.live(2000, stream=False))
+    assert world.forecaster.unread("r0", world.now) == 2000
+    world.now += 0.5
+    assert world.forecaster.unread("r0", world.now) == 0.0
+
+
+def test_a_slow_replica_is_known_by_its_gaps() -> None:
+    world = World(replicas=2).warm(50)
+    for _ in range(150):
+        world.serve(slowness=1.0, replica="r0")
+        world.serve(slowness=1.8, replica="r1")
+    speeds = dict(world.forecaster.view(world.now).speeds)
+    assert speeds["r1"] / speeds["r0"] == pytest.approx(1.8, rel=0.15)
+    quick, slow = (world.forecast(world.live(), replica=replica).ttft_s for replica in ("r0", "r1"))
+    assert slow / quick == pytest.approx(1.8, rel=0.25)
+
+
+def test_speeds_are_bounded() -> None:
+    world = World(replicas=2).warm(50)
+    for _ in range(150):
+        world.serve(replica="r0")
+        world.serve(slowness=20.0, replica="r1")
+    assert all(0.5 <= speed <= 2.0 for _, speed in world.forecaster.view(world.now).speeds)
+
+
+def test_what_engines_took_before_is_forgotten() -> None:
+    world = World().warm(400, slowness=3.0).warm(500)
+    assert world.forecast(world.live()).ttft_s == pytest.approx(STEP_S + 1000 * PROMPT_TOKEN_S, rel=0.15)
+
+
+def test_when_everything_slows_down_the_alarm_is_raised_and_trust_comes_back() -> None:
+    world = World().warm(400)
+    seen = []
+    for _ in range(200):
+        live = world.serve(slowness=2.0)
+        world.forecaster.judged(live, False, world.now)
+        seen.append(world.trust)
+    assert Trust.DRIFTED in seen[:40]
+    assert seen[-1] is Trust.TRUSTED
+    assert world.rest().forecast(world.live()).ttft_s == pytest.approx(2 * (STEP_S + 1000 * PROMPT_TOKEN_S), rel=0.2)
+
+
+def test_requests_of_others_that_a_scrape_shows_slow_the_steps_until_it_is_old() -> None:
+    world = World().warm()
+    alone = world.forecast(world.live()).tpot_s
+    replica = world.pool.replicas["r0"]
+    for _ in range(4):
+        replica.sample = Sample(waiting=0, running=40)
+        world.forecaster.observed(replica, world.now)
+    assert world.forecast(world.live()).tpot_s > alone
+    world.now += 60.0
+    assert world.forecast(world.live()).tpot_s == pytest.approx(alone, rel=0.01)
+
+
+def test_an_engine_that_is_seen_full_twice_makes_a_newcomer_wait_inside_it() -> None:
+    world = World().warm()
+    replica = world.pool.replicas["r0"]
+    for _ in range(8):
+        world.send(world.live(10))
+    before = world.forecast(world.live()).ttft_s
+    for _ in range(2):
+        replica.sample = Sample(waiting=4, running=4)
+        world.forecaster.observed(replica, world.now)
+    assert world.forecast(world.live()).ttft_s > before + 0.5
+
+
+def test_a_whole_answer_is_forecast_on_e2e_alone() -> None:
+    world = World(slo(ttft_s=1e-3, tpot_s=1e-6, e2e_s=60.0)).warm()
+    assert world.forecast(world.live(stream=False)).breach < 0.1
+    assert world.forecast(world.live(stream=True)).breach > 0.9
+
+
+def test_a_longer_answer_than_its_objective_counts_is_no_miss() -> None:
+    counted = World(slo(e2e_s=0.5)).warm()
+    bounded = World(Slo(e2e=(Objective(0.95, 0.5),), e2e_up_to_tokens=20)).warm()
+    assert counted.forecast(counted.live()).breach > 0.8
+    assert bounded.forecast(bounded.live()).breach < 0.2
+
+
+def test_a_cap_on_the_output_bounds_the_answer() -> None:
+    world = World(slo(e2e_s=0.5)).warm()
+    assert world.forecast(world.live(max_tokens=10)).breach < 0.1
+    assert world.forecaster.expected_output(world.live(max_tokens=10)) == 10
+    free = world.live()
+    assert 10 < world.forecaster.expected_output(free) < world.forecaster.kv_output(free) <= 210
+
+
+def test_what_has_passed_counts() -> None:
+    world = World().warm()
+    live = world.live()
+    assert world.forecast(live).breach < 0.1
+    world.now += 2.0
+    late = world.forecast(live)
+    assert late.breach > 0.9
+    assert late.ttft_s > 2.0
+
+
+@STEADY
+@given(st.integers(0, 200), st.integers(1, 200), st.floats(0, 0.9))
+def test_a_breach_is_the_more_probable_the_more_stand_before_it(ahead: int, more: int, higher: float) -> None:
+    world = WARM
+    live = world.live()
+    for _ in range(20):
+        world.pool.drain.departed(True, world.now)
+        world.now += 0.05
+    live.ask.body_at = world.now
+    less = world.forecast(live, Ahead(requests=ahead, higher_share=higher))
+    much = world.forecast(live, Ahead(requests=ahead + more, higher_share=higher))
+    assert less.wait_s < much.wait_s
+    assert less.raw <= much.raw + 1e-9
+    assert less.breach <= much.breach + 1e-6
+    assert 0.0 <= less.breach <= 1.0
+    assert all(math.isfinite(s) for s in (much.wait_s, much.ttft_s, much.tpot_s, much.e2e_s))
+
+
+@STEADY
+@given(st.integers(0, 20_000), st.integers(1, 20_000))
+def test_a_breach_is_the_more_probable_the_longer_the_prompt(prompt: int, more: int) -> None:
+    less, much = (WARM.forecast(WARM.live(tokens)) for tokens in (prompt, prompt + more))
+    assert less.ttft_s < much.ttft_s
+    assert less.breach <= much.breach + 1e-6
+
+
+def test_a_floor_bounds_the_wait() -> None:
+    world = World().warm()
+    for _ in range(20):
+        world.pool.drain.departed(True, world.now)
+        world.now += 0.1
+    strict = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9))
+    floored = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9, floor=0.05))
+    assert floored.wait_s < strict.wait_s / 5
+
+
+def test_a_bound_that_passes_without_a_first_token_is_a_label() -> None:
+    world = World(slo(ttft_s=1.0)).warm()
+    before = world.forecaster.view(world.now).pools[0].reliability.labels
+    live = world.live()
+    attempt = world.send(live)
+    world.now += 1.5
+    world.forecaster.watch(world.live(), world.now)
+    after = world.forecaster.view(world.now).pools[0].reliability
+    assert after.labels == before + 1
+    world.first_token(attempt)
+    world.forecaster.judged(live, True, world.now)
+    assert world.forecaster.view(world.now).pools[0].reliability.labels == before + 1
+
+
+def test_what_nobody_will_know_is_no_label() -> None:
+    world = World(slo(ttft_s=1.0)).warm()
+    before = world.forecaster.view(world.now).pools[0].reliability.labels
+    live = world.live()
+    world.send(live)
+    world.forecaster.dropped(live)
+    world.now += 1.5
+    world.forecaster.watch(world.live(), world.now)
+    world.forecaster.judged(live, True, world.now)
+    assert world.forecaster.view(world.now).pools[0].reliability.labels == before
+
+
+def test_labels_correct_a_forecast_that_is_wrong() -> None:
+    world = World(slo(ttft_s=0.5)).warm()
+    before = world.forecast(world.live()).breach
+    for i in range(20 * COLD_LABELS):
+        live = world.serve()
+        world.forecaster.judged(live, i % 2 == 0, world.now)
+    assert before < 0.1
+    assert world.forecast(world.live()).breach == pytest.approx(0.5, abs=0.25)
+
+
+def test_forecasting_changes_nothing() -> None:
+    world = World().warm()
+    world.send(world.live(3000, stream=False))
+    first = world.forecast(world.live())
+    world.now += 5.0
+    world.forecast(world.live(), Ahead(requests=5))
+    world.now -= 5.0
+    again = world.forecast(world.live())
+    assert (first.ttft_s, first.tpot_s, first.breach) == (again.ttft_s, again.tpot_s, again.breach)
+
+
+def test_attempts_that_failed_teach_nothing_and_leave_nothing_behind() -> None:
+    world = World().warm()
+    before = world.forecaster.view(world.now)
+    attempt = world.send(world.live(5000))
+    world.now += 0.01
+    world.finish(attempt, 0, End.UNREACHABLE)
+    assert world.forecaster.unread("r0", world.now) == 0.0
+    assert world.forecaster.view(world.now).pools[0].samples == before.pools[0].samples
+
+
+WARM = World().warm()

@@ -1,0 +1,66 @@
+"""How long answers will be: quantiles that are monotone, lean on the broader kind, and follow what is seen."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.lengths import Lengths
+from tests.core.made import STEADY
+
+TOKENS = st.lists(st.integers(1, 20_000), max_size=200)
+
+
+@STEADY
+@given(TOKENS, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -> None:
+    bucket = Lengths().bucket("m", "std", 500)
+    for tokens in seen:
+        bucket.add(tokens)
+    p, q = sorted((p, q))
+    assert bucket.quantile(p) <= bucket.quantile(q)
+    assert bucket.median <= bucket.p90
+    assert 0.0 <= bucket.exceeds(100 * q) <= bucket.exceeds(100 * p) <= 1.0 + 1e-9
+    assert bucket.mean_beyond(100 * p) >= 100 * p
+
+
+def test_quantiles_are_found() -> None:
+    source = random.Random(1)
+    bucket = Lengths().bucket("m", "std", 500)
+    seen = sorted(round(source.lognormvariate(5.0, 0.7)) for _ in range(4000))
+    for tokens in random.Random(2).sample(seen, len(seen)):
+        bucket.add(tokens)
+    assert bucket.median == pytest.approx(seen[2000], rel=0.2)
+    assert bucket.p90 == pytest.approx(seen[3600], rel=0.2)
+    assert bucket.exceeds(300.0) == pytest.approx(sum(t > 300 for t in seen) / 4000, abs=0.03)
+    beyond = [t for t in seen if t > 200]
+    assert bucket.mean_beyond(200.0) == pytest.approx(sum(beyond) / len(beyond), rel=0.15)
+
+
+def test_a_bucket_that_has_seen_nothing_leans_on_the_broader_one() -> None:
+    lengths = Lengths()
+    for _ in range(500):
+        lengths.bucket("m", "std", 500).add(40)
+    assert lengths.bucket("m", "std", 9000).median == pytest.approx(40, rel=0.25)
+    assert lengths.bucket("m", "batch", 500).median == pytest.approx(40, rel=0.25)
+
+
+def test_a_bucket_that_has_seen_enough_speaks_for_itself() -> None:
+    lengths = Lengths()
+    for _ in range(500):
+        lengths.bucket("m", "std", 500).add(40)
+        lengths.bucket("m", "std", 9000).add(1000)
+    assert lengths.bucket("m", "std", 500).median == pytest.approx(40, rel=0.25)
+    assert lengths.bucket("m", "std", 9000).median == pytest.approx(1000, rel=0.25)
+
+
+def test_lengths_of_long_ago_are_forgotten() -> None:
+    bucket = Lengths().bucket("m", "std", 500)
+    for _ in range(6000):
+        bucket.add(1000)
+    for _ in range(9000):
+        bucket.add(50)
+    assert bucket.median == pytest.approx(50, rel=0.25)
