@@ -42,7 +42,7 @@ class Meter(Protocol):
 class Handler(Protocol):
     """One request, acting on commands. `dispatch` may report failures of its own by calling the driver."""
 
-    def dispatch(self, attempt: int, replica: str, max_tokens: int) -> None: ...
+    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None: ...
     def commit(self, attempt: int) -> None: ...
     def cancel(self, attempt: int) -> None: ...
     def refuse(self, why: Why, retry_after_s: float | None, detail: str) -> None: ...
@@ -155,7 +155,8 @@ class Driver:
         self._arm()
 
     def _dispatch(self, command: Dispatch) -> None:
-        self._handlers[command.ask].dispatch(command.attempt, command.replica, command.max_tokens)
+        handler = self._handlers[command.ask]
+        handler.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
 
     def _commit(self, command: Commit) -> None:
         self._handlers[command.ask].commit(command.attempt)

@@ -18,7 +18,7 @@ from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Client, Relay
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.headers import RequestHead
+from gateway.wire.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.request import BadRequest, Parsed, parse
 
@@ -150,7 +150,10 @@ class Gate:
         """Start a request that is complete."""
         policy, tier = self.policy, caller.tier
         try:
+            slo = asked_slo(head, tier.slo)
             parsed = parse(endpoint, body, tier.caps)
+        except BadHeader as exc:
+            return Problem(Why.BAD_REQUEST, str(exc), param=exc.name)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model = policy.model(parsed.model)
@@ -178,6 +181,7 @@ class Gate:
             body_at=body_at,
             batch=parsed.batch,
             body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
+            slo=slo,
         )
         return Relay(self, client, dialect, head, request_id, parsed, ask)
 

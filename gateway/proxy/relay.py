@@ -90,7 +90,7 @@ class Relay:
 
     # ---- commands
 
-    def dispatch(self, attempt: int, replica: str, max_tokens: int) -> None:
+    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
         """Send the request to a replica."""
         upstream = self._gate.upstreams.get(replica)
         if upstream is None:
@@ -105,6 +105,8 @@ class Relay:
             name = model.upstream or (self._parsed.model if model.any_name else model.name)
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
             self._extra = self._changes(self._parsed, max_tokens)
+            if degraded:
+                self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
             if self.endpoint is MESSAGES:
                 # The name under which Anthropic's SDK looks for it.
                 self._extra += b"request-id: %b\r\n" % self._rid

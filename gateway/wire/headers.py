@@ -9,7 +9,7 @@ from itertools import count
 
 from gateway.core.limits import Left
 from gateway.core.model import Endpoint
-from gateway.core.rules import ReplicaSpec
+from gateway.core.rules import ReplicaSpec, Slo
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -52,6 +52,13 @@ class RequestHead(dict[bytes, bytes]):
         return b"anthropic-version" in self or b"x-api-key" in self
 
 
+# An objective that a request wants of its own, in milliseconds: llm-d's names, with its prefix and without.
+_TTFT = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
+_TPOT = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
+SLO_HEADERS = frozenset(_TTFT + _TPOT)
+MAX_SLO_MS = 86_400_000.0
+_MILLISECONDS = re.compile(rb"\d{1,9}(\.\d{1,6})?")
+
 # Headers that change how a request is read; an ordinary one has none of them.
 UNUSUAL = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"content-encoding"})
 WANTED = UNUSUAL | {
@@ -64,6 +71,7 @@ WANTED = UNUSUAL | {
     b"tracestate",
     b"anthropic-version",
     b"content-length",
+    *SLO_HEADERS,
 }
 
 
@@ -95,6 +103,32 @@ def read_head(raw: bytes) -> RequestHead:
                     head.repeated = name
             head[name] = value
     return head
+
+
+class BadHeader(ValueError):
+    """A header whose value cannot be read; the message names it."""
+
+    def __init__(self, name: bytes, problem: str) -> None:
+        self.name = name.decode()
+        super().__init__(f"{self.name}: {problem}")
+
+
+def asked_slo(head: RequestHead, slo: Slo) -> Slo | None:
+    """`slo` tightened to what the headers ask for; None if they ask for nothing. Raises BadHeader."""
+    if SLO_HEADERS.isdisjoint(head):
+        return None
+    return slo.tightened(_tightest_s(head, _TTFT), _tightest_s(head, _TPOT))
+
+
+def _tightest_s(head: RequestHead, names: tuple[bytes, ...]) -> float | None:
+    found = [_seconds(name, head[name]) for name in names if name in head]
+    return min(found, default=None)
+
+
+def _seconds(name: bytes, value: bytes) -> float:
+    if not _MILLISECONDS.fullmatch(value) or not 0.0 < float(value) <= MAX_SLO_MS:
+        raise BadHeader(name, "is not a number of milliseconds above 0, such as 800, of at most a day")
+    return float(value) / 1000.0
 
 
 def request_id(given: bytes | None) -> str:

@@ -1,0 +1,300 @@
+"""What is sent, waits or is refused by its forecast: the forecaster says here what it was told to say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gateway.core.forecast import Ahead, Forecast
+from gateway.core.ledger import Live
+from gateway.core.model import Outcome, Refuse, Sample, Why
+from gateway.core.pools import PoolNow, Replica
+from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo, Tier, Timeouts
+from gateway.core.trust import Trust
+
+from .made import ask, policy, pool, tier
+from .playbook import Story, commit, dispatch, ended, play, refuse
+
+SLO = Slo(ttft=(Objective(0.99, 1.0),))
+ENFORCE = Admission(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=0.0)
+STRICT = tier("std", slo=SLO, admission=ENFORCE)
+
+
+class Oracle:
+    """Says P(breach) by pool, or whatever `breach` returns for a forecast asked for."""
+
+    def __init__(self, story: Story, **breach: float) -> None:
+        self.breach = breach
+        self.trusted = True
+        self.e2e = False
+        self.asked: list[tuple[str, str | None]] = []
+        forecaster = story.controller.forecaster
+        forecaster.forecast = self.forecast  # type: ignore[method-assign]
+        forecaster.trust = self.trust  # type: ignore[method-assign]
+        for label in ("watch", "judged", "dropped"):
+            setattr(forecaster, label, self.ignore)
+
+    def forecast(self, live: Live, at: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
+        breach = self.breach[at.spec.name]
+        if self.e2e:
+            breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
+        return made_forecast(breach, at.spec.name)
+
+    def ignore(self, *_: object) -> None:
+        """Nobody learns from what an oracle said."""
+
+    def trust(self, name: str) -> Trust:
+        return Trust.TRUSTED if self.trusted else Trust.COLD
+
+
+def made_forecast(breach: float, pool_name: str) -> Forecast:
+    """One with these times, whatever else a forecast has."""
+    made = Forecast.__new__(Forecast)
+    made.breach, made.pool = breach, pool_name
+    made.wait_s, made.ttft_s, made.tpot_s, made.e2e_s = 0.0, 0.5, 0.1, 5.0
+    return made
+
+
+def story_of(
+    *parts: Any, breach: dict[str, float] | None = None, draws: tuple[float, ...] = (0.5,)
+) -> tuple[Story, Oracle]:
+    story = play(policy(*parts), *draws)
+    return story, Oracle(story, **(breach or {"p": 0.0}))
+
+
+# ---- at the door
+
+
+def test_what_will_miss_its_objective_is_refused_though_a_slot_is_free() -> None:
+    story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.51})
+    story.arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED, why=Why.PREDICTED, breach=0.51, attempts=0))
+
+
+def test_what_will_probably_meet_it_is_sent_or_waits() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.5})
+    story.arrives("a").expect(dispatch("r1"))
+    story.arrives("b").expect()
+    assert oracle.asked == [("p", "r1"), ("p", None)]
+
+
+def test_a_refusal_says_what_was_predicted_and_when_to_come_back() -> None:
+    story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.87})
+    story.arrives("a")
+    (said,) = (command for command in story._said if isinstance(command, Refuse))
+    assert "time to first token 0.5 s of 1 s" in said.detail
+    assert "0.87, above 0.50" in said.detail
+    assert story.retry_after_s() == pytest.approx(1.0)
+
+
+def test_a_forecast_that_is_not_trusted_refuses_nothing() -> None:
+    story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, breach={"p": 1.0})
+    oracle.trusted = False
+    story.arrives("a").expect(dispatch("r1"))
+    story.arrives("b").expect()
+    story.arrives("c").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_a_tier_without_objective_or_with_admission_off_is_not_asked_about() -> None:
+    off = tier("off", slo=SLO, admission=Admission(AdmissionMode.OFF))
+    story, oracle = story_of(pool("p", "r1", slots=9), off, tier("plain", admission=ENFORCE), breach={"p": 1.0})
+    story.arrives("a", tier="off").expect(dispatch("r1"))
+    story.arrives("b", tier="plain").expect(dispatch("r1"))
+    assert oracle.asked == []
+
+
+# ---- shadow, exploration
+
+
+def test_in_shadow_it_is_sent_and_counted() -> None:
+    shadow = tier("std", slo=SLO, admission=Admission(AdmissionMode.SHADOW))
+    story, _ = story_of(pool("p", "r1"), shadow, breach={"p": 0.9})
+    story.arrives("a").expect(dispatch("r1"))
+    story.sent("a").at(0.5).first_token("a").finishes("a", output_tokens=5)
+    assert (story.records["a"].would_shed, story.records["a"].breach, story.records["a"].good) == (True, 0.9, True)
+
+
+def explorers(share: float) -> Tier:
+    return tier("std", slo=SLO, admission=Admission(AdmissionMode.ENFORCE, 0.5, share))
+
+
+def test_a_share_of_the_doubtful_is_let_in() -> None:
+    story, oracle = story_of(
+        pool("p", "r1", slots=9), explorers(0.01), breach={"p": 0.0}, draws=(0.5, 0.5, 0.009, 0.5, 0.01)
+    )
+    story.arrives("good").expect(dispatch("r1"))
+    oracle.breach["p"] = 0.9
+    story.arrives("a").expect(dispatch("r1"))
+    story.arrives("b").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.sent("a").first_token("a").finishes("a")
+    assert story.records["a"].explored
+    assert not story.records["b"].explored
+
+
+def test_a_tier_of_which_nothing_was_let_in_for_a_second_gets_a_probe_in() -> None:
+    story, oracle = story_of(pool("p", "r1", slots=9), explorers(1e-9), breach={"p": 0.9})
+    story.arrives("probe").expect(dispatch("r1"))
+    story.after(0.9).arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.after(0.1).arrives("another").expect(dispatch("r1"))
+    assert oracle.trusted
+
+
+# ---- once its turn has come
+
+
+def late(story: Story) -> Story:
+    """One waits behind another until little time is left."""
+    return story.arrives("running").arrives("a").expect(dispatch("r1", of="running")).at(0.4)
+
+
+def test_whose_turn_comes_too_late_is_not_sent() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    late(story)
+    oracle.breach["p"] = 0.6
+    story.finishes("running").expect(
+        commit(), ended(Outcome.OK), refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
+    )
+
+
+@pytest.mark.parametrize(("breach", "sent"), [(0.05, True), (0.2, False)])
+def test_less_is_risked_for_one_that_others_wait_behind(breach: float, sent: bool) -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    late(story).arrives("b").expect()
+    oracle.breach["p"] = breach
+    story.finishes("running").whatever()
+    assert ("a" not in story.records) is sent
+
+
+def test_while_there_is_time_it_is_not_looked_at_again() -> None:
+    story, oracle = story_of(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, 9.0),)), admission=ENFORCE))
+    story.arrives("running").arrives("a").whatever()
+    oracle.breach["p"] = 1.0
+    story.at(1.0).finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="a"))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    oracle.trusted = trusted
+    story.arrives("running").arrives("a").whatever()
+    story.at(1.0).expect(refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", queue_s=1.0))
+    story.finishes("running").expect(commit(), ended(Outcome.OK))
+
+
+def test_in_shadow_the_bound_ends_no_wait() -> None:
+    patient = Timeouts(queue_s=5.0)
+    story, _ = story_of(
+        pool("p", "r1"), tier("std", slo=SLO, admission=Admission(AdmissionMode.SHADOW), timeouts=patient)
+    )
+    story.arrives("running").arrives("a").whatever().at(4.9).expect()
+    story.at(5.0).expect(refuse(Why.QUEUE_TIMEOUT, of="a"), ended(Outcome.TIMEOUT, of="a"))
+
+
+# ---- spilling
+
+
+def spilling(breach_long: float, *, slots: int = 4, spill: tuple[str, ...] = ("p",)) -> tuple[Story, Oracle]:
+    short = pool("p", "r1", max_prompt_tokens=500)
+    long = pool("long", "l1", slots=slots, spill_from=spill)
+    return story_of(short, long, STRICT, breach={"p": 0.9, "long": breach_long})
+
+
+def test_what_would_be_shed_goes_to_a_pool_that_takes_it_and_can_spare_it() -> None:
+    story, _ = spilling(0.04)
+    story.arrives("a").expect(dispatch("l1"))
+    assert story.pool("long").in_flight == 1
+    story.sent("a").first_token("a").finishes("a")
+    assert story.records["a"].pool == "long"
+
+
+def test_a_pool_that_is_in_doubt_itself_takes_nothing() -> None:
+    spilling(0.06)[0].arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+
+
+def test_a_pool_with_little_free_takes_nothing() -> None:
+    story, _ = spilling(0.0)
+    for number in range(3):
+        story.arrives(f"long{number}", prompt=900).expect(dispatch("l1"))
+    story.arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+
+
+def test_a_pool_takes_only_from_those_it_names() -> None:
+    spilling(0.0, spill=())[0].arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+
+
+# ---- shorter answers
+
+
+def degrading(*, allowed: bool = True) -> tuple[Story, Oracle]:
+    caps = Caps(max_tokens_default=100, max_tokens_limit=1000, degrade=allowed)
+    slo = Slo(e2e=(Objective(0.99, 10.0),))
+    story, oracle = story_of(pool("p", "r1"), tier("std", slo=slo, admission=ENFORCE, caps=caps))
+    oracle.e2e = True
+    return story, oracle
+
+
+def test_an_answer_is_held_so_short_that_it_is_in_time() -> None:
+    story, _ = degrading()
+    cap = int(0.8 * (10.0 - 0.5) / 0.1)
+    story.arrives("a", max_tokens=500).expect(dispatch("r1", max_tokens=cap, degraded=True))
+    story.sent("a").first_token("a").finishes("a", output_tokens=cap)
+    assert (story.records["a"].degraded, story.records["a"].good) == (True, False), "we cut it short"
+
+
+def test_an_answer_that_ends_before_the_shorter_cap_is_as_good_as_any() -> None:
+    story, _ = degrading()
+    story.arrives("a", max_tokens=500).whatever().sent("a").first_token("a").finishes("a", output_tokens=20)
+    assert story.records["a"].good
+
+
+def test_where_the_tier_does_not_allow_it_nothing_is_cut() -> None:
+    story, _ = degrading(allowed=False)
+    story.arrives("a", max_tokens=500).expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+
+
+def test_what_is_in_time_is_not_cut() -> None:
+    degrading()[0].arrives("a", max_tokens=90).expect(dispatch("r1", max_tokens=90, degraded=False))
+
+
+# ---- windows
+
+
+def test_an_engine_that_is_behind_with_prompts_is_sent_no_more_until_it_has_read_some() -> None:
+    story = play(policy(pool("p", "r1", slots=99), tier("std")))
+    for name in ("a", "b", "c"):
+        story.arrives(name, prompt=8000)
+    story.observes("r1", sample()).whatever()
+    story.arrives("d", prompt=10).expect()
+    story.sent("a").first_token("a").expect(commit(), dispatch("r1", of="d"))
+
+
+def test_an_engine_whose_cache_is_nearly_full_is_sent_no_more() -> None:
+    story = play(policy(pool("p", "r1", slots=99, kv_headroom=0.2), tier("std")))
+    story.arrives("a", prompt=700).sent("a").first_token("a").whatever()
+    story.observes("r1", sample(kv_fraction=0.7)).arrives("b", prompt=200).expect(dispatch("r1"))
+    story.arrives("c", prompt=1).expect()
+    story.sent("b").first_token("b").finishes("b").expect(
+        commit(of="b"), ended(Outcome.OK, of="b"), dispatch("r1", of="c")
+    )
+
+
+def sample(**facts: Any) -> Sample:
+    return Sample(waiting=0, running=1, **facts)
+
+
+# ---- an objective of its own
+
+
+def test_a_tightened_objective_is_what_it_is_judged_by_and_waits_for() -> None:
+    story, _ = story_of(pool("p", "r1"), STRICT)
+    story.arrives("running").whatever()
+    tight = SLO.tightened(0.3, None)
+    made = ask(77, story.controller.policy, 0.0)
+    made.slo = tight
+    assert story.controller.arrive(made, 0.0) == []
+    refusal = story.controller.wake(0.3)[0]
+    assert isinstance(refusal, Refuse)
+    assert (refusal.ask, refusal.why) == (77, Why.PREDICTED)
+    assert tight.tpot_bound_s == math.inf
