@@ -129,15 +129,15 @@ def capacity(
     while _accepted(workload, high, policy, fleet, seeds) >= accepted:
         low, high = high, high * 2
     while high - low > precision * high:
+        if high < LEAST_RATE:
+            raise ValueError(f"less than {accepted:.0%} is accepted at any rate: some requests fit nowhere")
         middle = (low + high) / 2
         enough = _accepted(workload, middle, policy, fleet, seeds) >= accepted
         low, high = (middle, high) if enough else (low, middle)
-        if high < LEAST_RATE:
-            raise ValueError(f"less than {accepted:.0%} can be accepted at any rate: some requests fit nowhere")
     return low
 
 
-LEAST_RATE = 1e-3
+LEAST_RATE = 0.1
 
 
 def _accepted(

@@ -60,6 +60,8 @@ class Program:
 
     def solve(self) -> Solution:
         """Raises RuntimeError where there is no optimum, and ImportError without scipy."""
+        if not self.most:
+            return Solution(0.0, [], [0.0] * len(self._limits.right))
         import numpy as np
         from scipy.optimize import linprog  # type: ignore[import-untyped]
         from scipy.sparse import csr_array  # type: ignore[import-untyped]

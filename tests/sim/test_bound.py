@@ -1,0 +1,203 @@
+"""The clairvoyant bound: cases solved by hand, what operators ask of it, and that no policy beats it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gateway.core.rules import Objective, Policy, Slo, Tier
+from gateway.sim import baselines
+from gateway.sim.bound import Bound, bound, capacity, replay_set
+from gateway.sim.costs import costs, job_of
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.lengths import LENGTHS, Uniform
+from gateway.sim.profiles import DEFAULT, Profile
+from gateway.sim.run import simulate
+from gateway.sim.synthetic import Share, Synthetic
+from gateway.sim.workload import Arrival
+from tests.sim.made import arrival, policy, tier
+
+# A second of engine for 1,000 tokens of prompt; steps, decodes and context cost next to nothing.
+PREFILL = Profile("prefill", 100_000, 1000, 50_000, 1_000_000, 1e-9, 1e-3, 0.0, 0.0)
+# A second of engine for 10 tokens of answer after the first: a step of 1.6 s has 16 slots.
+DECODE = Profile("decode", 100_000, 16, 50_000, 1_000_000, 1.6, 0.0, 0.0, 0.0)
+
+
+def fleet(profile: Profile) -> FleetSpec:
+    return FleetSpec({"p": profile})
+
+
+def solved(arrivals: list[Arrival], of: Policy, profile: Profile = PREFILL, **more: object) -> Bound:
+    return bound(arrivals, of, fleet(profile), **{"constrained": False, "horizon_s": 100.0, **more})
+
+
+def test_what_fits_before_its_deadline_is_accepted_and_what_exceeds_it_in_part() -> None:
+    # Each takes a second, each must be done by 1.5 s: half of the second fits.
+    found = solved([arrival(0.0, 1000), arrival(0.0, 1000)], policy(tier(ttft_s=1.5)))
+    assert found.weighted == found.goodput == pytest.approx(0.75)
+    assert sum(found.accepted) == pytest.approx(1.5)
+
+
+def test_a_second_replica_doubles_what_fits_but_one_request_runs_on_one() -> None:
+    assert solved([arrival(0.0, 1000)] * 2, policy(tier(ttft_s=1.5), replicas=2)).goodput == pytest.approx(1.0)
+    assert solved([arrival(0.0, 2000)], policy(tier(ttft_s=1.5), replicas=2)).goodput == 0.0
+
+
+def test_a_later_deadline_waits_for_an_earlier_one() -> None:
+    of = policy(tier("a", ttft_s=1.0 + 1e-6), tier("b", 1, ttft_s=2.0 + 1e-6))
+    first, second = arrival(0.0, 1000, tier="a"), arrival(0.0, 1000, tier="b")
+    assert solved([first, second], of).accepted == pytest.approx((1.0, 1.0))
+
+
+def test_the_heavier_tier_comes_first() -> None:
+    of = policy(tier("a", weight=4.0, ttft_s=1.0 + 1e-6), tier("b", 1, weight=1.0, ttft_s=1.0 + 1e-6))
+    found = solved([arrival(0.0, 1000, tier="b"), arrival(0.0, 1000, tier="a")], of)
+    assert found.accepted == pytest.approx((0.0, 1.0), abs=1e-5)
+    assert found.weighted == pytest.approx(0.8, abs=1e-5)
+    assert found.tiers == pytest.approx({"b": 0.0, "a": 1.0}, abs=1e-5)
+
+
+def test_answers_take_the_part_of_a_step_that_a_slot_has() -> None:
+    # 101 tokens: 100 decodes of 0.1 s. Two of them want 20 s of engine, there are 15.
+    found = solved([arrival(0.0, 10, 101), arrival(0.0, 10, 101)], policy(tier(ttft_s=50.0)), DECODE, horizon_s=15.0)
+    assert found.goodput == pytest.approx(0.75)
+    # What is under way at the end may still be decoded: the ceiling knows.
+    assert found.ceiling == pytest.approx(1.0)
+
+
+def test_the_context_that_an_answer_reads_is_paid_for() -> None:
+    job = job_of(arrival(0.0, 100, 4), policy())
+    of = costs(
+        policy(), FleetSpec({"p": replace(DEFAULT, step_base_s=0.064, decode_s_per_sequence=0.5, kv_s_per_token=0.1)})
+    )
+    # Three decodes, which read 100, 101 and 102 tokens.
+    assert of.decode(job) == pytest.approx(3 * (0.5 + 0.001) + 0.1 * 303)
+    assert of.prefill(job) == pytest.approx(100 * DEFAULT.prefill_s_per_token)
+
+
+def test_a_slower_replica_counts_as_less_than_one() -> None:
+    slow = replace(
+        DEFAULT, name="s", step_base_s=0.04, prefill_s_per_token=2e-4, decode_s_per_sequence=16e-5, kv_s_per_token=2e-7
+    )
+    of = costs(policy(replicas=2), FleetSpec({"r1": DEFAULT, "r2": slow}))
+    assert of.replicas == pytest.approx(1.25)
+    assert of.prefill_s == DEFAULT.prefill_s_per_token
+
+
+@pytest.mark.parametrize(
+    ("slo", "possible"),
+    [
+        (Slo(ttft=(Objective(0.99, 0.9),)), False),
+        (Slo(ttft=(Objective(0.99, 1.1),)), True),
+        (Slo(tpot=(Objective(0.99, 1e-10),)), False),
+        (Slo(e2e=(Objective(0.99, 0.9),)), False),
+        (Slo(e2e=(Objective(0.99, 0.9),), e2e_up_to_tokens=5), True),
+    ],
+)
+def test_what_cannot_be_good_even_alone_is_left_out(slo: Slo, possible: bool) -> None:
+    assert solved([arrival(0.0, 1000)], policy(Tier("default", slo=slo))).goodput == pytest.approx(float(possible))
+
+
+def test_caps_cut_the_answer_before_it_is_paid_for() -> None:
+    capped = job_of(arrival(0.0, 10, 5000), policy())
+    assert capped.answer == policy().tiers["default"].caps.max_tokens_default
+    assert job_of(arrival(0.0, 10, 5000, max_tokens=7), policy()).answer == 7
+
+
+# What operators ask for.
+
+
+def test_without_constraints_long_prompts_are_dropped_with_them_lengths_are_alike() -> None:
+    arrivals = [arrival(0.0, 100) for _ in range(10)] + [arrival(0.0, 2000) for _ in range(10)]
+    of = policy(tier(ttft_s=10.0))
+    free, bound_to = solved(arrivals, of), solved(arrivals, of, constrained=True)
+
+    def shares(found: Bound) -> tuple[float, float]:
+        return sum(found.accepted[:10]) / 10, sum(found.accepted[10:]) / 10
+
+    assert shares(free) == pytest.approx((1.0, 0.45))
+    short, long = shares(bound_to)
+    mean = (short + long) / 2
+    assert short - mean == pytest.approx(0.05)
+    assert 1.0 * short + 20.0 * long == pytest.approx(10.0)
+    assert bound_to.weighted < free.weighted
+
+
+def test_no_tier_has_more_than_one_above_it_and_the_lowest_gets_its_floor() -> None:
+    # The lower tier is worth more per second: without the order it would get everything.
+    high, low = tier("a", 0, ttft_s=5.0), tier("b", 1, ttft_s=5.0, weight=3.0)
+    arrivals = [arrival(0.0, 1000, tier=name) for name in "ab" for _ in range(5)]
+    assert solved(arrivals, policy(high, low)).tiers == pytest.approx({"a": 0.0, "b": 1.0}, abs=1e-4)
+    assert solved(arrivals, policy(high, low), constrained=True).tiers == pytest.approx({"a": 0.5, "b": 0.5}, abs=1e-4)
+    # And the other way round it would get nothing.
+    low = replace(low, weight=0.1, floor=0.2)
+    assert solved(arrivals, policy(high, low)).tiers == pytest.approx({"a": 1.0, "b": 0.0}, abs=1e-4)
+    assert solved(arrivals, policy(high, low), constrained=True).tiers == pytest.approx({"a": 0.8, "b": 0.2}, abs=1e-4)
+
+
+def test_a_floor_asks_for_no_more_than_is_offered() -> None:
+    of = policy(tier("a", 0, ttft_s=50.0), tier("b", 1, ttft_s=50.0, floor=0.5))
+    arrivals = [arrival(0.0, 1000, tier="a")] * 9 + [arrival(0.0, 1000, tier="b")]
+    assert solved(arrivals, of, constrained=True).goodput == pytest.approx(1.0)
+
+
+# What is made of it.
+
+
+def test_the_replay_set_keeps_whole_requests_and_rounds_the_rest_in_turn() -> None:
+    arrivals = [arrival(float(n), 100) for n in range(8)]
+    shares = (1.0, 0.0, 0.4, 0.4, 0.4, 0.4, 0.4, 1.0)
+    found = Bound(0.0, 0.0, 0.0, 0.0, {}, shares)
+    assert [a.at for a in replay_set(arrivals, found)] == [0.0, 3.0, 5.0, 7.0]
+
+
+def made(rate_per_s: float, seconds: float = 60.0) -> Synthetic:
+    prompt, answer = LENGTHS["azure-conversation-prompt"], LENGTHS["azure-conversation-answer"]
+    shares = (Share("a", 1, prompt, answer), Share("b", 3, prompt, answer))
+    return Synthetic(rate_per_s, seconds, shares, cv=1.5)
+
+
+TWO = policy(tier("a", 0, ttft_s=1.0, weight=4.0), tier("b", 1, ttft_s=4.0), replicas=2)
+
+
+@pytest.mark.parametrize("rate_per_s", [15.0, 40.0])
+@pytest.mark.parametrize("name", ["least-requests", "static-cap", "static-cap-tiers"])
+def test_no_policy_beats_the_bound(name: str, rate_per_s: float) -> None:
+    arrivals = list(made(rate_per_s).arrivals(1))
+    free = bound(arrivals, TWO, constrained=False)
+    setup = baselines.setup(name, TWO)
+    result = simulate(setup.policy, arrivals, decider=setup.decider(setup.policy, Random(1)))
+    assert 0 < result.weighted <= free.ceiling
+    assert bound(arrivals, TWO).weighted <= free.weighted + 1e-9
+
+
+def test_what_the_optimum_accepts_is_all_but_good_in_the_simulator() -> None:
+    arrivals = list(made(25.0).arrivals(1))
+    found = bound(arrivals, TWO)
+    assert found.weighted < 0.98
+    chosen = replay_set(arrivals, found)
+    assert len(chosen) == pytest.approx(found.goodput * len(arrivals), abs=5)
+    assert simulate(TWO, chosen).weighted > 0.85
+
+
+def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
+    # 0.1 s of engine each, on two replicas.
+    workload = Synthetic(1.0, 60.0, (Share("default", 1, Uniform(100, 100), Uniform(1, 1)),))
+    of = policy(tier(ttft_s=2.0), replicas=2)
+    found = capacity(workload, of, fleet(PREFILL), seeds=(1, 2), precision=0.05)
+    assert found == pytest.approx(20.0, rel=0.1)
+    accepted = [bound(list(workload.at_rate(found * k).arrivals(1)), of, fleet(PREFILL)).goodput for k in (0.75, 1.3)]
+    assert accepted[0] == pytest.approx(1.0)
+    assert accepted[1] < 0.9
+
+
+def test_there_is_no_bound_of_nothing_and_no_capacity_for_the_impossible() -> None:
+    with pytest.raises(ValueError, match="nothing arrives"):
+        bound([], policy())
+    workload = Synthetic(1.0, 50.0, (Share("default", 1, Uniform(100, 100), Uniform(1, 1)),))
+    with pytest.raises(ValueError, match="some requests fit nowhere"):
+        capacity(workload, policy(tier(ttft_s=0.01)), fleet(PREFILL), seeds=(1,))
+    assert math.isfinite(capacity(workload, policy(tier(ttft_s=1.0)), fleet(PREFILL), seeds=(1,), precision=0.2))
