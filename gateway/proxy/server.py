@@ -24,7 +24,7 @@ from gateway.core.model import Endpoint, Why
 from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
 from gateway.proxy.relay import Relay
-from gateway.wire.headers import UNUSUAL, RequestHead, read_head, request_id, status_line
+from gateway.wire.headers import UNUSUAL, RequestHead, read_head, request_id, status_line, without_upgrade
 from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
@@ -135,11 +135,14 @@ class FrontDoor:
         self._received_bytes += len(data)
         if not self._head_done and self._is_head_too_large(data):
             self._reject(Problem(Why.HEADERS_TOO_LARGE))
-            return
+        else:
+            self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._reject(Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 only; send no Upgrade header."))
+            self._ignore_upgrade()
         except httptools.HttpParserCallbackError:
             # What a callback of ours raised is no fault of the client's, though httptools makes it one of the parser.
             log.exception("a request head or body could not be taken in")
@@ -148,6 +151,20 @@ class FrontDoor:
             self._reject(Problem(Why.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))
         else:
             self._fed()
+
+    def _ignore_upgrade(self) -> None:
+        """Read a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8); Java's client asks for h2c.
+
+        llhttp takes what comes behind such a head for another protocol, and not for the body.
+        """
+        raw = bytes(self._raw_head)
+        plain = without_upgrade(raw)
+        if plain == raw:
+            self._reject(Problem(Why.BAD_REQUEST, "This server is no tunnel."))
+            return
+        self.parser = httptools.HttpRequestParser(self)
+        self.url, self._whole, self._raw_head = b"", False, plain
+        self._feed(plain)
 
     def _fed(self) -> None:
         if self._pipelined:
@@ -188,7 +205,7 @@ class FrontDoor:
     # then. That saves a third of the parsing, and keeps trailers, which it reports as headers, out of the way.
 
     def on_headers_complete(self) -> None:
-        if self._pipelined:
+        if self._pipelined or self.parser.should_upgrade():
             return
         self._head_done = True
         self._head_at = monotonic()
@@ -228,8 +245,6 @@ class FrontDoor:
 
     @staticmethod
     def _unusual(head: RequestHead) -> Problem | None:
-        if b"upgrade" in head:
-            return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 only; send no Upgrade header.")
         if head.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
         if head.get(b"content-encoding", b"identity").lower() != b"identity":
@@ -319,7 +334,7 @@ class FrontDoor:
         """Answer before the request is whole, and close without resetting what is on its way to the client."""
         guard = self._guard
         guard.receiving.stop(self)
-        head = self._head if self._head_done else read_head(bytes(self._raw_head))
+        head = self._head if self._head_done else read_head(bytes(self._raw_head) + b"\r\n\r\n")
         self._turn_away(problem, request_id(head.get(b"x-request-id")), close=True)
         self._phase = _LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.

@@ -60,7 +60,7 @@ MAX_SLO_MS = 86_400_000.0
 _MILLISECONDS = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 
 # Headers that change how a request is read; an ordinary one has none of them.
-UNUSUAL = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"content-encoding"})
+UNUSUAL = frozenset({b"expect", b"transfer-encoding", b"content-encoding"})
 WANTED = UNUSUAL | {
     b"host",
     b"connection",
@@ -129,6 +129,15 @@ def _seconds(name: bytes, value: bytes) -> float:
     if not _MILLISECONDS.fullmatch(value) or not 0.0 < float(value) <= MAX_SLO_MS:
         raise BadHeader(name, "is not a number of milliseconds above 0, such as 800, of at most a day")
     return float(value) / 1000.0
+
+
+_UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+
+
+def without_upgrade(raw: bytes) -> bytes:
+    """The same head, and what follows it, with the Upgrade header under another name."""
+    end = raw.find(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nignored", raw[:end]) + raw[end:]
 
 
 def request_id(given: bytes | None) -> str:

@@ -98,17 +98,36 @@ OTHER_PROTOCOLS = (
 )
 
 
-async def test_no_other_protocol_is_spoken(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_asking_for_another_protocol_changes_nothing(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """As RFC 9110, 7.8 has it; Java's client asks for h2c with its first request."""
     gw = await gateway(rules(capture.url))
     for lines in OTHER_PROTOCOLS:
-        for data in (chat(*lines), request("/v1/models", None, *lines)):
-            client = await connect(gw.url)
-            response = await client.ask(data)
-            assert (response.status, response.reason) == (400, "bad-request"), lines
-            assert "Upgrade" in response.error["message"]
-            assert await client.rest() == b""
-            await client.close()
-    assert not capture.calls
+        client = await connect(gw.url)
+        body = chat_body()
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        chunked = head(CHAT, "Transfer-Encoding: chunked", *lines) + chunks
+        for data in (chat(*lines), request("/v1/models", None, *lines), chunked):
+            assert (await client.ask(data)).status == 200, lines
+        for byte in chat(*lines):
+            client.send(bytes([byte]))
+            await client.drain()
+        response = await client.response()
+        assert response.status == 200
+        assert "upgrade" not in response.headers
+        await client.close()
+    bodies = {call.body for call in capture.calls}
+    assert len(bodies) == 1
+    assert len(capture.calls) == 3 * len(OTHER_PROTOCOLS)
+
+
+async def test_it_is_no_tunnel(gateway: GatewayFactory, connect: Connect, capture: Capture) -> None:
+    gw = await gateway(rules(capture.url))
+    for lines in ("", "Upgrade: websocket\r\nConnection: Upgrade\r\n"):
+        client = await connect(gw.url)
+        client.send(f"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n{lines}\r\n".encode())
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_h2_and_tls_without_asking(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
