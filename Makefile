@@ -35,10 +35,10 @@ bench: $(STAMP)  ## CPU per request and per chunk against other proxies, as rati
 	@$(BIN)/python -m loadtests.bench --json bench.json
 
 wheel: $(STAMP)  ## A wheel in dist/ with the request path compiled (needs a C compiler)
-	@folder=$$($(BIN)/python -m loadtests.bench.compiled) && mkdir -p dist && cp $$folder/*.whl dist/ && ls dist/*.whl
+	@folder=$$($(BIN)/python -m loadtests.compiled) && mkdir -p dist && cp $$folder/*.whl dist/ && ls dist/*.whl
 
 test-compiled: $(STAMP)  ## Every test, over the compiled request path (needs a C compiler)
-	@folder=$$($(BIN)/python -m loadtests.bench.compiled) && PYTHONSAFEPATH=1 PYTHONPATH=$$folder:. $(BIN)/python -m pytest -n 2 --dist worksteal --import-mode append
+	@folder=$$($(BIN)/python -m loadtests.compiled) && PYTHONSAFEPATH=1 PYTHONPATH=$$folder:. $(BIN)/python -m pytest -n 2 --dist worksteal --import-mode append
 
 test-vllm: $(STAMP)  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
 	@test -n "$(URL)" || { echo "say where the engine is: make test-vllm URL=http://127.0.0.1:8000"; exit 2; }

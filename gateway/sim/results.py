@@ -178,7 +178,9 @@ def result(
 
 
 def _tier(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> TierResult:
-    counted, finished, good = (sum(getattr(cell, name) for cell in tier.cells) for name in Cell.__slots__)
+    counted = sum(cell.counted for cell in tier.cells)
+    finished = sum(cell.finished for cell in tier.cells)
+    good = sum(cell.good for cell in tier.cells)
     return TierResult(
         weight=tier.tier.weight,
         offered=tier.offered,

@@ -16,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.bench import profiling
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
-from loadtests.bench.compiled import again_with, compiled, is_compiled
 from loadtests.bench.install import alone
 from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
 from loadtests.bench.process import Cores, Neighbours, split_cores
 from loadtests.bench.report import as_json, show
 from loadtests.bench.section import Section
+from loadtests.compiled import again_with, compiled, is_compiled
 
 KNOWN = list(dict.fromkeys(target for one in MEASURES.values() for target in one.targets))
 

@@ -1,6 +1,6 @@
 """Tailgate as its wheels have it: the request path compiled by mypyc (docs/adr/0007-compiled-wheels.md).
 
-`python -m loadtests.bench.compiled` compiles and prints the folder, which holds the package and the wheel.
+`python -m loadtests.compiled` compiles and prints the folder, which holds the package and the wheel.
 """
 
 from __future__ import annotations
