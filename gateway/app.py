@@ -24,7 +24,7 @@ import uvicorn
 import uvloop
 
 from gateway.core.controller import Controller
-from gateway.core.journal import recorded
+from gateway.core.journal import Recorded
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
@@ -86,10 +86,12 @@ class Gateway:
         self.upstreams = Upstreams()
         self.board = ModelBoard(int(time.time()))
         seed = random.getrandbits(53)
-        self.controller = Controller(policy, random.Random(seed))
         self.journal = _journal(settings, policy, seed)
-        told = self.controller if self.journal is None else recorded(self.controller, self.journal.tell)
-        self.driver = Driver(told, self.metrics, asyncio.get_running_loop())
+        chance = random.Random(seed)
+        self.controller = (
+            Controller(policy, chance) if self.journal is None else Recorded(policy, chance, self.journal.tell)
+        )
+        self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
         self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write)
         self.guard = Guard(
             self.gate,

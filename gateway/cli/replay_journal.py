@@ -101,10 +101,12 @@ def _show(found: Divergence, fields: object, out: Console) -> None:
 def _named(command: object, names: Mapping[str, Sequence[str]]) -> str:
     """A command with the names of its fields."""
     match command:
-        case [str(kind), [[*record]]] if kind == "Ended":
-            return f"{kind} {_fields(names.get('Record', ()), record)}"
-        case [str(kind), [*values]]:
-            return f"{kind} {_fields(names.get(kind, ()), values)}"
+        case {"Ended": [{"Record": [*record]}]}:
+            return f"Ended {_fields(names.get('Record', ()), record)}"
+        case {**one} if len(one) == 1:
+            ((kind, values),) = one.items()
+            if isinstance(values, list):
+                return f"{kind} {_fields(names.get(str(kind), ()), values)}"
     return command if isinstance(command, str) else _written(command)
 
 

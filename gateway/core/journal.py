@@ -1,13 +1,12 @@
 """The journal of a controller: every call with its arguments and its answer, as plain data and back.
 
     {"journal": 1, "run": ..., "policy": {...}, "seed": ..., "share": ..., "fields": {...}}     the header
-    [now, call, [argument, ...], [[command, [field, ...]], ...]]                                a call
-    {"let": "2", "type": "Policy", "value": {...}}                                              a name for later use
+    [now, call, [argument, ...], [command, ...]]                                                a call
+    {"let": "2", "be": {"Policy": {...}}}                                                       a name for later use
     {"gap": 17}                                                                                 17 calls are missing
 
-A list is a call, an object says something about the journal. What a call is, and what its arguments are, is read off
-the controller itself: every public method that answers with commands is one. Policies, their tiers and their models
-are written once and referred to by name ("2", "2/premium"); a request inside an answer is its id.
+A list is a call, an object says something about the journal; `plain` says how values are written. Policies, their tiers
+and their models are written once and referred to by name ("2", "2/premium"), requests inside an answer by their id.
 
 The draws of a controller happen inside its calls, so a controller that is new, with the same policy and a random source
 of the same seed, gives the same answers to the same calls.
@@ -15,18 +14,15 @@ of the same seed, gives the same answers to the same calls.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast, get_args, get_type_hints
 
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Ended, Random
-from gateway.core.plain import Coder, Coders, Unreadable
+from gateway.core.model import Ask, Command, Ended, Finish, Random, Sample, Why
+from gateway.core.plain import PLAIN, RECORDS, Code, Reader, Unreadable, Writer, is_frozen, names_of
 from gateway.core.rules import Model, Policy, Tier
 
 FORMAT = 1
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,95 +38,94 @@ Row = tuple[object, str, Sequence[object], object]
 """One call as plain data: now, name, the other arguments, answer."""
 
 
-Codes = list[tuple[int, Callable[[object], object]]]
-"""How those arguments are written or read that are not plain, by their places without `now`."""
+class Recorded(Controller):
+    """A controller that tells each call, with its answer, to whoever keeps them."""
 
+    def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object], share: float = 1.0) -> None:
+        super().__init__(policy, random, share)
+        self._tell = tell
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The arguments of a call: their types, and which of them is `now`."""
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        return self._told("arrive", Controller.arrive, ask, now)
 
-    types: tuple[object, ...]
-    now: int
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("sent", Controller.sent, attempt_id, now)
 
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("first_token", Controller.first_token, attempt_id, now)
 
-def _calls() -> dict[str, Signature]:
-    """Every public method of the controller that answers with commands."""
-    found = {}
-    for name, method in inspect.getmembers(Controller, inspect.isfunction):
-        hints = {} if name.startswith("_") else get_type_hints(method)
-        if hints.pop("return", None) == list[Command]:
-            found[name] = Signature(tuple(hints.values()), list(hints).index("now"))
-    return found
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        return self._told("progress", Controller.progress, attempt_id, tokens, now)
 
+    def paused(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("paused", Controller.paused, attempt_id, now)
 
-CALLS: Mapping[str, Signature] = _calls()
+    def resumed(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("resumed", Controller.resumed, attempt_id, now)
 
+    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+        return self._told("finish", Controller.finish, attempt_id, finish, now)
 
-def recorded(controller: Controller, tell: Callable[[Told], None]) -> Controller:
-    """The same controller to whoever calls it; each call is also told, once it is answered.
+    def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
+        return self._told("leave", Controller.leave, ask_id, now, why)
 
-    A call that the controller makes to itself is part of the one from outside, and not told.
-    """
-    return cast(Controller, _Recorded(controller, tell))
+    def shut(self, now: float) -> list[Command]:
+        return self._told("shut", Controller.shut, now)
 
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        return self._told("observe", Controller.observe, replica_name, sample, now)
 
-class _Recorded:
-    def __init__(self, controller: Controller, tell: Callable[[Told], None]) -> None:
-        self._controller = controller
-        for name, method in inspect.getmembers(controller, inspect.ismethod):
-            if not name.startswith("_"):
-                setattr(self, name, _telling(name, method, tell) if name in CALLS else method)
+    def configure(self, policy: Policy, now: float) -> list[Command]:
+        return self._told("configure", Controller.configure, policy, now)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._controller, name)
+    def wake(self, now: float) -> list[Command]:
+        return self._told("wake", Controller.wake, now)
 
-
-def _telling(
-    name: str, method: Callable[..., list[Command]], tell: Callable[[Told], None]
-) -> Callable[..., list[Command]]:
-    def call(*args: object) -> list[Command]:
+    def _told(self, name: str, method: Callable[..., list[Command]], *args: object) -> list[Command]:
         try:
-            answer = method(*args)
+            answer = method(self, *args)
         except Exception as error:
-            tell((name, args, Raised(type(error).__name__)))
+            self._tell((name, args, Raised(type(error).__name__)))
             raise
-        tell((name, args, answer))
+        self._tell((name, args, answer))
         return answer
 
-    return call
+
+CALLS = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
+NOW_AT = {"leave": 1}
+"""Which argument is `now`, where it is not the last."""
 
 
 class Encoder:
-    """Writes calls. Called for every request, some five times, hence its shortcuts for what is plain already."""
+    """Writes calls, and what they refer to before it is first referred to."""
 
     def __init__(self, policy: Policy) -> None:
+        self._first = policy
         self._news: list[Mapping[str, object]] = []
-        self._names: dict[int, str] = {}
         self._kept: list[object] = []
         """What has a name, so that no other object ever gets its id()."""
-        kinds: tuple[type, ...] = (Policy, Tier, Model)
-        references = {kind: Coder(self._name, None) for kind in kinds}
-        coders = Coders({**references, Ask: Coder(lambda ask: cast(Ask, ask).id, None)})
-        self._commands = {kind: cast(Callable[[object], object], coders.of(kind).encode) for kind in get_args(Command)}
-        self._arguments = {name: _arguments(call, coders, "encode") for name, call in CALLS.items()}
-        self._plain = {
-            name: call for name, call in CALLS.items() if call.now == len(call.types) - 1 and not self._arguments[name]
-        }
-        """Calls whose arguments are plain, `now` the last of them: most."""
-        self._fields = coders.lists
+        self._names: dict[int, Mapping[str, str]] = {}
+        references: dict[type, Code] = {Ask: lambda ask: {"Ask": ask.id}}  # type: ignore[attr-defined]
+        references.update(dict.fromkeys((Policy, Tier, Model), self._name))
+        self._writer = Writer(references)
+        self._ask = self._writer.whole(Ask)
         self._add(policy)
 
     def header(self, seed: int, share: float) -> dict[str, object]:
         """What a fresh controller needs, for the first line."""
-        policy = cast(Callable[[object], object], WHOLE.of(Policy).encode)(self._kept[0])
-        return {"policy": policy, "seed": seed, "share": share, "fields": self._fields}
+        lists = {name: names_of(kind) for name, kind in RECORDS.items() if not is_frozen(kind)}
+        return {"policy": WHOLE.value(self._first), "seed": seed, "share": share, "fields": lists}
 
     def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
-        """So many calls, for as many lines, and before each what it refers to for the first time."""
+        """So many calls, for as many lines. Raises TypeError if there is no way to write one."""
         out: list[Row | Mapping[str, object]] = []
+        value, whole = self._writer.value, self._ask
         for name, args, answer in calls:
-            now, rest = (args[-1], args[:-1]) if name in self._plain else self._split(name, args)
+            rest = list(args)
+            now = rest.pop(NOW_AT.get(name, -1))
+            for index, item in enumerate(rest):
+                if type(item) not in PLAIN:
+                    rest[index] = whole(item) if type(item) is Ask else value(item)
             written = self.answer(answer) if answer else ()
             if self._news:
                 out += self._news
@@ -142,101 +137,100 @@ class Encoder:
         """The answer to a call."""
         if isinstance(answer, Raised):
             return {"raised": answer.error}
-        commands = self._commands
-        return [(command.__class__.__name__, commands[command.__class__](command)) for command in answer]
+        value = self._writer.value
+        return [value(command) for command in answer]
 
-    def _split(self, name: str, args: tuple[object, ...]) -> tuple[object, Sequence[object]]:
-        at = CALLS[name].now
-        rest = list(args[:at] + args[at + 1 :])
-        for index, code in self._arguments[name]:
-            if index < len(rest) and rest[index] is not None:
-                rest[index] = code(rest[index])
-        return args[at], rest
+    def _name(self, value: object) -> object:
+        if id(value) not in self._names:
+            self._add(value)
+        return self._names[id(value)]
 
-    def _name(self, value: object) -> str:
-        name = self._names.get(id(value))
-        return self._add(value) if name is None else name
-
-    def _add(self, value: object) -> str:
+    def _add(self, value: object) -> None:
         """Give a name to a policy and all that is in it, or to something of a policy that was never seen."""
         self._kept.append(value)
-        name = self._names[id(value)] = str(len(self._kept))
+        name = str(len(self._kept))
+        self._names[id(value)] = {type(value).__name__: name}
         if isinstance(value, Policy):
-            for part in (value.tiers, value.models):
-                for key, item in part.items():
-                    self._names.setdefault(id(item), f"{name}/{key}")
+            for key, tier in value.tiers.items():
+                self._names.setdefault(id(tier), {"Tier": f"{name}/{key}"})
+            for key, model in value.models.items():
+                self._names.setdefault(id(model), {"Model": f"{name}/{key}"})
         if len(self._kept) > 1:
-            code = cast(Callable[[object], object], WHOLE.of(type(value)).encode)
-            self._news.append({"let": name, "type": type(value).__name__, "value": code(value)})
-        return name
+            self._news.append({"let": name, "be": WHOLE.value(value)})
 
 
 class Decoder:
     """Reads calls. Raises `Unreadable` for what is no journal, or one of another version."""
 
     def __init__(self, header: Mapping[str, object]) -> None:
-        if header.get("journal") != FORMAT:
+        fields, seed, share = header.get("fields"), header.get("seed"), header.get("share")
+        if header.get("journal") != FORMAT or not isinstance(fields, dict):
             raise Unreadable(f"the header is not that of a journal in format {FORMAT}")
-        fields = _typed(header, "fields", dict)
-        self._named: dict[type, dict[str, object]] = {Policy: {}, Tier: {}, Model: {}}
+        if not isinstance(seed, int) or not isinstance(share, float):
+            raise Unreadable("the header has no seed, or no share")
+        self.seed = seed
+        self.share = share
         self.asks: dict[int, Ask] = {}
         """Those that are not over, by id."""
-        references = {kind: Coder(None, self._finder(kind)) for kind in self._named}
-        coders = Coders({**references, Ask: Coder(None, self._over)}, fields)
-        self._answer = cast(Callable[[object], object], coders.of(list[Command]).decode)
-        self._arguments = {name: _arguments(call, coders, "decode") for name, call in CALLS.items()}
-        self.policy = cast(Policy, self._let("1", "Policy", header.get("policy")))
-        self.seed: int = _typed(header, "seed", int)
-        self.share: float = _typed(header, "share", float)
+        self._named: dict[tuple[str, str], object] = {}
+        references: dict[str, Code] = {"Ask": self._over}
+        for kind in ("Policy", "Tier", "Model"):
+            references[kind] = self._finder(kind)
+        self._reader = Reader(fields, references)
+        policy = self._let("1", header.get("policy"))
+        if not isinstance(policy, Policy):
+            raise Unreadable("the header has no policy")
+        self.policy = policy
 
     def let(self, row: Mapping[str, object]) -> None:
         """Take note of a name."""
-        self._let(_typed(row, "let", str), _typed(row, "type", str), row.get("value"))
+        self._let(str(row.get("let")), row.get("be"))
 
     def call(self, row: Sequence[object]) -> tuple[str, tuple[object, ...]]:
         """The call and its arguments, in the order in which the controller takes them."""
-        match row:
-            case [int() | float() as now, str(name), [*rest], _] if name in CALLS:
-                for index, code in self._arguments[name]:
-                    if index < len(rest) and rest[index] is not None:
-                        rest[index] = code(rest[index])
-                self.asks |= {ask.id: ask for ask in rest if isinstance(ask, Ask)}
-                rest.insert(CALLS[name].now, now)
-                return name, tuple(rest)
-        raise Unreadable(f"{row!r} is no call")
+        if len(row) != 4 or row[1] not in CALLS or not isinstance(row[2], list):
+            raise Unreadable(f"{row!r} is no call")
+        name = str(row[1])
+        args = [self._reader.value(item) for item in row[2]]
+        for item in args:
+            if isinstance(item, Ask):
+                self.asks[item.id] = item
+        args.insert(NOW_AT.get(name, len(args)), self._reader.value(row[0]))
+        return name, tuple(args)
 
-    def answer(self, row: Sequence[object]) -> list[Command] | Raised:
+    def answer(self, row: Sequence[object]) -> list[object] | Raised:
         """What the controller answered, after `call` of the same row."""
-        match row[3]:
-            case {"raised": str(error)}:
-                return Raised(error)
-        return cast(list[Command], self._answer(row[3]))
+        written = row[3]
+        if isinstance(written, dict) and "raised" in written:
+            return Raised(str(written["raised"]))
+        if not isinstance(written, list):
+            raise Unreadable(f"{written!r} is no answer")
+        return [self._reader.value(command) for command in written]
 
-    def _let(self, name: str, kind: str, data: object) -> object:
-        """What a policy, a tier or a model that has a name is."""
-        types = {known.__name__: known for known in self._named}
-        if kind not in types:
-            raise Unreadable(f"{kind} is none of {', '.join(types)}")
-        value = cast(Callable[[object], object], WHOLE.of(types[kind]).decode)(data)
-        self._named[types[kind]][name] = value
+    def _let(self, name: str, data: object) -> object:
+        value = self._reader.value(data)
+        if not isinstance(value, Policy | Tier | Model):
+            raise Unreadable(f"{name} is neither a policy nor a tier nor a model")
+        self._named[type(value).__name__, name] = value
         if isinstance(value, Policy):
-            self._named[Tier] |= {f"{name}/{key}": tier for key, tier in value.tiers.items()}
-            self._named[Model] |= {f"{name}/{key}": model for key, model in value.models.items()}
+            for key, tier in value.tiers.items():
+                self._named["Tier", f"{name}/{key}"] = tier
+            for key, model in value.models.items():
+                self._named["Model", f"{name}/{key}"] = model
         return value
 
-    def _finder(self, kind: type) -> Callable[[object], object]:
-        named = self._named[kind]
-
+    def _finder(self, kind: str) -> Code:
         def find(name: object) -> object:
-            if isinstance(name, str) and name in named:
-                return named[name]
-            raise Unreadable(f"nothing said before what {kind.__name__} {name!r} is")
+            value = self._named.get((kind, str(name)))
+            if value is None:
+                raise Unreadable(f"nothing said before what {kind} {name!r} is")
+            return value
 
         return find
 
-    def _over(self, ask_id: object) -> Ask:
+    def _over(self, ask_id: object) -> object:
         """The request of a record; nothing is said of it afterwards."""
-        ask = self.asks.pop(cast(int, ask_id), None)
+        ask = self.asks.pop(ask_id, None) if isinstance(ask_id, int) else None
         if ask is None:
             raise Unreadable(f"request {ask_id!r} never arrived, or ended before")
         return ask
@@ -260,25 +254,11 @@ class Replay:
         try:
             answer: list[Command] = getattr(self.controller, name)(*args)
         except Exception as error:  # noqa: BLE001 - whatever the journal says it raised
-            return {"raised": type(error).__name__}
+            return self._encoder.answer(Raised(type(error).__name__))
         for command in answer:
             if isinstance(command, Ended):
                 self._decoder.asks.pop(command.record.ask.id, None)
         return self._encoder.answer(answer)
 
 
-WHOLE = Coders()
-
-
-def _arguments(call: Signature, coders: Coders, way: str) -> Codes:
-    """Those that are not plain already, by their places without `now`; a request that arrives is written in full."""
-    types = call.types[: call.now] + call.types[call.now + 1 :]
-    found = [coders.whole(Ask) if kind is Ask else coders.of(kind) for kind in types]
-    return [(index, code) for index, coder in enumerate(found) if (code := getattr(coder, way)) is not None]
-
-
-def _typed(row: Mapping[str, object], name: str, kind: type[T]) -> T:
-    value = row.get(name)
-    if not isinstance(value, kind):
-        raise Unreadable(f"{name} is {value!r}, not a {kind.__name__}")
-    return value
+WHOLE = Writer({})

@@ -108,7 +108,7 @@ class Journal:
         else:
             try:
                 lines = b"\n".join(map(orjson.dumps, self._encoder.rows(told)))
-            except orjson.JSONEncodeError as error:
+            except TypeError as error:
                 self._drop(len(told), f"a call cannot be written: {error}")
             else:
                 self._chunks.append(lines)

@@ -109,7 +109,7 @@ def test_a_live_journal_gets_the_same_answers(live: tuple[Path, list[int]]) -> N
     assert 200 in statuses
     made = {row[1] for row in calls(file)}
     assert {"arrive", "sent", "first_token", "finish", "leave", "observe", "configure", "shut"} <= made
-    answers = {command for row in calls(file) if isinstance(row[3], list) for command, _ in row[3]}
+    answers = {command for row in calls(file) if isinstance(row[3], list) for command in row[3] for command in command}
     assert answers == {"Dispatch", "Commit", "Cancel", "Refuse", "Ended"}
 
 
@@ -134,15 +134,16 @@ def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> 
     lines = copy.read_text().splitlines()
     number, row = next((n, row) for n, row in enumerate(map(json.loads, lines)) if n and row[1:2] == ["arrive"])
     (replayed,) = row[3]
-    recorded = ["Refuse", [row[2][0][0], "queue-full", "inf", ""]]
+    replica = replayed["Dispatch"][2]
+    recorded = {"Refuse": [1, {"Why": "queue-full"}, {"float": "inf"}, ""]}
     copy.write_text("\n".join([*lines[:number], json.dumps([*row[:3], [recorded]]), *lines[number + 1 :]]) + "\n")
     result = run(copy)
     assert result.exit_code == 1
     shown = result.stdout.splitlines()
     assert shown[0].endswith("were answered alike, then came another answer:")
-    assert shown[1].startswith(f"{copy}:{number + 1}: arrive at {row[0]!r}: [[1,")
-    assert shown[2] == '  recorded  Refuse ask=1 why="queue-full" retry_after_s="inf" detail=""'
-    assert shown[3].startswith(f'  replayed  Dispatch ask=1 attempt=1 replica="{replayed[1][2]}" max_tokens=')
+    assert shown[1].startswith(f"{copy}:{number + 1}: arrive at {row[0]!r}: [{{")
+    assert shown[2] == '  recorded  Refuse ask=1 why={"Why":"queue-full"} retry_after_s={"float":"inf"} detail=""'
+    assert shown[3].startswith(f'  replayed  Dispatch ask=1 attempt=1 replica="{replica}" max_tokens=')
     told = json.loads(run("--json", copy).stdout)
     assert (told["same"], told["complete"]) == (False, False)
     assert told["divergence"]["line"] == number + 1

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from gateway.core.controller import Controller
-from gateway.core.journal import Told, recorded
+from gateway.core.journal import Recorded, Told
 from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
 from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot
@@ -100,7 +99,7 @@ def ask(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) ->
 
 def serve(requests: int, tell: Callable[[Told], None], seed: int = 5) -> None:
     """So many requests, one after the other and all of them answered, by a controller whose calls are told."""
-    controller = recorded(Controller(POLICY, Random(seed)), tell)
+    controller = Recorded(POLICY, Random(seed), tell)
     for number in range(requests):
         at = 100.0 + number
         controller.observe("r1", Sample(waiting=0, kv_fraction=0.1), at)
