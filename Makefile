@@ -49,7 +49,7 @@ lock:  ## Pin every dependency again, with hashes
 	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --python-version 3.11 --upgrade --quiet --custom-compile-command "make lock" -o requirements-dev.lock
 
 schema: $(STAMP)  ## Write the JSON Schema of policy files again
-	@$(BIN)/python -m gateway.policy.schema > policies/tailgate.schema.json
+	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json
 
 clean:  ## Remove what was installed and built
 	rm -rf $(VENV) build dist .bench bench.json

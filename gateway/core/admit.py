@@ -19,7 +19,8 @@ from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
 from gateway.core.ledger import Live
 from gateway.core.model import Random, Record, Why
 from gateway.core.pools import PoolNow, Replica
-from gateway.core.rules import AdmissionMode, Policy
+from gateway.core.rules import AdmissionMode, Policy, Tier
+from gateway.core.snapshot import TierView
 from gateway.core.trust import Trust
 
 PROBE_EVERY_S = 1.0
@@ -120,14 +121,14 @@ class Admission:
         if left_s > RECHECK_FROM * (before.ttft_s - before.wait_s) or not self.trusted(pool):
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
-        limit = self.threshold(live)
+        limit = self.threshold(live.ask.tier)
         if len(pool.room) > 1:
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast) if forecast.breach > limit else ""
 
     def is_doubtful(self, live: Live, pool: PoolNow, forecast: Forecast) -> bool:
         """Whether the forecast is against it, and may be believed."""
-        return forecast.breach > self.threshold(live) and self.trusted(pool)
+        return forecast.breach > self.threshold(live.ask.tier) and self.trusted(pool)
 
     # ---- what they are made from
 
@@ -140,16 +141,17 @@ class Admission:
         """Whether forecasts for this pool decide; else only the bounds of slots and waiting room do."""
         return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
 
-    def threshold(self, live: Live) -> float:
+    def threshold(self, tier: Tier) -> float:
         """The largest probability of a miss that is put up with: the tier's, by what is left of its error budget."""
-        tier = live.ask.tier
         written = tier.admission.max_breach_probability
         budget = self._budgets.get(tier.name)
         return written if budget is None else budget.threshold(written)
 
-    def budget(self, tier: str) -> Budget | None:
-        """The error budget of a tier of the policy in force."""
-        return self._budgets.get(tier)
+    def views(self, policy: Policy) -> tuple[TierView, ...]:
+        """A copy for people."""
+        return tuple(
+            TierView(name, self.threshold(tier), self._budgets[name].left) for name, tier in policy.tiers.items()
+        )
 
     def ended(self, live: Live, record: Record, now: float) -> None:
         """A request is over."""
@@ -191,7 +193,7 @@ class Admission:
         said = [
             f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
         ]
-        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {self.threshold(live):.2f}"
+        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {self.threshold(live.ask.tier):.2f}"
         return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
 
     # ---- what becomes of the doubtful
@@ -236,7 +238,7 @@ class Admission:
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if LEAST_DEGRADED_TOKENS <= live.max_tokens < asked:
             shorter = self.forecast(live, pool, replica, now)
-            if shorter.breach <= self.threshold(live):
+            if shorter.breach <= self.threshold(live.ask.tier):
                 live.forecast, live.degraded = shorter, True
                 return True
         live.max_tokens = asked

@@ -285,6 +285,8 @@ class Controller:
             generation=self.policy.generation,
             pools=tuple(pool.view(now) for pool in self._fleet),
             tenants=self._tenants.views(now),
+            tiers=self._admission.views(self.policy),
+            forecast=self.forecaster.view(now),
         )
 
     # ---- arriving

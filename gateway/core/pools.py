@@ -89,6 +89,10 @@ class Replica:
             failures=self.breaker.failures,
             sample=self.sample,
             sample_age_s=None if self.sample_at is None else now - self.sample_at,
+            slots=self.slots,
+            held_tokens=self.held_tokens,
+            kv_capacity_tokens=self.kv.capacity_tokens,
+            preemption_ratio=self.kv.preemption_ratio,
         )
 
 
@@ -308,4 +312,5 @@ class PoolNow:
             slots=self.slots,
             drain_rate=self.drain.per_s,
             replicas=tuple(r.view(now) for r in self.replicas.values()),
+            prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )

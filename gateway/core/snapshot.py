@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.core.learned import ForecastView
 from gateway.core.model import Sample
+
+NOTHING_LEARNED = ForecastView((), ())
 
 
 class ReplicaState(StrEnum):
@@ -33,21 +36,31 @@ class ReplicaView:
     """Consecutive failures counted by the breaker."""
     sample: Sample | None
     sample_age_s: float | None
+    slots: int = 0
+    """Requests it may be sent at once: written, learned, or one while it is probed."""
+    held_tokens: int = 0
+    """Tokens of context that its open requests use."""
+    kv_capacity_tokens: float | None = None
+    """Tokens of context that its KV cache holds, as far as scrapes tell."""
+    preemption_ratio: float = 0.0
+    """Preemptions per request sent, of the last minute or so."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool now. `slots` is the sum over replicas that get requests, None if unbounded."""
+    """One pool now. `slots` is the sum over replicas that get requests."""
 
     name: str
     in_flight: int
     queued: int
     queued_bytes: int
     queue_limit: int
-    slots: int | None
+    slots: int
     drain_rate: float | None
-    """Requests per second that leave while the waiting room is not empty; None before there was a backlog."""
+    """Requests per second that end while no slot is free; None before that was the case."""
     replicas: tuple[ReplicaView, ...]
+    prefill_limit_tokens: float | None = None
+    """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +80,22 @@ class LimitView:
 
 
 @dataclass(frozen=True, slots=True)
+class TierView:
+    """What admission risks for one tier now."""
+
+    name: str
+    threshold: float
+    """The largest P(breach) that is put up with."""
+    budget_left: float
+    """What is left of its error budget, -1 to 1; 0 where too few answers say anything."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything at one moment."""
 
     generation: int
     pools: tuple[PoolView, ...]
     tenants: tuple[LimitView, ...]
+    tiers: tuple[TierView, ...] = ()
+    forecast: ForecastView = NOTHING_LEARNED

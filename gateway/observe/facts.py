@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from gateway.core.estimators import LogHistogram
@@ -61,6 +62,27 @@ class Attainment:
         self.recent = Sliding(self.counts)
 
 
+class Decided(StrEnum):
+    """Why a request was let in whose breach was forecast."""
+
+    ADMITTED = "admitted"
+    EXPLORED = "explored"
+    DEGRADED = "degraded"
+    WOULD_SHED = "would-shed"
+
+
+DECIDED = tuple(Decided)
+
+
+def decided(record: Record) -> Decided:
+    """The decision on a request that was let in."""
+    if record.would_shed:
+        return Decided.WOULD_SHED
+    if record.explored:
+        return Decided.EXPLORED
+    return Decided.DEGRADED if record.degraded else Decided.ADMITTED
+
+
 class TierFacts:
     """What is counted per tier, since the start and over the window."""
 
@@ -68,13 +90,15 @@ class TierFacts:
     FINISHED: Final = 1
     OFFERED: Final = 2
 
-    __slots__ = ("counts", "e2e", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
+    __slots__ = ("counts", "e2e", "forecasts", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
 
     def __init__(self, tier: Tier) -> None:
         self.counts: list[float] = [0, 0, 0]
         """Good, finished and offered requests."""
         self.recent = Sliding(self.counts)
         self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
+        self.forecasts: dict[tuple[Decided, bool], int] = {}
+        """Requests let in, by decision and whether they turned out good."""
         self.slo: dict[tuple[Metric, str], Attainment] = {}
         """By metric and percentile ("p99")."""
         self.follow(tier)

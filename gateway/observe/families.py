@@ -33,6 +33,16 @@ class RequestFamilies:
         )
         yield from _goodput(metrics)
         yield from _objectives(metrics)
+        yield counter(
+            "tailgate_admission_forecasts",
+            "Requests let in on a forecast, by decision and by what then happened.",
+            ("tier", "decision", "outcome"),
+            (
+                ((tier, decision.value, "good" if good else "missed"), n)
+                for tier, facts in metrics.tiers.items()
+                for (decision, good), n in facts.forecasts.items()
+            ),
+        )
         yield from _lanes(metrics)
         yield counter(
             "tailgate_upstream_errors",

@@ -12,19 +12,26 @@ from prometheus_client.core import InfoMetricFamily
 from gateway.core.model import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.families import counter, gauge
+from gateway.observe.forecasts import admission_families
 from gateway.observe.sources import Sources
 
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
     ("tailgate_pool_in_flight", "Requests that hold a slot.", "", lambda p: p.in_flight),
-    ("tailgate_pool_slots", "Slots of the replicas that get requests; none if unbounded.", "", lambda p: p.slots),
+    ("tailgate_pool_slots", "Slots of the replicas that get requests.", "", lambda p: p.slots),
     ("tailgate_queue_depth", "Requests in the waiting room.", "", lambda p: p.queued),
     ("tailgate_queue_limit", "Requests that may be in the waiting room.", "", lambda p: p.queue_limit),
     ("tailgate_queue_bytes", "Bytes of request bodies in the waiting room.", "bytes", lambda p: p.queued_bytes),
     (
         "tailgate_queue_drain_rate",
-        "Requests per second that leave the waiting room while it is not empty; none before there was a backlog.",
+        "Requests per second that end while no slot is free; none before that was the case.",
         "",
         lambda p: p.drain_rate,
+    ),
+    (
+        "tailgate_pool_prefill_limit_tokens",
+        "Unread prompt tokens beyond which a replica of the pool is sent no more.",
+        "",
+        lambda p: p.prefill_limit_tokens,
     ),
 )
 
@@ -35,6 +42,20 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
         "Prompt tokens sent whose request has no first token yet.",
         "",
         lambda r: r.unprefilled_tokens,
+    ),
+    ("tailgate_replica_slots", "Requests it may be sent at once: written or learned.", "", lambda r: r.slots),
+    ("tailgate_replica_held_tokens", "Tokens of context of its open requests.", "", lambda r: r.held_tokens),
+    (
+        "tailgate_replica_kv_capacity_tokens",
+        "Tokens of context that its KV cache holds, as far as scrapes tell.",
+        "",
+        lambda r: r.kv_capacity_tokens,
+    ),
+    (
+        "tailgate_replica_preemption_ratio",
+        "Preemptions in the engine per request sent, of the last minute or so.",
+        "ratio",
+        lambda r: r.preemption_ratio,
     ),
     ("tailgate_replica_consecutive_failures", "Failures in a row that the breaker counts.", "", lambda r: r.failures),
     ("tailgate_replica_waiting", "Requests waiting in the engine, as it says.", "", lambda r: _sample(r).waiting),
@@ -65,6 +86,7 @@ class ProcessFamilies:
         snapshot, readings = self._sources.snapshot(), self._sources.watched()
         yield from _pools(snapshot)
         yield from _replicas(snapshot)
+        yield from admission_families(snapshot)
         yield from self._policy()
         yield counter(
             "tailgate_fleet_failures",

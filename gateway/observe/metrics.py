@@ -11,7 +11,7 @@ from __future__ import annotations
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import End, Outcome, Record, Why
 from gateway.core.rules import Policy
-from gateway.observe.facts import Cell, Edges, Lane, TierFacts
+from gateway.observe.facts import Cell, Edges, Lane, TierFacts, decided
 from gateway.observe.window import EDGES, NEVER, Quantiles, Sliding
 
 REPLICA_LABEL_LIMIT = 64
@@ -116,6 +116,9 @@ class Metrics:
             if facts.tier is not ask.tier:
                 facts.follow(ask.tier)
             facts.judge(record)
+            if record.breach is not None and why is not Why.PREDICTED:
+                said = decided(record), record.good
+                facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
         """Where a relay counts the seconds between the chunks of a stream, with `add(gap_s)`."""

@@ -39,6 +39,8 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
             for tier in sorted(policy.tiers.values(), key=lambda tier: (tier.priority, tier.name))
         ],
         "pools": snapshot.pools,
+        "admission": snapshot.tiers,
+        "forecast": snapshot.forecast,
         "unreadable": [
             {"replica": watched.name, "pool": watched.pool, "errors": watched.errors}
             for watched in sources.watched()

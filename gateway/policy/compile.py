@@ -61,6 +61,7 @@ def _pool(name: str, section: PoolSection) -> rules.Pool:
         queue_bytes=section.queue.bytes,
         connect_timeout_s=section.connect_timeout,
         timeouts=_timeouts(section.timeouts),
+        kv_headroom=section.kv_headroom,
         reserve=tuple(section.reserve.items()),
         spill_from=tuple(section.spill_from),
         router=section.router,

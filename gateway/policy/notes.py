@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.rules import Admission, Policy, Pool, Tier
+from gateway.core.rules import Policy, Tier
 from gateway.policy.section import NOT_YET
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
     """One sentence for each thing that has no effect, or hardly the one that was meant."""
     found = [*_unused(policy)]
-    for pool in policy.pools.values():
-        found += _of_pool(pool)
     for tier in policy.tiers.values():
         found += _of_tier(tier)
     return tuple(found)
@@ -31,21 +29,8 @@ def _unused(policy: Policy) -> Iterator[str]:
         yield "keys: there are none, so this policy is served on loopback only"
 
 
-def _of_pool(pool: Pool) -> Iterator[str]:
-    if pool.reserve and pool.slots is None:
-        yield f"pools.{pool.name}.reserve: has no effect while slots are auto, that is unbounded"
-    if pool.spill_from:
-        yield f"pools.{pool.name}.spill_from: {NOT_YET}"
-
-
 def _of_tier(tier: Tier) -> Iterator[str]:
-    set_here = {
-        "weight": tier.weight != 1,
-        "floor": tier.floor > 0,
-        "max_tokens.degrade": tier.caps.degrade,
-        "admission": tier.admission != Admission(),
-        "hedge": tier.hedge is not None,
-    }
-    for field, is_set in set_here.items():
-        if is_set:
-            yield f"tiers.{tier.name}.{field}: {NOT_YET}"
+    if tier.hedge is not None:
+        yield f"tiers.{tier.name}.hedge: {NOT_YET}"
+    if tier.caps.degrade and not tier.slo.e2e:
+        yield f"tiers.{tier.name}.max_tokens.degrade: has no effect without an e2e objective"

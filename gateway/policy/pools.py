@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 from gateway.core import rules
 from gateway.core.route import ROUTERS
 from gateway.policy import units, values
-from gateway.policy.section import NOT_YET, Section, duration, field, nested, optional, plain
+from gateway.policy.section import Section, duration, field, nested, optional, plain, share
 from gateway.policy.values import (
     Count,
     CountOrZero,
@@ -98,13 +98,14 @@ class PoolSection(Section):
     slots: Slots = field(
         None,
         "auto",
-        "Requests that one replica serves at once: the engine's max_num_seqs. `auto` is unbounded in this version.",
+        "Requests that one replica serves at once: at most the engine's max_num_seqs. `auto` learns it.",
     )
     queue: QueueSection = nested(QueueSection(), "The waiting room.")
     connect_timeout: Duration = duration(_POOL.connect_timeout_s, "Longest time to open a connection to a replica.")
     timeouts: PoolTimeouts = nested(PoolTimeouts(), "Timeouts of this pool; the tighter of tier and pool counts.")
+    kv_headroom: Share = share(_POOL.kv_headroom, "Share of the engines' KV cache left free for answers to grow into.")
     reserve: dict[Name, Share] = plain({}, "Tier to share: slots of the pool that only this tier may take.")
-    spill_from: list[Name] = plain([], f"Pools whose requests may come here when they are full. {NOT_YET}")
+    spill_from: list[Name] = plain([], "Pools whose requests may come here when they would be shed there.")
     router: Router = plain(_POOL.router, "How a replica is picked.")
     health: HealthSection = nested(HealthSection(), "How the replicas are watched.")
     api_key: Secret | None = optional("Bearer token the replicas want. Take it from the environment: ${VLLM_API_KEY}.")

@@ -55,7 +55,9 @@ class MaxTokensSection(Section):
 
     default: Count | None = optional("Used where a request asks for nothing. 1024, or the limit if that is lower.")
     limit: Count | None = optional("More is cut down to this. 4096, or the default if that is higher.")
-    degrade: bool = plain(_TIER.caps.degrade, f"Allow shorter answers than asked for when capacity is short. {NOT_YET}")
+    degrade: bool = plain(
+        _TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short; needs an e2e objective."
+    )
 
 
 class CapsSection(Section):
@@ -110,9 +112,11 @@ class TierSection(Section):
 
     priority: Annotated[int, Field(ge=-1000, le=1000)] = plain(_TIER.priority, "Lower is served first.")
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
-        _TIER.weight, f"What one good request is worth, against other tiers. {NOT_YET}"
+        _TIER.weight, "What one good request is worth, against other tiers, in figures of goodput."
     )
-    floor: Share = share(_TIER.floor, f"Share of the service that tiers of higher priority cannot take. {NOT_YET}")
+    floor: Share = share(
+        _TIER.floor, "Share of the tokens served that tiers of higher priority cannot take while this one waits."
+    )
     pools: Annotated[list[Name], Field(min_length=1)] | None = optional("Pools this tier is bound to; all, if absent.")
     slo: SloSection = nested(SloSection(), "What it promises.")
     max_tokens: MaxTokensSection = nested(MaxTokensSection(), "Default and ceiling of the length of answers.")
@@ -123,6 +127,6 @@ class TierSection(Section):
     )
     timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
     limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
-    admission: AdmissionSection = nested(AdmissionSection(), f"When a doubtful request is let in. {NOT_YET}")
+    admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
     hedge: HedgeSection | None = optional(f"Second attempts for late requests; none unless given. {NOT_YET}")
     retry: RetrySection = nested(RetrySection(), "Retries before the answer has begun.")

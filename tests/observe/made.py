@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from gateway.core.calibrate import Reliability
 from gateway.core.journal import Recorded, Told
+from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
-from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot
+from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot, TierView
+from gateway.core.trust import Trust
 from gateway.observe.sources import Reload, Sources, Watched
 
 PREMIUM = Tier(
@@ -119,9 +122,22 @@ SNAPSHOT = Snapshot(
             queue_limit=256,
             slots=16,
             drain_rate=3.5,
+            prefill_limit_tokens=4096.0,
             replicas=(
                 ReplicaView(
-                    "r0", "http://10.0.0.1:8000", "short", ReplicaState.UP, 4, 900, 0, Sample(True, 1, 4, 0.25), 0.4
+                    "r0",
+                    "http://10.0.0.1:8000",
+                    "short",
+                    ReplicaState.UP,
+                    4,
+                    900,
+                    0,
+                    Sample(True, 1, 4, 0.25),
+                    0.4,
+                    slots=16,
+                    held_tokens=5000,
+                    kv_capacity_tokens=20000.0,
+                    preemption_ratio=0.002,
                 ),
                 ReplicaView("r1", "http://10.0.0.2:8000", "short", ReplicaState.DOWN, 1, 0, 3, None, None),
             ),
@@ -132,12 +148,29 @@ SNAPSHOT = Snapshot(
             queued=0,
             queued_bytes=0,
             queue_limit=256,
-            slots=None,
+            slots=1,
             drain_rate=None,
             replicas=(ReplicaView("far", "http://10.0.1.1:8000", "long", ReplicaState.PROBING, 0, 0, 0, None, None),),
         ),
     ),
     tenants=(LimitView("acme", "premium", 60.0, 41.5, 18.5, None, None, None, None, 5),),
+    tiers=(TierView("premium", 0.4, -0.4),),
+    forecast=ForecastView(
+        (
+            PoolFacts(
+                "short",
+                Trust.TRUSTED,
+                (0.1, 0.2, 0.3, 1.0),
+                (0.01, 0.1, 0.0, 0.1),
+                900,
+                800,
+                2,
+                Reliability(700, 0.25, 0.015, 0.1, 0.4, ()),
+                Reliability(700, 0.25, 0.09, 0.2, -0.1, ()),
+            ),
+        ),
+        (("r0", 1.1),),
+    ),
 )
 
 SOURCES = Sources(

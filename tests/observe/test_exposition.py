@@ -34,6 +34,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics = Metrics(policy(replicas=replicas))
     for number in range(replicas):
         metrics.ended(replace(OK, replica=f"r{number}", ttft_s=0.01 * number))
+    metrics.ended(replace(OK, breach=0.9, would_shed=True))
     metrics.ended(REFUSED)
     metrics.ended(replace(REFUSED, ask=ask(FREE), pool=None))
     metrics.gaps("premium", "short").add(0.02)
@@ -196,7 +197,13 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_queue_bytes", pool="short") == 1000
     assert value("tailgate_pool_in_flight", pool="short") == 5
     assert value("tailgate_pool_slots", pool="short") == 16
-    assert value("tailgate_pool_slots", pool="long") is None
+    assert value("tailgate_pool_slots", pool="long") == 1
+    assert value("tailgate_pool_prefill_limit_tokens", pool="long") is None
+    assert value("tailgate_replica_preemption_ratio", pool="short", replica="r0") == 0.002
+    assert value("tailgate_forecast_trusted", pool="short") == 1
+    assert value("tailgate_forecast_state", pool="short", state="drifted") == 0
+    assert value("tailgate_forecast_calibration_error", pool="short") == 0.015
+    assert value("tailgate_admission_threshold", tier="premium") == 0.4
     assert value("tailgate_replica_in_flight", pool="short", replica="r0") == 4
     assert value("tailgate_replica_unprefilled_tokens", pool="short", replica="r0") == 900
     assert value("tailgate_replica_state", pool="short", replica="r1", state="down") == 1

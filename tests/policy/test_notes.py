@@ -21,13 +21,8 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
     [
         ("    pools: [short, long]", "    pools: [long]", "pools.short: no model lists this pool"),
         (", tier: paid}", "}", "tiers.paid: no key has this tier"),
-        ("slots: 8", "reserve: {free: 5%}", "pools.short.reserve: has no effect while slots are auto"),
-        ("slots: 8", "spill_from: [long]", f"pools.short.spill_from: {NOT_YET}"),
-        ("  paid:", "  paid:\n    floor: 5%", f"tiers.paid.floor: {NOT_YET}"),
-        ("  paid:", "  paid:\n    weight: 2", f"tiers.paid.weight: {NOT_YET}"),
         ("  paid:", "  paid:\n    hedge: {}", f"tiers.paid.hedge: {NOT_YET}"),
-        ("  paid:", "  paid:\n    admission: {mode: shadow}", f"tiers.paid.admission: {NOT_YET}"),
-        ("limit: 20", "degrade: true", f"tiers.free.max_tokens.degrade: {NOT_YET}"),
+        ("limit: 20", "degrade: true", "tiers.free.max_tokens.degrade: has no effect without an e2e objective"),
     ],
 )
 def test_what_has_no_effect_is_told(old: str, new: str, expected: str) -> None:
