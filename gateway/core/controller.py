@@ -135,6 +135,7 @@ class Controller:
                 live.first_at = now
                 self._judge_first(live, now)
             self._commit(attempt, out)
+        if live.outcome is None:
             self._arm(live)
         if pool.room:
             self._pump(pool, out, now)
@@ -256,7 +257,9 @@ class Controller:
             if key == BREAKERS:
                 self._cool(out, now)
                 continue
-            live = self._live[key]
+            live = self._live.get(key)
+            if live is None:
+                continue  # refused just now, when its turn came with a breaker whose time was up
             at, why = next_deadline(live)
             if at > now:
                 self._alarms.set(key, at)

@@ -332,6 +332,11 @@ class Driver:
         controller = self.controller
         assert set(controller._attempts) == set(self.open)
         assert set(controller._live) == {number for number, seen in self.seen.items() if seen.record is None}
+        for live in controller._live.values():
+            # Who is not over waits, or runs: what does neither is forgotten, and its client waits for ever.
+            assert live.open or (live.waiting and live.outcome is None), live.ask.id
+            assert not (live.open and live.waiting)
+            assert all(controller._attempts[attempt.id] is attempt for attempt in live.open)
         for pool in self._pools():
             self._check_pool(pool)
         self._check_leases()

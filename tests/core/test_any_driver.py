@@ -167,6 +167,20 @@ class AnyDriver(RuleBasedStateMachine):
     def check_health(self, replica: str, healthy: bool) -> None:
         self.driver.tell("observe", replica, Sample(healthy=healthy))
 
+    @precondition(lambda self: self.driver.open)
+    @rule(picks=st.permutations(range(6)))
+    def everything_dies(self, picks: list[int]) -> None:
+        """All replicas at once: some requests hear of it, in any order, the checks of all fail."""
+        open_now = list(self.driver.open)
+        for pick in picks:
+            if pick < len(open_now) and open_now[pick] in self.driver.open:
+                unsent = self.driver.controller._attempts[open_now[pick]].sent_at is None
+                self.driver.finish(open_now[pick], Finish(End.UNREACHABLE if unsent else End.RESET))
+        for pool in self.policy.pools.values():
+            for replica in pool.replicas:
+                for _ in range(pool.health.failures):
+                    self.driver.tell("observe", replica.name, Sample(healthy=False))
+
     @rule(replica=replicas, context=st.sampled_from([None, 120, 4000]))
     def scrape(self, replica: str, context: int | None) -> None:
         self.driver.tell("observe", replica, Sample(waiting=1, running=2, context_tokens=context))
