@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from gateway.core.controller import Controller
 from gateway.core.model import Ask, Command, Ended, Finish, Random, Sample, Why
-from gateway.core.plain import PLAIN, RECORDS, Code, Reader, Unreadable, Writer, is_frozen, names_of
+from gateway.core.plain import PLAIN, RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
 from gateway.core.rules import Model, Policy, Tier
 
 FORMAT = 1
@@ -189,7 +189,7 @@ class Decoder:
     def call(self, row: Sequence[object]) -> tuple[str, tuple[object, ...]]:
         """The call and its arguments, in the order in which the controller takes them."""
         if len(row) != 4 or row[1] not in CALLS or not isinstance(row[2], list):
-            raise Unreadable(f"{row!r} is no call")
+            raise Unreadable(f"{brief(row)} is no call")
         name = str(row[1])
         args = [self._reader.value(item) for item in row[2]]
         for item in args:
@@ -204,7 +204,7 @@ class Decoder:
         if isinstance(written, dict) and "raised" in written:
             return Raised(str(written["raised"]))
         if not isinstance(written, list):
-            raise Unreadable(f"{written!r} is no answer")
+            raise Unreadable(f"{brief(written)} is no answer")
         return [self._reader.value(command) for command in written]
 
     def _let(self, name: str, data: object) -> object:

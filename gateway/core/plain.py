@@ -42,6 +42,12 @@ class Unreadable(ValueError):
     """Plain data that is not what it should be."""
 
 
+def brief(data: object) -> str:
+    """The beginning of something unreadable, for people."""
+    text = repr(data)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def shown(kind: type) -> list[Field[object]]:
     """The fields of a dataclass that are written."""
     name = kind.__name__
@@ -118,7 +124,7 @@ class Reader:
         if len(data) == 1:
             for name, inner in data.items():
                 return self._tagged(name, inner)
-        raise Unreadable(f"{data!r} does not say what it is")
+        raise Unreadable(f"{brief(data)} does not say what it is")
 
     def _tagged(self, name: str, data: object) -> object:
         if name == "float" and data in NO_NUMBERS:
@@ -135,11 +141,11 @@ class Reader:
         if name in RECORDS and isinstance(data, list):
             named = self._fields.get(name, ())
             if len(named) != len(data):
-                raise Unreadable(f"{data!r} is not a {name}: that is a list of {', '.join(named)}")
+                raise Unreadable(f"{brief(data)} is not a {name}: that is a list of {', '.join(named)}")
             return self._record(name, dict(zip(named, data, strict=True)))
         if name in self._references:
             return self._references[name](data)
-        raise Unreadable(f"{data!r} cannot be read as {name}")
+        raise Unreadable(f"{brief(data)} cannot be read as {name}")
 
     def _record(self, name: str, data: Mapping[str, object]) -> object:
         """What is missing takes its default, for data of an older version."""
