@@ -48,8 +48,7 @@ class Costs:
         "_rate",
         "_rate_at",
         "decode_s",
-        "ends",
-        "first_tokens",
+        "pace",
         "queued_backlog",
         "queued_context",
         "queued_decodes",
@@ -57,7 +56,6 @@ class Costs:
         "residual",
         "stay_s",
         "step",
-        "steps",
         "ttft",
     )
 
@@ -70,9 +68,7 @@ class Costs:
         """Mean time from dispatch to end; 0: not known."""
         self.decode_s = 0.0
         """Mean time from first token to end."""
-        self.first_tokens = Pace(SAMPLES_PER_S)
-        self.steps = Pace(SAMPLES_PER_S)
-        self.ends = Pace(SAMPLES_PER_S)
+        self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
         """The load that requests which had waited met at their replica."""
         self._rate = self._rate_at = 0.0
@@ -92,8 +88,9 @@ class Costs:
         return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
 
     def prompt_token_s(self) -> float:
-        """What reading one prompt token takes."""
-        return max(self.ttft.coefficients[2], 1e-3) * TOKENS
+        """What reading one prompt token takes: the greater of what one of its own and one before it adds to TTFT."""
+        _, before, own, _ = self.ttft.coefficients
+        return max(before, own, 1e-3) * TOKENS
 
     def sent(self, prompt_tokens: int, now: float) -> None:
         """Prompt tokens went to a replica of the pool."""
@@ -253,12 +250,15 @@ class AttemptFacts:
         "since",
         "slot_s",
         "step_s",
+        "teaches",
         "ttft_s",
     )
 
     def __init__(self, attempt: Attempt, engine: EngineFacts, bucket: Bucket, costs: Costs, now: float) -> None:
         self.engine = engine
         self.bucket = bucket
+        self.teaches = costs.pace.due(now)
+        """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
         self.backlog = engine.backlog(now)
         self.decodes = engine.decodes
         self.context = engine.context
@@ -302,5 +302,5 @@ class AttemptFacts:
         engine.residual += 0.05 * weight * (error - engine.residual)
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
-        if costs.steps.due(now):
+        if self.teaches:
             costs.step.add(decodes, context, prefill, seen_s / engine.factor, weight)

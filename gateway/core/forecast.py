@@ -79,6 +79,7 @@ class Forecast:
         "tpot_s",
         "ttft_s",
         "wait_s",
+        "weight",
     )
 
     def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
@@ -100,6 +101,8 @@ class Forecast:
         self.kind = DIRECT
         """Of its spread (labels.py)."""
         self.load = 0.0
+        self.weight = 0.0
+        """Requests that its label speaks for; 0: calibration does not learn from it."""
         self.judged = False
         """Whether it has its label, or will never have one."""
 
@@ -235,7 +238,7 @@ class Forecaster:
         engine.advance(attempt.replica, now)
         facts.begin(now)
         seen_s = now - attempt.opened_at
-        if seen_s <= 0.0 or not learned.costs.first_tokens.due(now):
+        if seen_s <= 0.0 or not facts.teaches:
             return
         labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.prompt_tokens, seen_s)
@@ -285,7 +288,7 @@ class Forecaster:
         steps = each - 1 if attempt.first_at is not None else each
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
-        if not costs.ends.due(now):
+        if not facts.teaches:
             return
         facts.bucket.add(each)
         forecast = live.forecast
@@ -313,9 +316,10 @@ class Forecaster:
         if learned is None:
             learned = self._pools[forecast.pool] = PoolLearned()
         learned.labels.gate.forecast(forecast.load)
+        forecast.weight = learned.labels.weigh(now)
         if forecast.wait_s > 0.0:
             learned.see_higher(live.ask.tier.name, forecast.features[HIGHER_SHARE], now)
-        slo = live.ask.tier.slo
+        slo = live.slo
         bound_s = math.inf if slo.e2e_up_to_tokens is not None else slo.e2e_bound_s
         if live.ask.stream:
             bound_s = min(bound_s, slo.ttft_bound_s)
@@ -333,7 +337,8 @@ class Forecaster:
         labels.scores.add(forecast.breach, breached)
         labels.raw_scores.add(forecast.raw, breached)
         labels.gate.labelled(forecast.breach, breached, forecast.load)
-        labels.learn(forecast.features, live.ask.tier.name, breached, weight, now)
+        if forecast.weight > 0.0:
+            labels.learn(forecast.features, live.ask.tier.name, breached, weight * forecast.weight)
 
     def dropped(self, live: Live) -> None:
         """Nobody will know: the client left, or a replica failed."""
@@ -421,7 +426,7 @@ def _raw(
     output: float,
 ) -> float:
     """P(any objective is missed), before calibration."""
-    slo = live.ask.tier.slo
+    slo = live.slo
     good = 1.0
     if live.ask.stream:
         if slo.ttft_bound_s < math.inf:
@@ -449,4 +454,4 @@ def _late(live: Live, now: float) -> bool:
     """Whether a request whose earliest bound has passed had not met it: it has no first token, or no end."""
     if live.first_at is None:
         return live.ended_at is None
-    return live.ended_at is None and live.ask.body_at + live.ask.tier.slo.e2e_bound_s <= now
+    return live.ended_at is None and live.ask.body_at + live.slo.e2e_bound_s <= now

@@ -12,6 +12,7 @@ PROBIT = 1.702
 """The normal distribution function is about logistic(1.702 z)."""
 LABELS_PER_S = 50.0
 """What is learned from; the 51st of a second would teach nothing, but cost as much."""
+MAX_SKIPPED = 20
 KEEP = 0.995
 PRIOR_VARIANCE = 0.09
 MIN_SPREAD = 0.03
@@ -60,13 +61,14 @@ def over(expected_s: float, bound_s: float, spread: float) -> float:
 class Labels:
     """Of one pool: calibration, its record, and whether it may be trusted."""
 
-    __slots__ = ("_offsets", "_pace", "drift", "gate", "logistic", "raw_scores", "scores", "spread")
+    __slots__ = ("_offsets", "_pace", "_skipped", "drift", "gate", "logistic", "raw_scores", "scores", "spread")
 
     def __init__(self) -> None:
         self.spread = Spread()
         self.logistic = Logistic((0.0, 4.0, 0.0, 0.0, 0.0))
         self._offsets: dict[str, Offset] = {}
         self._pace = Pace(LABELS_PER_S)
+        self._skipped = 0
         self.scores = Scores()
         self.raw_scores = Scores()
         """Of the probabilities before calibration."""
@@ -85,10 +87,19 @@ class Labels:
         offset = self._offsets.get(tier)
         return logistic(self.logistic.score(features) + (0.0 if offset is None else offset.value))
 
-    def learn(self, features: Features, tier: str, breached: bool, weight: float, now: float) -> None:
-        """What became of a request with these features."""
+    def weigh(self, now: float) -> float:
+        """How many requests one that is admitted now speaks for; 0 if it is not learned from.
+
+        Decided now and not when its label comes: misses come all at once when a burst is over.
+        """
         if not self._pace.due(now):
-            return
+            self._skipped += 1
+            return 0.0
+        weight, self._skipped = 1.0 + min(MAX_SKIPPED, self._skipped), 0
+        return weight
+
+    def learn(self, features: Features, tier: str, breached: bool, weight: float) -> None:
+        """What became of a request with these features."""
         offset = self._offsets.get(tier)
         if offset is None:
             offset = self._offsets[tier] = Offset()
