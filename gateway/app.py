@@ -289,6 +289,7 @@ class Gateway:
             connections=lambda: self.guard.connections,
             not_ready=self._not_ready,
             loop_lag_s=self._lag.read,
+            loop_waits=self._lag.waits,
             watched=self._watched,
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             now=monotonic,

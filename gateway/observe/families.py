@@ -55,31 +55,31 @@ class RequestFamilies:
 def _latencies(metrics: Metrics) -> Iterator[Metric]:
     labels = ("tier", "pool", "replica")
     cells = list(metrics.cells.items())
-    yield _histogram(
+    yield histogram(
         "tailgate_ttft_seconds",
         "Time to first token of streamed requests, from the complete request body.",
         labels,
         ((key, cell.ttft) for key, cell in cells),
     )
-    yield _histogram(
+    yield histogram(
         "tailgate_tpot_seconds",
         "Mean time per output token after the first, of streamed requests.",
         labels,
         ((key, cell.tpot) for key, cell in cells),
     )
-    yield _histogram(
+    yield histogram(
         "tailgate_e2e_seconds",
         "Time from the complete request body to the end of the answer, of finished requests.",
         labels,
         ((key, cell.e2e) for key, cell in cells),
     )
-    yield _histogram(
+    yield histogram(
         "tailgate_queue_seconds",
         "Time from the complete request body to the first dispatch, or to leaving the queue without one.",
         labels,
         ((key, cell.queue) for key, cell in cells),
     )
-    yield _histogram(
+    yield histogram(
         "tailgate_itl_seconds",
         "Inter-token latency: time between two chunks of a streamed answer.",
         ("tier", "pool"),
@@ -195,7 +195,7 @@ def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) ->
     return family
 
 
-def _histogram(
+def histogram(
     name: str,
     text: str,
     labels: Sequence[str],
@@ -204,8 +204,8 @@ def _histogram(
 ) -> Metric:
     """A histogram family; `edges` picks some of the histograms' own."""
     family = HistogramMetricFamily(name, text, labels=labels, unit="seconds")
-    for values, histogram in rows:
-        below = dict(zip(histogram.edges, accumulate(histogram.counts), strict=False))
-        buckets = [(str(edge), below[edge]) for edge in edges or histogram.edges]
-        family.add_metric(values, [*buckets, ("+Inf", sum(histogram.counts))], histogram.sum)
+    for values, counted in rows:
+        below = dict(zip(counted.edges, accumulate(counted.counts), strict=False))
+        buckets = [(str(edge), below[edge]) for edge in edges or counted.edges]
+        family.add_metric(values, [*buckets, ("+Inf", sum(counted.counts))], counted.sum)
     return family

@@ -11,7 +11,7 @@ from prometheus_client.core import InfoMetricFamily
 
 from gateway.core.model import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
-from gateway.observe.families import counter, gauge
+from gateway.observe.families import counter, gauge, histogram
 from gateway.observe.forecasts import admission_families
 from gateway.observe.sources import Sources
 
@@ -114,6 +114,12 @@ class ProcessFamilies:
             (),
             _one(self._sources.loop_lag_s()),
             "seconds",
+        )
+        yield histogram(
+            "tailgate_loop_wait_seconds",
+            "Waits on the event loop, looked at ten times a second.",
+            (),
+            [((), self._sources.loop_waits)],
         )
         yield counter(
             "tailgate_journal_dropped",

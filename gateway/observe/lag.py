@@ -1,22 +1,28 @@
-"""How late the event loop is: the longest that anything ready to run had to wait lately."""
+"""How late the event loop is: how long what is ready to run has to wait, and the longest of it lately."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+from gateway.core.estimators import LogHistogram
+
 INTERVAL_S = 0.1
 HOLD_S = 15.0
+EDGES = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds. What is felt in a stream of tokens begins at some 5 ms."""
 
 
 class LoopLag:
-    """Sleeps in short steps and keeps the largest oversleep of the last `HOLD_S` to 2 x `HOLD_S` seconds.
+    """Sleeps in short steps, counts how much it oversleeps, and keeps the largest of the last 15 to 30 seconds.
 
     A maximum since the last scrape would be torn between two scrapers; one over a fixed time is the same for all.
     """
 
     def __init__(self, clock: Callable[[], float], each: Callable[[float], None]) -> None:
         """`each(now)` is called at every step, for whoever wants to know that time passes."""
+        self.waits = LogHistogram(EDGES)
+        """Every oversleep since the start, of ten in a second."""
         self._clock = clock
         self._each = each
         self._turn = clock() + HOLD_S
@@ -37,6 +43,7 @@ class LoopLag:
             self._turn = now + HOLD_S
             self._before_s, self._now_s = self._now_s, 0.0
         self._now_s = max(self._now_s, now - due)
+        self.waits.add(max(0.0, now - due))
         self._each(now)
 
     def read(self) -> float:

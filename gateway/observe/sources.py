@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gateway.core.estimators import LogHistogram
 from gateway.core.rules import Policy
 from gateway.core.snapshot import Snapshot
 
@@ -42,6 +43,7 @@ class Sources:
     not_ready: Callable[[], str]
     """Why no requests should be sent here now; empty if they should."""
     loop_lag_s: Callable[[], float]
+    loop_waits: LogHistogram
     watched: Callable[[], Sequence[Watched]]
     journal_dropped: Callable[[], int]
     """Calls that are missing in the journal."""

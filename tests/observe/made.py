@@ -8,12 +8,14 @@ from dataclasses import replace
 from random import Random
 
 from gateway.core.calibrate import Reliability
+from gateway.core.estimators import LogHistogram
 from gateway.core.journal import Recorded, Told
 from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
 from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot, TierView
 from gateway.core.trust import Trust
+from gateway.observe.lag import EDGES
 from gateway.observe.sources import Reload, Sources, Watched
 
 PREMIUM = Tier(
@@ -173,6 +175,14 @@ SNAPSHOT = Snapshot(
     ),
 )
 
+
+def _waits(*seconds: float) -> LogHistogram:
+    waits = LogHistogram(EDGES)
+    for wait_s in seconds:
+        waits.add(wait_s)
+    return waits
+
+
 SOURCES = Sources(
     version="1.2.3",
     policy=lambda: POLICY,
@@ -190,6 +200,7 @@ SOURCES = Sources(
         )
     ],
     loop_lag_s=lambda: 0.004,
+    loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,
     now=lambda: 130.0,
 )

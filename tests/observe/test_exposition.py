@@ -220,6 +220,9 @@ async def test_the_process_is_shown_as_it_is_now() -> None:
     assert value("tailgate_policy_info", digest="digest-1") == 1
     assert value("tailgate_client_connections") == 7
     assert value("tailgate_loop_lag_seconds") == 0.004
+    assert value("tailgate_loop_wait_seconds_bucket", le="0.0005") == 1
+    assert value("tailgate_loop_wait_seconds_bucket", le="0.005") == 2
+    assert value("tailgate_loop_wait_seconds_count") == 2
 
 
 async def test_the_page_names_no_key() -> None:
