@@ -343,7 +343,7 @@ class TestServe:
         [
             (["--port", "70000"], {}, "--port:"),
             (["--log-level", "loud"], {}, "--log-level:"),
-            (["--receive-timeout", "0"], {}, "--receive-timeout-s:"),
+            (["--receive-timeout", "0"], {}, "--receive-timeout:"),
             ([], {"TAILGATE_ADMIN_PORT": "many"}, "TAILGATE_ADMIN_PORT:"),
             ([], {"TAILGATE_PORT": "tcp://10.0.0.1:8080"}, "enableServiceLinks: false"),
         ],

@@ -12,10 +12,13 @@ from pydantic import ValidationError
 from gateway.settings import PREFIX, Settings
 
 _HINT = ["--policy", "--replica"]
+_FLAGS: dict[str, str] = {}
+"""The option of each setting."""
 
 
 def _option(field: str, *names: str, **more: Any) -> Any:
     about = Settings.model_fields[field]
+    _FLAGS[field] = names[0] if names else f"--{field}".replace("_", "-")
     default = "" if about.default is None else f" \\[default: {about.default}]"
     text = f"{about.description}{default} \\[env: {PREFIX}{field.upper()}]"
     return typer.Option(*names, help=text, show_default=False, **more)
@@ -119,4 +122,4 @@ def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any
     if not place:
         return text
     name = str(place[0])
-    return f"{f'--{name}'.replace('_', '-') if name in given else PREFIX + name.upper()}: {text}"
+    return f"{_FLAGS[name] if name in given else PREFIX + name.upper()}: {text}"

@@ -311,7 +311,7 @@ class Controller:
             low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
             live.prompt_tokens = ask.prompt_exact
         else:
-            low, high = self.prompts.estimate(ask.model.name, ask.prompt_bytes // batch)
+            low, high = self.prompts.estimate(ask.asked_model or ask.model.name, ask.prompt_bytes // batch)
             live.prompt_tokens = high * batch
         live.prompt_likely = (low + high) // 2
         return place(ask, low, high, self._fleet, now)
@@ -544,7 +544,8 @@ class Controller:
             live.prompt_tokens = finish.prompt_tokens
             ask = live.ask
             if ask.prompt_exact is None:
-                self.prompts.learn(ask.model.name, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
+                model = ask.asked_model or ask.model.name
+                self.prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
 
     def _charge(self, live: Live, output_tokens: float, now: float) -> None:
         """Count against its tenant's turns what this request costs, as far as it is known now."""

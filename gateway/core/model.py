@@ -135,6 +135,8 @@ class Ask:
     body_at: float
     batch: int = 1
     """How many prompts there are; each has to fit a pool by itself."""
+    asked_model: str = ""
+    """The name that was asked for, where that of `model` is no model's: the catch-all."""
     body_hash: int | None = None
     """64 bits for what is asked; None as long as the controller has no `suspects`."""
     slo: Slo | None = None

@@ -12,6 +12,7 @@ HIGH_QUANTILE = 0.98
 LOW_QUANTILE = 0.02
 MIN_STEP = 0.01
 TEMPLATE_TOKENS = 16
+MOST = 4096
 
 
 class QuantileTracker:
@@ -59,7 +60,8 @@ class PromptEstimator:
 
     Buckets matter: the chat template is a fixed cost that dominates short prompts, and a ratio learned from those
     would overcount long ones into the wrong pool. A bucket without samples uses its nearest shorter neighbour that
-    has some, else the prior.
+    has some, else the prior. Under a catch-all clients may name models as they like: of more than `MOST` ratios the
+    oldest is forgotten.
     """
 
     def __init__(self) -> None:
@@ -85,5 +87,7 @@ class PromptEstimator:
         key = (model, prompt_bytes.bit_length())
         ratio = self._ratios.get(key)
         if ratio is None:
+            if len(self._ratios) == MOST:
+                del self._ratios[next(iter(self._ratios))]
             ratio = self._ratios[key] = _Ratio()
         ratio.add(prompt_tokens / prompt_bytes)

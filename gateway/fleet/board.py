@@ -39,13 +39,6 @@ class ModelBoard:
         """`replica` is gone, or another one has its name."""
         self._cards.pop(replica, None)
 
-    def models_of(self, pool: Pool) -> tuple[ModelCard, ...]:
-        """The models of a pool, each with the length that every replica which states one can take."""
-        lengths: dict[str, int | None] = {}
-        for card in self._pool_cards(pool):
-            lengths[card.id] = _least(lengths.get(card.id), card.max_model_len)
-        return tuple(ModelCard(name, length) for name, length in lengths.items())
-
     def max_model_len(self, pool: Pool, upstream_model: str) -> int | None:
         """The least `max_model_len` (tokens) of the replicas that know the model; None if none states it."""
         least = None

@@ -180,6 +180,7 @@ class Gate:
             head_at=head_at,
             body_at=body_at,
             batch=parsed.batch,
+            asked_model=parsed.model if model.any_name else "",
             body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
             slo=slo,
         )

@@ -61,6 +61,7 @@ def ask(
     head_at: float | None = None,
     body_at: float | None = None,
     body_hash: int | None = None,
+    asked_model: str = "",
 ) -> Ask:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -82,4 +83,5 @@ def ask(
         head_at=now if head_at is None else head_at,
         body_at=now if body_at is None else body_at,
         body_hash=body_hash,
+        asked_model=asked_model,
     )

@@ -6,7 +6,10 @@ from random import Random
 
 import pytest
 
-from gateway.core.prompt import PRIOR_HIGH, PRIOR_LOW, TEMPLATE_TOKENS, PromptEstimator, QuantileTracker
+from gateway.core.prompt import MOST, PRIOR_HIGH, PRIOR_LOW, TEMPLATE_TOKENS, PromptEstimator, QuantileTracker
+
+from .made import policy, pool
+from .playbook import play
 
 Text = Callable[[Random], float]
 
@@ -143,3 +146,27 @@ def test_a_tracker_finds_its_quantile(quantile: float) -> None:
         tracker.add(sample)
     below = sum(sample <= tracker.value for sample in samples) / len(samples)
     assert below == pytest.approx(quantile, abs=0.015)
+
+
+def test_each_model_of_a_catch_all_has_its_own_ratio() -> None:
+    rules = policy(pool("p", "r1", slots=None))
+    story, alone = play(rules), PromptEstimator()
+    for number in range(50):
+        for model, tokens in (("dense", 40), ("wordy", 160)):
+            name = f"{model}-{number}"
+            alone.learn(model, 400, tokens)
+            story.arrives(name, asked_model=model, prompt=None, prompt_bytes=400)
+            story.served(name, prompt_tokens=tokens).whatever()
+    prompts = story.controller.prompts
+    assert prompts.estimate("dense", 400) == alone.estimate("dense", 400)
+    assert prompts.estimate("wordy", 400) == alone.estimate("wordy", 400)
+    assert prompts.estimate("m", 400) == PromptEstimator().estimate("m", 400)
+
+
+def test_names_that_clients_make_up_are_forgotten() -> None:
+    estimator = PromptEstimator()
+    for number in range(MOST + 1):
+        estimator.learn(f"model-{number}", 400, 400)
+    assert len(estimator._ratios) == MOST
+    assert estimator.estimate("model-0", 400) == PromptEstimator().estimate("model-0", 400)
+    assert estimator.estimate(f"model-{MOST}", 400)[1] > 200

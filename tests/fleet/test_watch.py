@@ -15,7 +15,6 @@ from gateway.core.model import Sample
 from gateway.core.rules import Engine, Health, Policy
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Fault
-from gateway.fleet.models_json import ModelCard
 from gateway.fleet.replica import Reading, ReplicaReport
 from gateway.fleet.watch import FleetWatcher
 
@@ -178,7 +177,7 @@ async def test_models_are_read_at_once_when_a_replica_recovers(fake: FakeReplica
         await until(lambda: Reading.MODELS in fleet.report("main-0").errors)
         assert fleet.board.known(rules.pools["main"]) is None
         fake.answers.update({"/health": answer(), "/v1/models": answer(MODELS)})
-        await until(lambda: fleet.board.models_of(rules.pools["main"]) == (ModelCard("m", 8192),))
+        await until(lambda: fleet.board.max_model_len(rules.pools["main"], "m") == 8192)
         assert fake.paths().count("/v1/models") == 2
 
 
