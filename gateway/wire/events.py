@@ -57,7 +57,12 @@ class EventSplitter:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The events that `piece` completes. Raises `StreamError` when one grows beyond all measure."""
-        if not self._tail and piece.endswith(b"\n\n") and b"\r" not in piece and piece.find(b"\n\n") == len(piece) - 2:
+        if (
+            not self._tail
+            and piece.endswith(b"\n\n")
+            and piece.find(b"\r") < 0
+            and piece.find(b"\n\n") == len(piece) - 2
+        ):
             return [piece]
         data = self._tail + piece
         events = []
@@ -124,8 +129,12 @@ class CompletionReader(StreamReader):
 
     def plain(self, data: bytes, start: int) -> bool:
         # Of several choices in one event some may have finished.
-        return b'"finish_reason":null' in data and not (
-            b'"usage"' in data or b'"error"' in data or b'"finish_reason":"' in data
+        # `find` and not `in`: to look for bytes in bytes, `in` first raises and clears a TypeError (CPython 3.11 to 3.13).
+        return (
+            data.find(b'"finish_reason":null') >= 0
+            and data.find(b'"usage"') < 0
+            and data.find(b'"error"') < 0
+            and data.find(b'"finish_reason":"') < 0
         )
 
     def read(self, event: bytes) -> Kind:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from loadtests.bench.arithmetic import rotated
+from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.decisions import Decisions
 from loadtests.bench.openloop import Open
@@ -86,7 +87,7 @@ def latency(bench: Bench, targets: Sequence[str]) -> Section:
         added_s = 0.0 if errors else number(ways["proxied"], "p99_s") - number(ways["direct"], "p99_s")
         return {"rate": rate, "added_ms": 1e3 * added_s, "errors": errors, "saturated": saturated, **ways}
 
-    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
+    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built, cores_awake():
         section = Section("latency", "ms added to the p99 at half load", skipped=built.skipped)
         return _rounds(bench, built.targets, section, once, lambda raw: number(raw, "added_ms"))
 
