@@ -23,6 +23,7 @@ from gateway.wire.shapes import (
 )
 
 MAX_EVENT_BYTES = 1024 * 1024
+_TEXT = b'"delta":{"content":"'
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -125,17 +126,35 @@ class StreamReader:
 class CompletionReader(StreamReader):
     """Chat and plain completions: anonymous `data:` events, `finish_reason`, then usage, then `[DONE]`."""
 
-    __slots__ = ()
+    __slots__ = ("_after", "_before")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = self._after = b""
+        """What stood around the text of an event: engines write all events of a stream alike."""
 
     def plain(self, data: bytes, start: int) -> bool:
+        # `find` and not `in`, which first raises and clears a TypeError for bytes in bytes (CPython 3.11 to 3.13).
+        if self._before and data.startswith(self._before, start) and data.endswith(self._after):
+            text = start + len(self._before)
+            end = len(data) - len(self._after)
+            if text < end == data.find(b'"', text):
+                return True
         # Of several choices in one event some may have finished.
-        # `find` and not `in`: to look for bytes in bytes, `in` first raises and clears a TypeError (CPython 3.11 to 3.13).
         return (
             data.find(b'"finish_reason":null') >= 0
             and data.find(b'"usage"') < 0
             and data.find(b'"error"') < 0
             and data.find(b'"finish_reason":"') < 0
         )
+
+    def _learn(self, event: bytes) -> None:
+        """Remember what stands around the text of `event`, which is output and nothing else."""
+        text = event.find(_TEXT) + len(_TEXT)
+        end = event.find(b'"', text)
+        if text < len(_TEXT) or event.find(b"\\", text, end) >= 0:
+            return
+        self._before, self._after = event[:text], event[end:] + b"\r\n"
 
     def read(self, event: bytes) -> Kind:
         payload = data_of(event)
@@ -165,6 +184,8 @@ class CompletionReader(StreamReader):
                     self.finished = True
         if kind & Kind.CONTENT:
             self.tokens_seen += 1
+            if kind == Kind.CONTENT and chunk.usage is None and len(chunk.choices) == 1 and not self._before:
+                self._learn(event)
         return kind
 
 

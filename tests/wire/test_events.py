@@ -119,7 +119,7 @@ def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
     assert reader.error is None
 
 
-@pytest.mark.parametrize(
+MORE = pytest.mark.parametrize(
     "event",
     [
         chat({"content": "x"}, "stop"),
@@ -130,8 +130,29 @@ def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
         b'data: {"choices":[{"text":"x","finish_reason":"stop"},{"text":"y","finish_reason":null}]}\n\n',
     ],
 )
+
+
+@MORE
 def test_what_is_more_than_output_takes_the_careful_way(event: bytes) -> None:
     assert not CompletionReader().plain(event, 0)
+
+
+@MORE
+def test_nor_is_it_taken_for_output_once_events_are_known_by_their_form(event: bytes) -> None:
+    reader = CompletionReader()
+    reader.read(chat({"content": "x"}))
+    assert not reader.plain(event + b"\r\n", 0)
+
+
+@given(
+    st.text(max_size=20), st.text(max_size=20), st.sampled_from([None, "stop"]), st.sampled_from(["content", "role"])
+)
+def test_what_is_told_by_its_form_is_what_a_full_look_says(first: str, text: str, finish: str | None, key: str) -> None:
+    reader = CompletionReader()
+    reader.read(chat({"content": first}))
+    event = chat({key: text}, finish)
+    if reader.plain(event + b"\r\n", 0):
+        assert reader.read(event) == (Kind.CONTENT if text and key == "content" else Kind.OTHER)
 
 
 @pytest.mark.parametrize("payload", [b"{", b"[]", b'{"choices":3}', b"[" * 100_000, b"\xff\xfe"])
