@@ -292,6 +292,7 @@ class Gateway:
             loop_waits=self._lag.waits,
             watched=self._watched,
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
+            explain=lambda ask: self.controller.explain(ask, monotonic()),
             now=monotonic,
         )
         actions = {"reload": self.reload, "drain": self._stop}

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from gateway.cli.explanation import Asked, Explanation, Output, explain
+from gateway.cli.live import Unanswered, ask_gateway, show
 from gateway.cli.output import console, print_errors, print_json
 from gateway.core.model import Endpoint
 from gateway.core.rules import Limits, Slo, Timeouts
@@ -22,7 +23,9 @@ from gateway.wire.tokens import TokenizerError
 
 
 def explain_command(
-    policy: Annotated[Path, typer.Option(metavar="FILE", help="The policy file.", show_default=False)],
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The policy file; not with --live.", show_default=False)
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -32,6 +35,18 @@ def explain_command(
         ),
     ] = None,
     endpoint: Annotated[Endpoint, typer.Option(help="Path the request is sent to.", metavar="PATH")] = Endpoint.CHAT,
+    live: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask the gateway whose admin port this is, instead.", show_default=False),
+    ] = None,
+    tier: Annotated[str | None, typer.Option(help="With --live: the tier.", show_default="the default one")] = None,
+    model: Annotated[str | None, typer.Option(help="With --live: the model.", show_default="the first one")] = None,
+    tenant: Annotated[str | None, typer.Option(help="With --live: the tenant.", show_default="anonymous")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="With --live: tokens of the prompt.")] = 500,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="With --live: asked for.", show_default="the tier's default")
+    ] = None,
+    stream: Annotated[bool, typer.Option(help="With --live: whether the answer is streamed.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
     """Explain what a request would get: tier, pool, caps, timeouts and limits, and why.
@@ -42,7 +57,18 @@ def explain_command(
 
     Nothing is sent anywhere. The answer is that of an idle gateway whose replicas are all up; how long a prompt is in
     tokens is estimated as on the first day. The exit status is 1 if the request would be refused.
+
+    With --live the gateway that runs is asked what it would do with a request of such a tier and size right now: the
+    forecast at the best replica and the runner-up, the threshold, the verdict. It changes nothing there:
+
+    `tailgate explain --live http://127.0.0.1:9090 --tier free --prompt-tokens 2000`
     """
+    if live is not None:
+        described = {"tier": tier, "model": model, "tenant": tenant, "max_tokens": max_tokens}
+        _explain_live(live, {**described, "prompt_tokens": prompt_tokens, "stream": stream}, as_json)
+        return
+    if policy is None:
+        raise typer.BadParameter("say which policy file, or ask a gateway with --live URL", param_hint="--policy")
     try:
         loaded = load(policy)
     except PolicyErrors as errors:
@@ -58,6 +84,20 @@ def explain_command(
     else:
         _print(explanation, console())
     if explanation.refusal is not None:
+        raise typer.Exit(1)
+
+
+def _explain_live(url: str, question: dict[str, object], as_json: bool) -> None:
+    try:
+        found = ask_gateway(url, question)
+    except Unanswered as error:
+        console(stderr=True).print(str(error), markup=False)
+        raise typer.Exit(2) from None
+    if as_json:
+        print_json(found)
+    else:
+        show(found, console())
+    if found.get("verdict", "refused") == "refused":
         raise typer.Exit(1)
 
 

@@ -137,6 +137,10 @@ class Admission:
         ahead = NOTHING_AHEAD if replica is not None else self.ahead(live, pool, now)
         return self._forecaster.forecast(live, pool, replica, ahead, now)
 
+    def trust(self, pool: PoolNow) -> Trust:
+        """Whether forecasts for this pool may be acted upon, or why not."""
+        return self._forecaster.trust(pool.spec.name)
+
     def trusted(self, pool: PoolNow) -> bool:
         """Whether forecasts for this pool decide; else only the bounds of slots and waiting room do."""
         return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
@@ -146,6 +150,11 @@ class Admission:
         written = tier.admission.max_breach_probability
         budget = self._budgets.get(tier.name)
         return written if budget is None else budget.threshold(written)
+
+    def budget_left(self, tier: Tier) -> float:
+        """What is left of the tier's error budget, -1 to 1."""
+        budget = self._budgets.get(tier.name)
+        return 0.0 if budget is None else budget.left
 
     def views(self, policy: Policy) -> tuple[TierView, ...]:
         """A copy for people."""
@@ -193,7 +202,8 @@ class Admission:
         said = [
             f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
         ]
-        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {self.threshold(live.ask.tier):.2f}"
+        threshold = self.threshold(live.ask.tier)
+        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {threshold:.2f}"
         return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
 
     # ---- what becomes of the doubtful

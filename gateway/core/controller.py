@@ -30,6 +30,7 @@ import math
 from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
 from gateway.core.deadlines import next_deadline, slo_deadline
+from gateway.core.explain import Explanation, explain
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Attempt, Live
@@ -292,6 +293,16 @@ class Controller:
             forecast=self.forecaster.view(now),
         )
 
+    def explain(self, ask: Ask, now: float) -> Explanation | Impossible:
+        """What would become of a request that arrived now; nothing does, and nothing is changed."""
+        live = Live(ask)
+        found = self._find_pool(live, now)
+        if not isinstance(found, PoolNow):
+            return found
+        self._cap(live)
+        self._move(live, found)
+        return explain(self._admission, live, found, now)
+
     # ---- arriving
 
     def _place(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
@@ -319,10 +330,7 @@ class Controller:
     def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
         """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
         ask = live.ask
-        if ask.endpoint is not Endpoint.EMBEDDINGS:
-            caps = ask.tier.caps
-            wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
-            live.max_tokens = min(wanted, caps.max_tokens_limit)
+        self._cap(live)
         use = self._tenants.of(ask.tenant, ask.tier, now)
         tokens = live.prompt_tokens + live.max_tokens * ask.choices
         exceeded = use.check(tokens, now)
@@ -335,6 +343,15 @@ class Controller:
         use.take(tokens, now)
         live.use, live.reserved_tokens = use, tokens
         return True
+
+    @staticmethod
+    def _cap(live: Live) -> None:
+        """Grant as many tokens of output as are asked for, within the tier's caps."""
+        ask = live.ask
+        if ask.endpoint is not Endpoint.EMBEDDINGS:
+            caps = ask.tier.caps
+            wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
+            live.max_tokens = min(wanted, caps.max_tokens_limit)
 
     def _enter(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
         """Have `pool` serve the request, now or later."""

@@ -19,6 +19,7 @@ from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 WINDOW_STEP = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 _rank = attrgetter("rank")
+_load = attrgetter("unprefilled_tokens", "in_flight", "rank")
 
 
 class Replica:
@@ -215,6 +216,10 @@ class PoolNow:
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
         return self._router.pick(free, random) if free and self._may_take(tier) else None
+
+    def candidates(self, tier: Tier) -> list[Replica]:
+        """Those that `tier` may be sent to now, by prompt tokens to read and requests; whatever the router says."""
+        return sorted(self._free, key=_load) if self._may_take(tier) else []
 
     def _may_take(self, tier: Tier) -> bool:
         """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""

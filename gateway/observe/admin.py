@@ -1,9 +1,9 @@
 """The admin port: metrics, state, probes, the console page, and the few things that change something.
 
 Reading needs no token, so the port belongs on loopback or on a network of its own. What changes anything is a POST
-below /admin/ with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). The page and
-the state answer only to a Host that is an address, localhost or a configured name: a web page that points its own name
-at this port (DNS rebinding) gets nothing.
+below /admin/ with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). POST
+/admin/explain only reads: it needs no token. It, the page and the state answer only to a Host that is an address,
+localhost or a configured name: a web page that points its own name at this port (DNS rebinding) gets nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from gateway.observe.exposition import chosen, registry, render
 from gateway.observe.metrics import Metrics
 from gateway.observe.page import Page
+from gateway.observe.question import asked
 from gateway.observe.sources import Sources
 from gateway.observe.state import state
 
@@ -110,6 +111,14 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     async def show() -> Response:
         body = orjson.dumps(state(metrics, sources, started))
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    @router.post("/admin/explain")
+    async def explain(request: Request) -> Response:
+        try:
+            ask = asked(await request.body(), sources.policy(), sources.now())
+        except ValueError as exc:
+            raise HTTPException(400, str(exc)) from None
+        return Response(orjson.dumps(sources.explain(ask)), media_type="application/json")
 
     return router
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.core.estimators import LogHistogram
+from gateway.core.explain import Explanation
+from gateway.core.model import Ask
+from gateway.core.place import Impossible
 from gateway.core.rules import Policy
 from gateway.core.snapshot import Snapshot
 
@@ -47,5 +50,7 @@ class Sources:
     watched: Callable[[], Sequence[Watched]]
     journal_dropped: Callable[[], int]
     """Calls that are missing in the journal."""
+    explain: Callable[[Ask], Explanation | Impossible]
+    """What would become of a request now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.cli.explanation import explain
+from gateway.cli.live import Unanswered, ask_gateway, show
+from gateway.cli.output import console
 from gateway.core.model import Endpoint
 from gateway.core.rules import Policy
 from gateway.policy import load_text
@@ -121,3 +125,24 @@ def test_the_prompts_of_a_batch_are_reserved_together() -> None:
         for count in (1, 3)
     )
     assert (one.reserved_tokens, three.reserved_tokens) == (50 + 5, 3 * (50 + 5))
+
+
+async def test_a_gateway_that_runs_is_asked(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"tier": "only", "model": "gpt", "prompt_tokens": 70, "max_tokens": 500, "stream": True, "tenant": None}
+    found = await asyncio.to_thread(ask_gateway, served.gateway.admin_url, asked)
+    assert (found["verdict"], found["pool"], found["trust"], found["max_tokens"]) == ("sent", "short", "cold", 9)
+    show(found, console())
+    said = capsys.readouterr().out
+    assert "sent to" in said
+    assert "P(breach)" in said
+    too_long = await asyncio.to_thread(ask_gateway, served.gateway.admin_url, {"prompt_tokens": 5000, "model": "gpt"})
+    show(too_long, console())
+    assert "the longest prompt this model serves is 1000 tokens" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(Unanswered, match="tier: 'gold' is unknown"):
+        await asyncio.to_thread(ask_gateway, served.gateway.admin_url, {"tier": "gold"})
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9090", "file:///etc/passwd"])
+def test_who_cannot_be_asked_is_named(url: str) -> None:
+    with pytest.raises(Unanswered, match=re.escape(url)):
+        ask_gateway(url, {})

@@ -12,6 +12,7 @@ from gateway.core.estimators import LogHistogram
 from gateway.core.journal import Recorded, Told
 from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
+from gateway.core.place import Impossible
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
 from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot, TierView
 from gateway.core.trust import Trust
@@ -202,5 +203,8 @@ SOURCES = Sources(
     loop_lag_s=lambda: 0.004,
     loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,
+    explain=lambda ask: Impossible(
+        Outcome.INVALID, Why.CONTEXT_LENGTH, f"{ask.prompt_exact} tokens for {ask.tier.name}"
+    ),
     now=lambda: 130.0,
 )

@@ -301,3 +301,39 @@ async def test_the_page_reads_only_fields_that_the_state_has(process: Process) -
         read = set(re.findall(r"\b[strlpow]\.(\w+)", body[1]))
         assert read - javascript <= keys, name
         assert read & keys, name
+
+
+# ---- what would become of a request
+
+
+async def question(process: Process, body: str, host: str = "127.0.0.1") -> httpx.Response:
+    async with process.client(token=None) as client:
+        return await client.post("/admin/explain", content=body, headers={"host": host})
+
+
+async def test_what_would_become_of_a_request_is_told_without_a_token() -> None:
+    answer = await question(Process(), '{"tier": "free", "prompt_tokens": 900, "stream": false, "max_tokens": null}')
+    assert (answer.status_code, answer.json()["detail"]) == (200, "900 tokens for free")
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("{", "the body is not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"teir": "free"}', "teir: unknown field; there are tier, model"),
+        ('{"tier": "gold"}', "tier: 'gold' is unknown; there are premium"),
+        ('{"model": "nope"}', "model: 'nope' is unknown"),
+        ('{"prompt_tokens": 0}', "prompt_tokens: 0 is not a whole number above 0"),
+        ('{"prompt_tokens": true}', "prompt_tokens: True is not a whole number"),
+        ('{"stream": "yes"}', "stream: 'yes' is not true or false"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused_by_field(body: str, named: str) -> None:
+    answer = await question(Process(), body)
+    assert answer.status_code == 400
+    assert named in answer.json()["detail"]
+
+
+async def test_a_question_from_a_name_that_is_not_ours_is_refused() -> None:
+    assert (await question(Process(), "{}", host="evil.example")).status_code == 403

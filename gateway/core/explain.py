@@ -1,0 +1,108 @@
+"""What would become of a request now, and why: the decision on a newcomer, without taking it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.admit import Admission
+from gateway.core.forecast import NOTHING_AHEAD, Forecast
+from gateway.core.ledger import Live
+from gateway.core.pools import PoolNow, Replica
+from gateway.core.rules import AdmissionMode
+from gateway.core.trust import Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica with a free slot, or the waiting room (no name), and the forecast there. Seconds from now."""
+
+    replica: str | None
+    in_flight: int
+    unprefilled_tokens: int
+    wait_s: float
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    breach: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The decision, and what it is made from."""
+
+    verdict: str
+    """sent, waits, refused."""
+    why: str
+    pool: str
+    mode: AdmissionMode
+    trust: Trust
+    threshold: float
+    """The largest P(breach) that is put up with."""
+    budget_left: float
+    prompt_tokens: int
+    max_tokens: int
+    ahead: int
+    """Requests that would be served before it."""
+    higher_share: float
+    """Share (0-1) of what the pool can do that more urgent tiers take."""
+    drain_rate: float | None
+    best: Candidate
+    runner_up: Candidate | None
+
+
+def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Explanation:
+    """Of a newcomer that `pool` would serve; changes nothing."""
+    tier = live.ask.tier
+    free = [] if pool.room.holds(tier) else pool.candidates(tier)
+    ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
+    found = [_candidate(admission, live, pool, replica, now) for replica in free[:2]]
+    best = found[0] if found else _candidate(admission, live, pool, None, now)
+    trust = admission.trust(pool)
+    threshold = admission.threshold(tier)
+    verdict, why = _verdict(live, best, trust, threshold)
+    return Explanation(
+        verdict=verdict,
+        why=why,
+        pool=pool.spec.name,
+        mode=tier.admission.mode,
+        trust=trust,
+        threshold=threshold,
+        budget_left=admission.budget_left(tier),
+        prompt_tokens=live.prompt_tokens,
+        max_tokens=live.max_tokens,
+        ahead=ahead.requests,
+        higher_share=ahead.higher_share,
+        drain_rate=pool.drain.per_s,
+        best=best,
+        runner_up=found[1] if len(found) > 1 else None,
+    )
+
+
+def _candidate(admission: Admission, live: Live, pool: PoolNow, replica: Replica | None, now: float) -> Candidate:
+    forecast: Forecast = admission.forecast(live, pool, replica, now)
+    return Candidate(
+        replica=None if replica is None else replica.spec.name,
+        in_flight=pool.in_flight if replica is None else replica.in_flight,
+        unprefilled_tokens=0 if replica is None else replica.unprefilled_tokens,
+        wait_s=forecast.wait_s,
+        ttft_s=forecast.ttft_s,
+        tpot_s=forecast.tpot_s,
+        e2e_s=forecast.e2e_s,
+        breach=forecast.breach,
+    )
+
+
+def _verdict(live: Live, best: Candidate, trust: Trust, threshold: float) -> tuple[str, str]:
+    admitted = "waits" if best.replica is None else "sent"
+    mode = live.ask.tier.admission.mode
+    if mode is AdmissionMode.OFF:
+        return admitted, "admission of this tier is off"
+    if not live.slo.bounded:
+        return admitted, "the tier has no objective"
+    if best.breach <= threshold:
+        return admitted, "P(breach) is within the threshold"
+    if trust is not Trust.TRUSTED:
+        return admitted, f"P(breach) is above the threshold, but the forecast is {trust}"
+    if mode is AdmissionMode.SHADOW:
+        return admitted, "P(breach) is above the threshold; the tier is in shadow, so it is only counted"
+    return "refused", "P(breach) is above the threshold, unless it explores, spills or gets a shorter answer"

@@ -1,0 +1,59 @@
+"""What `/admin/explain` is asked: a request described by its facts, as an `Ask` that nobody sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from gateway.core.model import Ask, Endpoint
+from gateway.core.rules import ANONYMOUS, Policy
+
+FIELDS: Mapping[str, tuple[type, ...]] = {
+    "tier": (str,),
+    "model": (str,),
+    "tenant": (str,),
+    "prompt_tokens": (int,),
+    "max_tokens": (int, type(None)),
+    "stream": (bool,),
+}
+KINDS = {str: "a text", int: "a whole number above 0", bool: "true or false"}
+
+
+def asked(body: bytes, policy: Policy, now: float) -> Ask:
+    """The request. Raises ValueError that names what is wrong with it."""
+    try:
+        said: object = orjson.loads(body or b"{}")
+    except orjson.JSONDecodeError as exc:
+        raise ValueError(f"the body is not JSON: {exc}") from None
+    if not isinstance(said, dict):
+        raise ValueError("the body is not a JSON object")
+    for name, value in said.items():
+        if name not in FIELDS:
+            raise ValueError(f"{name}: unknown field; there are {', '.join(FIELDS)}")
+        if type(value) not in FIELDS[name] or (type(value) is int and value < 1):
+            raise ValueError(f"{name}: {value!r:.50} is not {KINDS[FIELDS[name][0]]}")
+    tier = policy.tiers.get(said.get("tier", policy.default_tier))
+    if tier is None:
+        raise ValueError(f"tier: {said['tier']!r:.50} is unknown; there are {', '.join(policy.tiers)}")
+    name = said.get("model", next(iter(policy.models)))
+    model = policy.model(name)
+    if model is None:
+        raise ValueError(f"model: {name!r:.50} is unknown; there are {', '.join(policy.models)}")
+    prompt_tokens = said.get("prompt_tokens", 500)
+    return Ask(
+        id=0,
+        policy=policy,
+        tier=tier,
+        model=model,
+        tenant=said.get("tenant", ANONYMOUS),
+        endpoint=Endpoint.CHAT,
+        stream=said.get("stream", True),
+        prompt_bytes=0,
+        prompt_exact=prompt_tokens,
+        max_tokens=said.get("max_tokens"),
+        choices=1,
+        body_bytes=0,
+        head_at=now,
+        body_at=now,
+    )

@@ -1,0 +1,84 @@
+"""What would become of a request now is what becomes of it, and asking changes nothing."""
+
+import random
+from typing import Any
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.core.explain import Explanation
+from gateway.core.model import Dispatch, Refuse
+from gateway.core.place import Impossible
+from gateway.core.rules import Admission, AdmissionMode
+
+from .made import ask, policy, pool, tier
+from .playbook import Story
+from .test_admission import ENFORCE, SLO, STRICT, story_of
+
+
+def explained(story: Story, **how: Any) -> Explanation | Impossible:
+    """Of a request that arrived now."""
+    return story.controller.explain(ask(999, story.controller.policy, story.now, **how), story.now)
+
+
+def test_the_best_replica_and_the_runner_up_are_named() -> None:
+    story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, draws=(0.0,))
+    story.arrives("a", prompt=900).whatever()
+    found = explained(story)
+    assert isinstance(found, Explanation)
+    assert found.runner_up is not None
+    assert (found.verdict, found.best.replica, found.runner_up.replica) == ("sent", "r2", "r3")
+    assert (found.prompt_tokens, found.max_tokens, found.ahead) == (100, 100, 0)
+
+
+def test_who_would_wait_is_told_behind_how_many() -> None:
+    story, _ = story_of(pool("p", "r1"), STRICT)
+    story.arrives("a").arrives("b").arrives("c").whatever()
+    found = explained(story)
+    assert isinstance(found, Explanation)
+    assert (found.verdict, found.best.replica, found.ahead, found.runner_up) == ("waits", None, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "trusted", "breach", "verdict", "why"),
+    [
+        (AdmissionMode.ENFORCE, True, 0.4, "sent", "within the threshold"),
+        (AdmissionMode.ENFORCE, True, 0.6, "refused", "above the threshold"),
+        (AdmissionMode.ENFORCE, False, 0.6, "sent", "the forecast is cold"),
+        (AdmissionMode.SHADOW, True, 0.6, "sent", "in shadow"),
+        (AdmissionMode.OFF, True, 0.6, "sent", "is off"),
+    ],
+)
+def test_the_verdict_is_that_of_the_controller(
+    mode: AdmissionMode, trusted: bool, breach: float, verdict: str, why: str
+) -> None:
+    story, oracle = story_of(pool("p", "r1"), tier("std", slo=SLO, admission=Admission(mode, 0.5, 0.0)))
+    oracle.breach["p"], oracle.trusted = breach, trusted
+    found = explained(story)
+    assert isinstance(found, Explanation)
+    assert (found.verdict, found.threshold) == (verdict, 0.5)
+    assert why in found.why
+    (first, *_) = story.controller.arrive(ask(1, story.controller.policy, 0.0), 0.0)
+    assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
+
+
+def test_what_is_impossible_is_said_to_be() -> None:
+    story, _ = story_of(pool("p", "r1", max_prompt_tokens=50), STRICT)
+    found = explained(story, prompt=100)
+    assert isinstance(found, Impossible)
+    assert "the longest prompt" in found.detail
+
+
+@pytest.mark.parametrize("router", ["least-prefill", "round-robin"])
+def test_asking_changes_nothing(router: str) -> None:
+    rules = policy(pool("p", "r1", "r2", slots=2, router=router), tier("std", slo=SLO, admission=ENFORCE))
+    answers = []
+    for asks in (0, 5):
+        controller = Controller(rules, random.Random(3))
+        said = []
+        for number in range(1, 12):
+            for _ in range(asks):
+                controller.explain(ask(999, rules, number / 10), number / 10)
+            said += controller.arrive(ask(number, rules, number / 10), number / 10)
+        answers.append((said, controller.snapshot(2.0)))
+    assert answers[0] == answers[1]
