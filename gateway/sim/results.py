@@ -85,6 +85,7 @@ class TierResult:
     misses: dict[str, int]
     """By reason: refused, timed out or failed."""
     tokens: int
+    finished_tokens: int
     good_tokens: int
     floor: Floor
 
@@ -197,6 +198,7 @@ def _tier(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> Ti
         outcomes={outcome.value: tier.outcomes[outcome] for outcome in Outcome if tier.outcomes[outcome]},
         misses=dict(sorted(tier.whys.items())),
         tokens=tier.tokens,
+        finished_tokens=tier.finished_tokens,
         good_tokens=tier.good_tokens,
         floor=_floor(tier, tally, opened, closed),
     )

@@ -42,6 +42,7 @@ class TierTally:
         "cells",
         "dispatched",
         "e2e_s",
+        "finished_tokens",
         "good_tokens",
         "offered",
         "outcomes",
@@ -65,6 +66,7 @@ class TierTally:
         self.whys: Counter[str] = Counter()
         self.tokens = 0
         """Of prompt and answer of all that count, as far as the client's cap and the tier's let the answer be."""
+        self.finished_tokens = 0
         self.good_tokens = 0
         # Latencies of finished requests.
         self.queue_s: list[float] = []
@@ -144,6 +146,7 @@ class Tally:
                 tier.short.add(int((arrival.at + record.e2e_s) / WINDOW_S))
             return
         cell.finished += 1
+        tier.finished_tokens += tokens
         tier.queue_s.append(record.queue_s)
         tier.e2e_s.append(record.e2e_s)
         if record.ttft_s is not None:

@@ -1,0 +1,97 @@
+"""`python -m loadtests.experiments list | run NAME... [--quick] [--json]`: the one runner of every experiment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from loadtests.experiments.findings import Findings
+from loadtests.experiments.lab import QUICK, Effort, Lab
+from loadtests.experiments.pages import write_page
+from loadtests.experiments.registry import EXPERIMENTS, about
+from loadtests.experiments.verdicts import as_json, judged
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+COLOURS = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
+
+
+@app.command("list")
+def list_command() -> None:
+    """Every experiment, and what it is about."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name in EXPERIMENTS:
+        table.add_row(f"[bold]{name}[/]", about(name).partition("\n")[0])
+    Console().print(table)
+
+
+@app.command("run")
+def run_command(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names from the list, or all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, shorter runs: whether it works at all.")] = False,
+    as_documents: Annotated[bool, typer.Option("--json", help="Print one JSON document a line, one for each.")] = False,
+    docs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a page with pictures for each.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="Runs of each candidate.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
+    fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
+) -> None:
+    """Run experiments, each anew, and hold what they find against the targets."""
+    effort = QUICK if quick else Effort()
+    effort = effort if seeds is None else replace(effort, seeds=seeds)
+    out, console = Console(), Console(stderr=True)
+    missed = False
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        lab = Lab(effort, jobs)
+        for name in _known(names):
+            lab.tell = lambda what, name=name: progress.update(task, description=f"{name}: {what}")  # type: ignore[misc]
+            findings = EXPERIMENTS[name](lab)
+            if as_documents:
+                print(json.dumps(as_json(name, findings, effort)), flush=True)
+            else:
+                _show(name, findings, out)
+            if docs is not None:
+                write_page(name, about(name), findings, effort, docs)
+            missed |= any(row["pass"] is False for row in judged(name, findings).values())
+    if missed and fail:
+        raise typer.Exit(1)
+
+
+def _known(names: Sequence[str]) -> list[str]:
+    if list(names) == ["all"]:
+        return list(EXPERIMENTS)
+    for name in names:
+        if name not in EXPERIMENTS:
+            near = get_close_matches(name, EXPERIMENTS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(EXPERIMENTS)}, or all"
+            raise typer.BadParameter(f"{name!r} is no experiment: {hint}")
+    return list(dict.fromkeys(names))
+
+
+def _show(name: str, findings: Findings, out: Console) -> None:
+    table = Table(title=f"{name}: {len(findings.seeds)} seeds", title_justify="left")
+    for column in ("figure", "value", "95% interval", "target", ""):
+        table.add_column(column, justify="right" if column in ("value", "95% interval") else "left")
+    for key, row in judged(name, findings).items():
+        interval = "" if row["interval"] is None else "{:.4g} to {:.4g}".format(*row["interval"])
+        table.add_row(key, f"{row['value']:.4g}", interval, row["target"] or "reported", COLOURS[row["pass"]])
+    out.print(table)
+    for grid in findings.grids:
+        shown = Table(*grid.columns, title=grid.title, title_justify="left")
+        for cells in grid.rows:
+            shown.add_row(*cells)
+        out.print(shown)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,244 @@
+"""Does P(breach) mean what it says? Everything is admitted (shadow mode), and every forecast is held against what came.
+
+The load comes in bursts of 2.2 times the mean, ten seconds long in the mean, at 1.25x, so that every tier sees times in
+which all is well and times in which nothing is. A forecast is that of the request's arrival; it came true if the request
+was not good in the end. Bins are of equal mass over all seeds together, intervals are over seeds: within one burst the
+requests share one fate, so there is less in 20,000 labels than it seems.
+
+Three probabilities are compared. *Calibrated* is what admission acts on. *Before the regression* is the log-normal of
+learned width around the forecast, which the logistic regression starts from. *Not calibrated* takes no label and no
+width from what came: the same forecast with the width that is assumed before anything is known.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from gateway.core.controller import Controller
+from gateway.core.forecast import Forecast
+from gateway.core.labels import PRIOR_VARIANCE, over
+from gateway.core.model import Ask, Command, Ended, Finish, Sample
+from gateway.core.rules import Admission, AdmissionMode, Policy
+from gateway.core.trust import Trust
+from gateway.sim.engine import Options
+from gateway.sim.pace import OnOff
+from gateway.sim.report import Interval, bootstrap
+from gateway.sim.run import simulate
+from gateway.sim.synthetic import Synthetic
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
+from loadtests.experiments.lab import Lab
+
+BURSTS = OnOff(on_s=10.0, off_s=20.0, burst=2.2)
+LOAD = 1.25
+SECONDS = 600.0
+WARMUP_S = 60.0
+BINS = 15
+KINDS = ("calibrated", "before the regression", "not calibrated")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run."""
+
+    policy: Policy
+    workload: Synthetic
+    seed: int
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What one run said and what came: by kind of probability, of every request. `trusted`: share of arrivals."""
+
+    said: tuple[list[float], ...]
+    missed: list[bool]
+    trusted: float
+
+
+class Witness:
+    """The production controller, with every forecast kept until its request is over."""
+
+    def __init__(self, policy: Policy, seed: int, since: float) -> None:
+        self._inner = Controller(policy, Random(f"{seed} controller"))
+        self._pool = next(iter(policy.pools))
+        self._since = since
+        self._open: dict[int, Forecast] = {}
+        self._arrived = self._trusted = 0
+        self.labels = Labels(tuple([] for _ in KINDS), [], 0.0)
+        self.sent = self._inner.sent
+        self.progress = self._inner.progress
+        self.wake_at = self._inner.wake_at
+
+    @property
+    def trusted(self) -> float:
+        return self._trusted / max(1, self._arrived)
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        commands = self._inner.arrive(ask, now)
+        live = self._inner._live.get(ask.id)
+        if now >= self._since:
+            self._arrived += 1
+            self._trusted += self._inner.forecaster.trust(self._pool) is Trust.TRUSTED
+            if live is not None and live.forecast is not None:
+                self._open[ask.id] = live.forecast
+        return self._seen(commands)
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        return self._seen(self._inner.first_token(attempt_id, now))
+
+    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+        return self._seen(self._inner.finish(attempt_id, finish, now))
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        return self._seen(self._inner.leave(ask_id, now))
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        return self._seen(self._inner.observe(replica_name, sample, now))
+
+    def wake(self, now: float) -> list[Command]:
+        return self._seen(self._inner.wake(now))
+
+    def _seen(self, commands: list[Command]) -> list[Command]:
+        for command in commands:
+            if isinstance(command, Ended):
+                record = command.record
+                forecast = self._open.pop(record.ask.id, None)
+                if forecast is not None and record.outcome.counts:
+                    bound_s = record.ask.tier.slo.ttft_bound_s
+                    said = forecast.breach, forecast.raw, over(forecast.ttft_s, bound_s, math.sqrt(PRIOR_VARIANCE))
+                    for column, value in zip(self.labels.said, said, strict=True):
+                        column.append(value)
+                    self.labels.missed.append(not record.good)
+        return commands
+
+
+def witnessed(case: Case) -> Labels:
+    """The labels of one run."""
+    witness = Witness(case.policy, case.seed, case.options.warmup_s)
+    arrivals = case.workload.arrivals(case.seed)
+    simulate(case.policy, arrivals, seed=case.seed, options=case.options, decider=witness)
+    return replace(witness.labels, trusted=witness.trusted)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One bin of one kind, by seed: requests, sum of what was said, how many missed."""
+
+    requests: tuple[int, ...]
+    said: tuple[float, ...]
+    missed: tuple[int, ...]
+
+
+class Reliability:
+    """One kind of probability over all seeds."""
+
+    def __init__(self, runs: Sequence[Labels], kind: int) -> None:
+        self.n = len(runs)
+        pooled = sorted(p for run in runs for p in run.said[kind])
+        edges = [pooled[len(pooled) * b // BINS] for b in range(1, BINS)]
+        counts = [[[0, 0.0, 0] for _ in runs] for _ in range(BINS)]
+        squares = [0.0] * self.n
+        for seed, run in enumerate(runs):
+            for p, missed in zip(run.said[kind], run.missed, strict=True):
+                cell = counts[bisect_right(edges, p)][seed]
+                cell[0] += 1
+                cell[1] += p
+                cell[2] += missed
+                squares[seed] += (p - missed) ** 2
+        self._squares = squares
+        self.bins = [
+            Bin(tuple(int(c[0]) for c in row), tuple(c[1] for c in row), tuple(int(c[2]) for c in row))
+            for row in counts
+            if any(c[0] for c in row)
+        ]
+
+    def ece(self) -> Interval:
+        """Mean |said - came| over requests."""
+
+        def statistic(seeds: Sequence[int]) -> float:
+            total = sum(b.requests[s] for b in self.bins for s in seeds)
+            return sum(abs(sum(b.said[s] - b.missed[s] for s in seeds)) for b in self.bins) / total
+
+        return bootstrap(statistic, self.n)
+
+    def skill(self) -> Interval:
+        """1 - Brier score / that of always saying the base rate."""
+
+        def statistic(seeds: Sequence[int]) -> float:
+            total = sum(b.requests[s] for b in self.bins for s in seeds)
+            base = sum(b.missed[s] for b in self.bins for s in seeds) / total
+            reference = base * (1.0 - base)
+            return 1.0 - sum(self._squares[s] for s in seeds) / total / reference if reference else 0.0
+
+        return bootstrap(statistic, self.n)
+
+    def line(self, name: str) -> Line:
+        """What came against what was said, bin by bin."""
+        said, came = [], []
+        for each in self.bins:
+
+            def share(seeds: Sequence[int], b: Bin = each) -> float:
+                return sum(b.missed[s] for s in seeds) / max(1, sum(b.requests[s] for s in seeds))
+
+            said.append(sum(each.said) / sum(each.requests))
+            came.append(bootstrap(share, self.n))
+        lows = [c.low for c in came if c.low is not None]
+        highs = [c.high for c in came if c.high is not None]
+        whole = len(lows) == len(came)
+        return Line(name, said, [c.value for c in came], lows if whole else (), highs if whole else ())
+
+
+def calibration(lab: Lab) -> Findings:
+    """Bursts on the main workload, then what is said at other loads, of the other workload, and when enforcing."""
+    findings = Findings(lab.seeds)
+    shadow, enforce = _mode(lab.policy(), AdmissionMode.SHADOW), lab.policy()
+    bursts = replace(lab.workload("main"), shape=BURSTS)
+    cases: dict[str, tuple[Policy, Synthetic]] = {
+        f"bursts, {LOAD:g}x": (shadow, bursts.at_rate(lab.one_x("main") * LOAD)),
+        "main, 1x": (shadow, lab.workload("main").at_rate(lab.one_x("main"))),
+        "main, 1.5x": (shadow, lab.workload("main").at_rate(lab.one_x("main") * 1.5)),
+        "code, 1.25x": (shadow, lab.workload("code").at_rate(lab.one_x("code") * 1.25)),
+        "enforcing, bursts, 2x": (enforce, bursts.at_rate(lab.one_x("main") * 2.0)),
+    }
+    seconds = 120.0 if lab.effort.quick else SECONDS
+    options = Options(duration_s=WARMUP_S + seconds, warmup_s=WARMUP_S)
+    rows = []
+    for name, (policy, workload) in cases.items():
+        timed = replace(workload, duration_s=options.duration_s)
+        runs = lab.map(witnessed, [Case(policy, timed, seed, options) for seed in lab.seeds])
+        kinds = [Reliability(runs, kind) for kind in range(len(KINDS))]
+        labels = sum(len(run.missed) for run in runs)
+        base = sum(map(sum, (run.missed for run in runs))) / labels
+        trusted = bootstrap(lambda seeds, runs=runs: sum(runs[s].trusted for s in seeds) / len(seeds), len(runs))
+        rows += [
+            [name, kind, str(labels), f"{base:.2f}", written(found.ece()), written(found.skill()), written(trusted, 2)]
+            for kind, found in zip(KINDS, kinds, strict=True)
+        ]
+        if not findings.figures:
+            findings.figures |= {
+                "ece": kinds[0].ece(),
+                "brier_skill": kinds[0].skill(),
+                "labels": bare(labels, lab.effort.seeds),
+                "base_rate": bare(base, lab.effort.seeds),
+                "trusted_share": trusted,
+                "ece_before_regression": kinds[1].ece(),
+                "ece_not_calibrated": kinds[2].ece(),
+                "brier_skill_not_calibrated": kinds[2].skill(),
+            }
+            honest = Line("honest", (0.0, 1.0), (0.0, 1.0), dashed=True)
+            lines = [honest, *(found.line(kind) for kind, found in zip(KINDS, kinds, strict=True))]
+            findings.charts.append(
+                Chart("calibration", f"Reliability: {name}", "P(breach) that was said", "share that missed", lines)
+            )
+    columns = ["case", "probability", "labels", "base rate", "ECE", "Brier skill", "trusted"]
+    findings.grids.append(Grid(f"{BINS} bins of equal mass", columns, rows))
+    return findings
+
+
+def _mode(policy: Policy, mode: AdmissionMode) -> Policy:
+    admission = Admission(mode)
+    return replace(policy, tiers={name: replace(tier, admission=admission) for name, tier in policy.tiers.items()})

@@ -1,0 +1,79 @@
+"""What an experiment found: figures to be judged, tables and charts to be looked at, raw results to be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.sim.report import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart; `low` and `high` are the ends of the interval around each point, where there is one."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture. `marks` are vertical lines with a name."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+    marks: Mapping[str, float] = field(default_factory=dict)
+    most_y: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table: cells are text, so that each says its own precision."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(slots=True)
+class Findings:
+    """All that an experiment has to say. `notes` are paragraphs of plain English, computed figures filled in."""
+
+    seeds: Sequence[int]
+    figures: dict[str, Interval] = field(default_factory=dict)
+    grids: list[Grid] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    raw: dict[str, object] = field(default_factory=dict)
+    """Results by candidate, with intervals and raw percentiles; dataclasses become JSON."""
+
+
+def line(name: str, x: Sequence[float], values: Sequence[Interval], *, dashed: bool = False) -> Line:
+    """A line through means, with their intervals where all have one."""
+    lows = [value.low for value in values if value.low is not None]
+    highs = [value.high for value in values if value.high is not None]
+    whole = len(lows) == len(highs) == len(values)
+    means = [value.value for value in values]
+    return Line(name, x, means, lows if whole else (), highs if whole else (), dashed)
+
+
+def written(value: Interval | None, digits: int = 3) -> str:
+    """`0.970 (0.966 to 0.974)`."""
+    if value is None:
+        return ""
+    text = f"{value.value:.{digits}f}"
+    return text if value.low is None else f"{text} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+
+
+def bare(value: float, n: int) -> Interval:
+    """A figure that is no mean: a least, a count."""
+    return Interval(value, None, None, n)

@@ -1,0 +1,85 @@
+"""How many requests should an engine hold? A sweep over slots per replica, and where the learned limit settles.
+
+Below max_num_seqs (64 here) slots of the engine stand empty; above it requests wait inside the engine, where tiers and
+deadlines mean nothing. The knee is the number of slots with the best weighted goodput under the main workload at 1.5x,
+with admission off, so that slots alone decide. Learned slots are those that the controller has come to 60 s after a
+cold start, mean of the replicas, with the policy's `slots: auto`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import fmean
+
+from gateway.core.controller import Controller
+from gateway.core.rules import Policy
+from gateway.sim.engine import Engine, Options
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.profiles import DEFAULT
+from gateway.sim.report import mean, summary
+from gateway.sim.synthetic import Synthetic
+from gateway.sim.tally import Tally
+from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
+from loadtests.experiments.lab import Lab, ours, with_slots, without_admission
+
+SLOTS = (16, 32, 40, 48, 56, 64, 72, 80, 96, 128, 256)
+QUICK_SLOTS = (32, 64, 96)
+LOAD = 1.5
+LEARNED_AT_S = 60.0
+
+
+def hold_depth(lab: Lab) -> Findings:
+    """The sweep, and the learned limit."""
+    findings = Findings(lab.seeds)
+    sweep = QUICK_SLOTS if lab.effort.quick else SLOTS
+    policy, workload = lab.policy(), lab.workload("main").at_rate(lab.one_x("main") * LOAD)
+    plain = without_admission(policy)
+    candidates = [ours(with_slots(plain, slots), f"{slots} slots") for slots in sweep]
+    found = list(lab.compare([*candidates, ours(with_slots(policy, None), "learned")], workload).values())
+    runs, learned_runs = found[:-1], found[-1]
+    weighted = [mean([run.weighted for run in of]) for of in runs]
+    tier_0 = [mean([run.tiers["tier-0"].attainment or 0.0 for run in of]) for of in runs]
+    knee = sweep[max(range(len(sweep)), key=lambda i: weighted[i].value)]
+    learned = mean(lab.map(learned_slots, [(with_slots(policy, None), workload, seed) for seed in lab.seeds]))
+    findings.figures |= {
+        "knee": bare(knee, len(lab.seeds)),
+        "knee_off_max_num_seqs": bare(abs(knee / DEFAULT.max_num_seqs - 1), len(lab.seeds)),
+        "learned_slots": learned,
+        "learned_off_knee": bare(abs(learned.value / knee - 1), len(lab.seeds)),
+        "learned_weighted_goodput": mean([run.weighted for run in learned_runs]),
+    }
+    rows = [[str(s), written(w), written(t)] for s, w, t in zip(sweep, weighted, tier_0, strict=True)]
+    columns = ["slots", "weighted goodput", "tier-0 attainment"]
+    findings.grids.append(Grid(f"Slots per replica at {LOAD:g}x, admission off", columns, rows))
+    findings.charts.append(
+        Chart(
+            "hold-depth",
+            f"Slots per replica at {LOAD:g}x, admission off",
+            "slots per replica",
+            "share",
+            [line("weighted goodput", sweep, weighted), line("tier-0 attainment", sweep, tier_0)],
+            log_x=True,
+            marks={"max_num_seqs": float(DEFAULT.max_num_seqs), "learned": learned.value},
+            most_y=1.02,
+        )
+    )
+    findings.raw |= {f"{slots} slots": summary(of) for slots, of in zip(sweep, runs, strict=True)}
+    findings.raw["learned"] = summary(learned_runs)
+    return findings
+
+
+def learned_slots(of: tuple[Policy, Synthetic, int]) -> float:
+    """Policy, workload and seed -> slots per replica that the controller gives 60 s after its start."""
+    policy, workload, seed = of
+    controller = Controller(policy, Random(f"{seed} controller"))
+    options = Options(duration_s=LEARNED_AT_S + 1.0)
+    engine = Engine(controller, policy, FleetSpec().hosts(policy), options, Tally(policy.tiers.values(), 0.0), seed)
+    slots: list[float] = []
+
+    def look() -> None:
+        views = [replica for pool in controller.snapshot(LEARNED_AT_S).pools for replica in pool.replicas]
+        slots.append(fmean(view.slots for view in views))
+
+    engine.at(LEARNED_AT_S, look)
+    engine.run(workload.arrivals(seed))
+    return slots[0]

@@ -1,0 +1,153 @@
+"""What experiments have in common: the committed setup, how long and how often they run, 1x, and the optimum."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.core.rules import Admission, AdmissionMode, Policy
+from gateway.policy import load
+from gateway.sim.bound import bound, capacity, replay_set
+from gateway.sim.compare import Candidate, Comparison
+from gateway.sim.engine import Options
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.load import load_workload
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from gateway.sim.synthetic import Synthetic
+
+SETUP = Path(__file__).parent / "setup"
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is run: seeds, seconds of arrivals that are counted, seconds before them that are not."""
+
+    seeds: int = 10
+    seconds: float = 120.0
+    warmup_s: float = 30.0
+    quick: bool = False
+
+
+QUICK = Effort(seeds=2, seconds=30.0, warmup_s=20.0, quick=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """What the clairvoyant had of one seed's arrivals, as shares of the weight that arrived after the warm-up."""
+
+    constrained: float
+    """The constrained program."""
+    free: float
+    """The program that may drop long requests and any tier."""
+    replay: float
+    """The set that the constrained one accepts, served by the simulator."""
+    tiers: dict[str, float]
+
+
+@dataclass(slots=True)
+class Lab:
+    """Runs things; `tell` hears what is done, `jobs` processes do it."""
+
+    effort: Effort
+    jobs: int = 1
+    tell: Callable[[str], None] = lambda _: None
+    _one_x: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The same for all candidates of a comparison."""
+        return tuple(range(1, self.effort.seeds + 1))
+
+    @property
+    def options(self) -> Options:
+        """How long a run is."""
+        return Options(duration_s=self.effort.warmup_s + self.effort.seconds, warmup_s=self.effort.warmup_s)
+
+    def policy(self) -> Policy:
+        """The committed policy: three tiers, four replicas."""
+        return load(SETUP / "policy.yaml")
+
+    def workload(self, name: str) -> Synthetic:
+        """A committed workload, for as long as a run is."""
+        made = load_workload(SETUP / f"{name}.yaml", duration_s=self.options.duration_s)
+        assert isinstance(made, Synthetic)
+        return made
+
+    def one_x(self, name: str) -> float:
+        """1x of a committed workload on the committed fleet, in requests/s."""
+        if name not in self._one_x:
+            self.tell(f"1x of {name}")
+            workload = replace(self.workload(name), duration_s=100.0 if self.effort.quick else 300.0)
+            precision = 0.02 if self.effort.quick else 0.005
+            self._one_x[name] = capacity(workload, self.policy(), seeds=(1, 2, 3), precision=precision)
+        return self._one_x[name]
+
+    def compare(self, candidates: Sequence[Candidate], workload: Synthetic) -> dict[str, list[Result]]:
+        """Every candidate with every seed, by name."""
+        comparison = Comparison(tuple(candidates), workload, self.seeds, self.options)
+        found = comparison.run_all(self.jobs, lambda result: self.tell(f"{result.policy}, seed {result.seed}"))
+        return {candidate.name: runs for candidate, runs in zip(candidates, found, strict=True)}
+
+    def optima(self, policy: Policy, workload: Synthetic) -> list[Optimum]:
+        """The optimum of every seed."""
+        return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
+
+    def map(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
+        """The function of each argument, in `jobs` processes."""
+        name = getattr(function, "__name__", "")
+        if self.jobs <= 1:
+            found = []
+            for argument in arguments:
+                found.append(function(argument))
+                self.tell(name)
+            return found
+        with ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            running = [pool.submit(function, argument) for argument in arguments]
+            for one in running:
+                one.add_done_callback(lambda _: self.tell(name))
+            return [one.result() for one in running]
+
+
+def ours(policy: Policy, name: str = "ours") -> Candidate:
+    """The gateway under this policy, on the default engines."""
+    return Candidate(name, policy, FleetSpec())
+
+
+def against(text: str, policy: Policy) -> Candidate:
+    """A baseline made of this policy."""
+    return Candidate(text, policy, FleetSpec(), text)
+
+
+def with_slots(policy: Policy, slots: int | None) -> Policy:
+    """The same with so many slots on each replica; None learns them."""
+    return replace(policy, pools={name: replace(pool, slots=slots) for name, pool in policy.pools.items()})
+
+
+def without_admission(policy: Policy) -> Policy:
+    """The same with admission off: slots, tiers and deadlines stay."""
+    off = Admission(AdmissionMode.OFF, exploration=0.0)
+    return replace(policy, tiers={name: replace(tier, admission=off) for name, tier in policy.tiers.items()})
+
+
+def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
+    """Policy, workload, seed and options -> what the clairvoyant had."""
+    policy, workload, seed, options = of
+    arrivals = list(workload.arrivals(seed))
+    constrained, free = bound(arrivals, policy), bound(arrivals, policy, constrained=False)
+    weights = [policy.tiers[a.tier].weight * (a.at >= options.warmup_s) for a in arrivals]
+    offered = sum(weights)
+    served = simulate(without_admission(policy), replay_set(arrivals, constrained), seed=seed, options=options)
+    return Optimum(
+        constrained=sum(w * x for w, x in zip(weights, constrained.accepted, strict=True)) / offered,
+        free=sum(w * x for w, x in zip(weights, free.accepted, strict=True)) / offered,
+        replay=sum(tier.weight * tier.good for tier in served.tiers.values()) / offered,
+        tiers=constrained.tiers,
+    )

@@ -1,0 +1,93 @@
+"""Weighted goodput from .6x to 3x of what the optimum can serve, against the optimum and against others.
+
+1x is the highest rate at which the constrained clairvoyant program accepts 99% of the requests. Every candidate gets
+the same arrivals. The static cap is the best of a sweep over slots and patience, chosen anew at every load with
+hindsight, which flatters it. Weighted goodput counts a good request as its tier's weight; refusals are misses. The
+second workload, code, is served by the same policy, untuned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from gateway.sim.report import Interval, mean, ratio, summary
+from gateway.sim.results import Result
+from loadtests.experiments.findings import Chart, Findings, Grid, line, written
+from loadtests.experiments.lab import Lab, Optimum, against, ours
+
+LOADS = (0.6, 0.9, 1.1, 1.5, 2.0, 3.0)
+QUICK_LOADS = (0.9, 2.0)
+CAPS = tuple(f"static-cap:slots={slots},wait={wait:g}" for slots in (32, 48, 64, 96) for wait in (0.5, 0.9))
+QUICK_CAPS = ("static-cap:slots=64,wait=0.5",)
+OTHERS = ("static-cap-tiers:slots=64,wait=0.9", "llm-d", "least-requests", "round-robin")
+NAMED = {"main": "", "code": "code_"}
+
+Row = dict[str, Interval | None]
+
+
+def overload(lab: Lab) -> Findings:
+    """Both workloads at every load."""
+    findings = Findings(lab.seeds)
+    for workload, prefix in NAMED.items():
+        _sweep(lab, workload, prefix, findings)
+    return findings
+
+
+def _sweep(lab: Lab, name: str, prefix: str, findings: Findings) -> None:
+    policy, workload, one_x = lab.policy(), lab.workload(name), lab.one_x(name)
+    quick = lab.effort.quick
+    loads = QUICK_LOADS if quick else LOADS
+    caps = QUICK_CAPS if quick else CAPS
+    candidates = [ours(policy), *(against(text, policy) for text in (*caps, *OTHERS))]
+    rows = []
+    for load in loads:
+        scaled = workload.at_rate(one_x * load)
+        optima = lab.optima(policy, scaled)
+        runs = lab.compare(candidates, scaled)
+        rows.append(_row(optima, runs, caps))
+        findings.figures[f"{prefix}ours_to_replay_{load:g}x"] = _known(rows[-1]["ours / replay"])
+        findings.raw |= {f"{name} {load:g}x {label}": summary(results) for label, results in runs.items()}
+    names = list(rows[0])
+    title = f"{name}: weighted goodput by load (1x = {one_x:.1f} requests/s)"
+    cells = [[label, *(written(row[label]) for row in rows)] for label in names]
+    findings.grids.append(Grid(title, ["", *(f"{load:g}x" for load in loads)], cells))
+    lines = [
+        line(label, loads, [_known(row[label]) for row in rows], dashed=label in ("optimum", "free optimum"))
+        for label in names
+        if "/" not in label
+    ]
+    findings.charts.append(
+        Chart(f"overload-{name}", title, "load, as a multiple of 1x", "weighted goodput", lines, most_y=1.02)
+    )
+    findings.raw[f"{name} 1x requests/s"] = one_x
+
+
+def _row(optima: Sequence[Optimum], runs: dict[str, list[Result]], caps: Sequence[str]) -> Row:
+    weighted = {label: [result.weighted for result in results] for label, results in runs.items()}
+    best = max(caps, key=lambda cap: fmean(weighted[cap]))
+    replay = [one.replay for one in optima]
+    bound = [one.constrained for one in optima]
+    row: Row = {
+        "free optimum": mean([one.free for one in optima]),
+        "optimum": mean(bound),
+        "replay of what it accepts": mean(replay),
+        "ours": mean(weighted["ours"]),
+        "best static cap": mean(weighted[best]),
+        "static cap, strict tiers": mean(weighted[OTHERS[0]]),
+        "llm-d's rule": mean(weighted["llm-d"]),
+        "least requests, no control": mean(weighted["least-requests"]),
+        "round robin, no control": mean(weighted["round-robin"]),
+        "ours / replay": ratio(weighted["ours"], replay),
+        "ours / optimum": ratio(weighted["ours"], bound),
+        "best static cap / replay": ratio(weighted[best], replay),
+        "static cap, strict tiers / replay": ratio(weighted[OTHERS[0]], replay),
+        "ours, by tokens / offered": mean([result.token_weighted for result in runs["ours"]]),
+    }
+    return row
+
+
+def _known(value: Interval | None) -> Interval:
+    if value is None:
+        raise ValueError("the optimum of a seed is 0: nothing can be compared with it")
+    return value

@@ -1,0 +1,51 @@
+"""A page of Markdown for each experiment, and one that lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadtests.experiments.findings import Findings, Grid
+from loadtests.experiments.lab import Effort
+from loadtests.experiments.plots import draw
+from loadtests.experiments.verdicts import Judged, judged
+
+
+def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path) -> Path:
+    """`folder/NAME.md` with its pictures beside it."""
+    title, _, rest = about.partition("\n")
+    parts = [
+        f"# {name}",
+        title,
+        rest.strip(),
+        _how(name, findings, effort),
+        "## Figures",
+        _figures(judged(name, findings)),
+    ]
+    parts += [f"![{chart.title}]({draw(chart, folder).name})" for chart in findings.charts]
+    parts += [f"### {grid.title}\n\n{_grid(grid)}" for grid in findings.grids]
+    parts += findings.notes
+    page = folder / f"{name}.md"
+    page.write_text("\n\n".join(part for part in parts if part) + "\n")
+    return page
+
+
+def _how(name: str, findings: Findings, effort: Effort) -> str:
+    quick = " (quick: too few seeds and too short for a judgement)" if effort.quick else ""
+    return (
+        f"{len(findings.seeds)} seeds, {effort.seconds:g} s of arrivals each after a warm-up of {effort.warmup_s:g} s"
+        f"{quick}; intervals are 95% bootstraps over seeds. Again: `python -m loadtests.experiments run {name}`."
+    )
+
+
+def _figures(rows: dict[str, Judged]) -> str:
+    cells = []
+    for key, row in rows.items():
+        interval = "" if row["interval"] is None else f"{row['interval'][0]:.4g} to {row['interval'][1]:.4g}"
+        verdict = {True: "met", False: "**missed**", None: ""}[row["pass"]]
+        cells.append([f"`{key}`", f"{row['value']:.4g}", interval, row["target"] or "reported", verdict])
+    return _grid(Grid("", ["figure", "value", "interval", "target", ""], cells))
+
+
+def _grid(grid: Grid) -> str:
+    head = f"| {' | '.join(grid.columns)} |\n|{'---|' * len(grid.columns)}"
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in grid.rows)])

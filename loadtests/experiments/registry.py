@@ -1,0 +1,31 @@
+"""Every experiment by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loadtests.experiments.findings import Findings
+from loadtests.experiments.hold_depth import hold_depth
+from loadtests.experiments.lab import Lab
+from loadtests.experiments.overload import overload
+from loadtests.experiments.routing_staleness import routing_staleness
+from loadtests.experiments.simulator_speed import simulator_speed
+from loadtests.experiments.slo_knees import slo_knees
+from loadtests.experiments.tiers import tiers
+from loadtests.experiments.ttft_collapse import ttft_collapse
+
+EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
+    "overload": overload,
+    "tiers": tiers,
+    "hold-depth": hold_depth,
+    "routing-staleness": routing_staleness,
+    "ttft-collapse": ttft_collapse,
+    "slo-knees": slo_knees,
+    "simulator-speed": simulator_speed,
+}
+
+
+def about(name: str) -> str:
+    """What an experiment is, as its module says."""
+    module = __import__(EXPERIMENTS[name].__module__, fromlist=["__doc__"])
+    return (module.__doc__ or "").strip()

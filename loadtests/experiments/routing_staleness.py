@@ -1,0 +1,162 @@
+"""Which router, and how much a stale view of the load costs: p99 TTFT at high load.
+
+Eight replicas, Poisson arrivals, the main workload's lengths, no admission and no slots: the router alone decides. Load
+is a multiple of the rate at which these engines finish requests when they always have enough to do, measured first.
+`snapshot` routers are least-requests on counts that are looked at only so often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random as Seeded
+from typing import TypeVar
+
+from gateway.core.model import Ask, Command, Random
+from gateway.core.route import Candidate as Replica
+from gateway.core.route import LeastRequests
+from gateway.core.rules import Policy, ReplicaSpec
+from gateway.sim.balancer import Balancer
+from gateway.sim.engine import Options
+from gateway.sim.pace import Constant
+from gateway.sim.report import Interval, bootstrap, mean
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from gateway.sim.synthetic import Synthetic
+from loadtests.experiments.findings import Chart, Findings, Grid, line, written
+from loadtests.experiments.lab import Lab
+
+REPLICAS = 8
+LOADS = (0.8, 0.9, 0.97)
+JUDGED = 0.97
+R = TypeVar("R", bound=Replica)
+
+
+class _Frozen(LeastRequests):
+    """Fewest requests in flight as of the last look; a look every `period_s`. Ties go to chance."""
+
+    def __init__(self, period_s: float) -> None:
+        self.now = 0.0
+        self._period_s = period_s
+        self._look_at = 0.0
+        self._counts: dict[int, int] = {}
+
+    def pick(self, free: Sequence[R], random: float) -> R:
+        if self.now >= self._look_at:
+            self._counts = {replica.rank: replica.in_flight for replica in free}
+            self._look_at = self.now + self._period_s
+        least = min(self._counts.values())
+        lightest = [replica for replica in free if self._counts[replica.rank] == least]
+        return lightest[int(random * len(lightest))]
+
+
+class Snapshots(Balancer):
+    """Least requests on counts looked at every `period_s`."""
+
+    def __init__(self, policy: Policy, period_s: float, random: Random) -> None:
+        super().__init__(policy, "least-requests", random)
+        self._frozen = _Frozen(period_s)
+        self._routers = dict.fromkeys(policy.pools, self._frozen)
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        self._frozen.now = now
+        return super().arrive(ask, now)
+
+
+Made = Callable[[Policy, Random], Balancer]
+
+
+def _by(router: str) -> Made:
+    return lambda policy, random: Balancer(policy, router, random)
+
+
+def _every(period_s: float) -> Made:
+    return lambda policy, random: Snapshots(policy, period_s, random)
+
+
+ROUTERS: dict[str, Made] = {
+    "least-prefill": _by("least-prefill"),
+    "least-requests": _by("least-requests"),
+    "round-robin": _by("round-robin"),
+    "snapshot 200 ms": _every(0.2),
+    "snapshot 1 s": _every(1.0),
+    "snapshot 5 s": _every(5.0),
+}
+
+
+def routing_staleness(lab: Lab) -> Findings:
+    """Every router at every load."""
+    findings = Findings(lab.seeds)
+    policy, workload = _fleet(lab.policy()), replace(lab.workload("main"), cv=1.0, shape=Constant())
+    full = mean(lab.map(_saturated, [(policy, workload, seed) for seed in lab.seeds[:3]])).value
+    findings.figures["requests_per_s_at_saturation"] = Interval(full, None, None, min(3, len(lab.seeds)))
+    loads = (JUDGED,) if lab.effort.quick else LOADS
+    p99s: dict[str, list[list[float]]] = {}
+    for name in ROUTERS:
+        asks = [
+            (name, policy, workload.at_rate(full * load), seed, lab.options) for load in loads for seed in lab.seeds
+        ]
+        runs = lab.map(_run, asks)
+        by_load = [runs[i * len(lab.seeds) : (i + 1) * len(lab.seeds)] for i in range(len(loads))]
+        p99s[name] = [[_p99(run) for run in of] for of in by_load]
+        findings.raw |= {f"{name} {load:g}": [run.tiers for run in of] for load, of in zip(loads, by_load, strict=True)}
+    last = {name: values[-1] for name, values in p99s.items()}
+    findings.figures[f"p99_ttft_below_least_requests_{JUDGED:g}"] = _below(
+        last["least-prefill"], last["least-requests"]
+    )
+    findings.figures["p99_ttft_snapshot_1s_to_live"] = _ratio(last["snapshot 1 s"], last["least-requests"])
+    means = {name: [mean(values) for values in by] for name, by in p99s.items()}
+    rows = [[name, *(written(value) for value in by)] for name, by in means.items()]
+    findings.grids.append(Grid("p99 TTFT in seconds", ["router", *(f"load {load:g}" for load in loads)], rows))
+    findings.charts.append(
+        Chart(
+            "routing-staleness",
+            f"p99 TTFT by router, {REPLICAS} replicas",
+            "load, as a share of saturation",
+            "p99 TTFT (s)",
+            [line(name, loads, by) for name, by in means.items()],
+            log_y=True,
+        )
+    )
+    return findings
+
+
+def _fleet(policy: Policy) -> Policy:
+    """The policy with eight replicas, and one tier for all: routers see no tiers."""
+    pool = replace(
+        policy.pools["main"],
+        replicas=tuple(ReplicaSpec(f"r{n}", f"http://127.0.0.1:{8000 + n}") for n in range(1, REPLICAS + 1)),
+    )
+    return replace(policy, pools={"main": pool})
+
+
+def _saturated(of: tuple[Policy, Synthetic, int]) -> float:
+    """Requests per second that are finished while three times as many arrive as could be."""
+    policy, workload, seed = of
+    decider = Balancer(policy, "least-prefill", Seeded(seed))
+    options = Options(duration_s=60.0, warmup_s=0.0)
+    # All of it is served in the end, so the time it takes is what the engines need for it.
+    result = simulate(policy, workload.at_rate(300.0).arrivals(seed), seed=seed, options=options, decider=decider)
+    slowest = max(tier.e2e.p99 or 0.0 for tier in result.tiers.values())
+    return result.arrived / (60.0 + slowest)
+
+
+def _run(of: tuple[str, Policy, Synthetic, int, Options]) -> Result:
+    name, policy, workload, seed, options = of
+    decider = ROUTERS[name](policy, Seeded(f"{seed} router"))
+    return simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, name=name)
+
+
+def _p99(result: Result) -> float:
+    """p99 TTFT of the largest tier: all tiers are routed alike."""
+    largest = max(result.tiers.values(), key=lambda tier: tier.ttft.n)
+    assert largest.ttft.p99 is not None
+    return largest.ttft.p99
+
+
+def _below(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    return bootstrap(lambda drawn: 1 - sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(ours))
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    return bootstrap(lambda drawn: sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(ours))

@@ -1,0 +1,36 @@
+"""How fast the simulator is: requests per second of one core, at 16 replicas with their slots in use.
+
+The production controller, all of it, over the main workload. Half of the CPU time is the controller's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.rules import ReplicaSpec
+from gateway.sim.report import mean, summary
+from loadtests.experiments.findings import Findings, Grid, written
+from loadtests.experiments.lab import Lab, against, ours
+
+REPLICAS = 16
+LOAD = 0.85
+
+
+def simulator_speed(lab: Lab) -> Findings:
+    """One process, whatever else may run at the same time."""
+    lab = replace(lab, jobs=1)
+    findings = Findings(lab.seeds)
+    policy = lab.policy()
+    specs = tuple(ReplicaSpec(f"r{n}", f"http://127.0.0.1:{8000 + n}") for n in range(1, REPLICAS + 1))
+    wide = replace(policy, pools={"main": replace(policy.pools["main"], replicas=specs)})
+    scale = REPLICAS / len(policy.pools["main"].replicas)
+    workload = lab.workload("main").at_rate(lab.one_x("main") * scale * LOAD)
+    found = lab.compare([ours(wide), against("static-cap", wide)], workload)
+    for name, label in (("ours", ""), ("static-cap", "static_cap_")):
+        runs = found[name]
+        findings.figures[f"{label}requests_per_cpu_s"] = mean([run.requests_per_cpu_s for run in runs])
+        findings.figures[f"{label}slots_in_use"] = mean([run.slots for run in runs])
+        findings.raw[name] = summary(runs)
+    rows = [[name, written(value, 2)] for name, value in findings.figures.items()]
+    findings.grids.append(Grid(f"{REPLICAS} replicas at {LOAD:g}x", ["figure", "value"], rows))
+    return findings

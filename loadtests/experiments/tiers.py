@@ -1,0 +1,60 @@
+"""Who gets what under overload: attainment of each tier and length of prompt, and the floor of the lowest tier.
+
+Attainment is good requests over all that count, refusals included. The floor is the lowest tier's share of the tokens
+dispatched, in every window of 10 s in which a request of it waited at any moment; the smallest of all seeds and loads
+is given.
+"""
+
+from __future__ import annotations
+
+from gateway.sim.report import mean, summary
+from gateway.sim.results import Result
+from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
+from loadtests.experiments.lab import Lab, ours
+
+LOADS = (0.9, 1.5, 2.0, 3.0)
+
+
+def tiers(lab: Lab) -> Findings:
+    """The main workload under our policy."""
+    findings = Findings(lab.seeds)
+    policy, workload, one_x = lab.policy(), lab.workload("main"), lab.one_x("main")
+    loads = (0.9, 3.0) if lab.effort.quick else LOADS
+    found = {load: lab.compare([ours(policy)], workload.at_rate(one_x * load))["ours"] for load in loads}
+    lowest = max(policy.tiers.values(), key=lambda tier: tier.priority).name
+    attained = {
+        name: {load: mean([run.tiers[name].attainment or 0.0 for run in runs]) for load, runs in found.items()}
+        for name in policy.tiers
+    }
+    for load in loads:
+        findings.figures[f"tier_0_attainment_{load:g}x"] = attained["tier-0"][load]
+    least = [run.tiers[lowest].floor.least for runs in found.values() for run in runs]
+    known = [share for share in least if share is not None]
+    if known:
+        findings.figures["least_floor"] = bare(min(known), len(known))
+    columns = ["tier", *(f"{load:g}x" for load in loads)]
+    findings.grids.append(
+        Grid("Attainment", columns, [[name, *map(written, by.values())] for name, by in attained.items()])
+    )
+    findings.grids.append(_lengths(found, list(policy.tiers)))
+    findings.charts.append(
+        Chart(
+            "tiers",
+            "Attainment by tier",
+            "load, as a multiple of 1x",
+            "good / offered",
+            [line(name, loads, list(by.values())) for name, by in attained.items()],
+            most_y=1.02,
+        )
+    )
+    findings.raw |= {f"{load:g}x": summary(runs) for load, runs in found.items()}
+    return findings
+
+
+def _lengths(found: dict[float, list[Result]], names: list[str]) -> Grid:
+    rows = []
+    for load, runs in found.items():
+        by = summary(runs).lengths
+        lengths = list(dict.fromkeys(length for name in names for length in by[name]))
+        rows += [[f"{load:g}x", name, *(written(by[name].get(length), 2) for length in lengths)] for name in names]
+    return Grid("Attainment by tokens of the prompt", ["load", "tier", *lengths], rows)

@@ -1,0 +1,56 @@
+"""Findings held against the targets, for programs and for exit codes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, is_dataclass
+from typing import TypedDict
+
+from loadtests.experiments.findings import Findings
+from loadtests.experiments.lab import Effort
+from loadtests.experiments.targets import TARGETS
+
+Judged = TypedDict(
+    "Judged",
+    {"value": float, "interval": list[float] | None, "target": str | None, "pass": bool | None, "n": int},
+)
+
+
+def judged(name: str, findings: Findings) -> dict[str, Judged]:
+    """Every figure with its target and whether it is met; None for both where there is no target."""
+    targets = TARGETS.get(name, {})
+    rows: dict[str, Judged] = {}
+    for key, found in findings.figures.items():
+        target = targets.get(key)
+        rows[key] = {
+            "value": found.value,
+            "interval": None if found.low is None or found.high is None else [found.low, found.high],
+            "target": None if target is None else str(target),
+            "pass": None if target is None else target.met(found),
+            "n": found.n,
+        }
+    return rows
+
+
+def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
+    """One experiment as one document."""
+    return {
+        "name": name,
+        "figures": judged(name, findings),
+        "seeds": list(findings.seeds),
+        "n": len(findings.seeds),
+        "effort": asdict(effort),
+        "tables": [asdict(grid) for grid in findings.grids],
+        "raw": plain(findings.raw),
+    }
+
+
+def plain(value: object) -> object:
+    """The same as JSON has it: dataclasses as objects, infinity as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
