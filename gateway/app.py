@@ -96,6 +96,7 @@ class Gateway:
         self.guard = Guard(
             self.gate,
             max_body_bytes=settings.max_body_bytes,
+            max_receiving_bytes=settings.max_receiving_bytes,
             max_header_bytes=settings.max_header_bytes,
             receive_timeout_s=settings.receive_timeout_s,
             keep_alive_s=settings.keep_alive_s,

@@ -57,6 +57,9 @@ class Settings(BaseSettings):
         default=0.0, description="Before that, time in which /ready is 503 and requests are still accepted."
     )
     max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="Largest request body; more is 413.")
+    max_receiving_bytes: int = Field(
+        default=256 * 2**20, ge=1024, description="Bytes of all bodies that are not whole yet; more is 503."
+    )
     max_header_bytes: int = Field(default=64 * 2**10, ge=1024, description="Largest request head; more is 431.")
     receive_timeout_s: Seconds = Field(
         default=10.0, description="A request, head and body, is received within this time of its first byte, or 408."
@@ -86,6 +89,12 @@ class Settings(BaseSettings):
     def _both_parts_of_tls(self) -> Settings:
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ValueError("ssl_keyfile is given without ssl_certfile: give both")
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_one_body(self) -> Settings:
+        if self.max_receiving_bytes < self.max_body_bytes:
+            raise ValueError("max_receiving_bytes is less than max_body_bytes: give at least as much")
         return self
 
 

@@ -311,6 +311,7 @@ class TestServe:
             "--drain-deadline": "0",
             "--drain-notice": "1",
             "--max-body-bytes": "2048",
+            "--max-receiving-bytes": "8192",
             "--max-header-bytes": "4096",
             "--receive-timeout": "1.5",
             "--keep-alive": "2.5",

@@ -66,6 +66,12 @@ def test_a_service_link_of_kubernetes_is_recognised(monkeypatch: pytest.MonkeyPa
         Settings()
 
 
+def test_there_must_be_room_for_one_body() -> None:
+    assert Settings(max_body_bytes=2048, max_receiving_bytes=2048)
+    with pytest.raises(ValidationError, match="less than max_body_bytes"):
+        Settings(max_body_bytes=2048, max_receiving_bytes=2047)
+
+
 def test_a_private_key_needs_its_certificate(tmp_path_factory: pytest.TempPathFactory) -> None:
     key = tmp_path_factory.mktemp("tls") / "key.pem"
     key.touch()

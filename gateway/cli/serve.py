@@ -53,6 +53,7 @@ def serve(
     ssl_keyfile: Annotated[Path | None, _option("ssl_keyfile", rich_help_panel="Addresses")] = None,
     max_connections: Annotated[int | None, _option("max_connections", rich_help_panel="Bounds")] = None,
     max_body_bytes: Annotated[int | None, _option("max_body_bytes", rich_help_panel="Bounds")] = None,
+    max_receiving_bytes: Annotated[int | None, _option("max_receiving_bytes", rich_help_panel="Bounds")] = None,
     max_header_bytes: Annotated[int | None, _option("max_header_bytes", rich_help_panel="Bounds")] = None,
     receive_timeout_s: Annotated[
         float | None, _option("receive_timeout_s", "--receive-timeout", rich_help_panel="Times in seconds")

@@ -39,11 +39,16 @@ class Guard:
         keep_alive_s: float,
         write_stall_s: float,
         max_connections: int | None = None,
+        max_receiving_bytes: int = 2**62,
     ) -> None:
         self.gate = gate
         self.max_body_bytes = max_body_bytes
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
+        self._max_receiving_bytes = max_receiving_bytes
+        self.parts: dict[Door, int] = {}
+        """Bytes of bodies that are not whole yet."""
+        self._part_bytes = 0
         self._doors: set[Door] = set()
         self.receiving: Deadline[Door] = Deadline(receive_timeout_s, lambda door: door.too_slow())
         self.idle: Deadline[Door] = Deadline(keep_alive_s, lambda door: door.close())
@@ -63,8 +68,19 @@ class Guard:
     def closed(self, door: Door) -> None:
         """A client is gone."""
         self._doors.discard(door)
+        self.let_go(door)
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             deadline.stop(door)
+
+    def holds(self, door: Door, part_bytes: int) -> bool:
+        """A door has so much of a body by now; False if all of them together have too much."""
+        self._part_bytes += part_bytes - self.parts.get(door, 0)
+        self.parts[door] = part_bytes
+        return self._part_bytes <= self._max_receiving_bytes
+
+    def let_go(self, door: Door) -> None:
+        """What a door had of a body is whole, or dropped."""
+        self._part_bytes -= self.parts.pop(door, 0)
 
     def abort_all(self) -> None:
         """Close every connection at once."""

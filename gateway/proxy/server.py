@@ -180,6 +180,8 @@ class FrontDoor:
                     self._broke()
             elif self._received_bytes > 2 * self._guard.max_header_bytes + MAX_FRAMING * self._body_bytes:
                 self._reject(Problem(Why.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large."))
+            elif self._body and not self._guard.holds(self, len(self._body)):
+                self._reject(Problem(Why.RECEIVING_FULL))
 
     def _is_head_too_large(self, data: bytes) -> bool:
         """Look at the bytes of a head before they are parsed: httptools would collect them without limit."""
@@ -286,6 +288,8 @@ class FrontDoor:
         guard, gate = self._guard, self._guard.gate
         guard.receiving.stop(self)
         body, self._body = bytes(self._body), b""
+        if guard.parts:
+            guard.let_go(self)
         rid = request_id(self._head.get(b"x-request-id"))
         problem = self._problem
         if problem is None and self._endpoint is None:
@@ -334,6 +338,8 @@ class FrontDoor:
         """Answer before the request is whole, and close without resetting what is on its way to the client."""
         guard = self._guard
         guard.receiving.stop(self)
+        guard.let_go(self)
+        self._body = b""
         head = self._head if self._head_done else read_head(bytes(self._raw_head) + b"\r\n\r\n")
         self._turn_away(problem, request_id(head.get(b"x-request-id")), close=True)
         self._phase = _LINGERING

@@ -195,3 +195,36 @@ async def test_many_bodies_at_once_are_held_only_for_known_keys(
     for client in clients:
         client.send(PIECE * 4)
         assert (await client.response()).status == 401
+
+
+@pytest.mark.parametrize("length", [True, False], ids=["length", "chunks"])
+async def test_bodies_of_all_clients_together(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, length: bool
+) -> None:
+    """Whoever goes beyond the bound is turned away, to come back soon; the others, and small requests, are served."""
+    gw = await gateway(rules(capture.url), max_body_bytes=4 * MB, max_receiving_bytes=5 * MB)
+    body = chat_body(content="x" * (2 * MB))
+    framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    whole = request(CHAT, body) if length else head(CHAT, "Transfer-Encoding: chunked") + framed
+    begun = [await connect(gw.url) for _ in range(2)]
+    for client in begun:
+        client.send(whole[:-100])
+    await until(lambda: sum(gw.guard.parts.values()) > 4 * MB - 1000)
+    for _ in range(3):
+        third = await connect(gw.url)
+        third.send(whole[:-100])
+        refused = await third.response()
+        assert (refused.status, refused.reason, refused.headers["retry-after"]) == (503, "receiving-full", "1")
+        assert "x-should-retry" not in refused.headers
+    small = await connect(gw.url)
+    assert (await small.ask(request(CHAT, chat_body()))).status == 200
+    for client in begun:
+        client.send(whole[-100:])
+        assert (await client.response()).status == 200
+    assert not gw.guard.parts
+    left = await connect(gw.url)
+    left.send(whole[:-100])
+    await until(lambda: gw.guard.parts)
+    await left.close()
+    await until(lambda: not gw.guard.parts)
+    assert gw.guard._part_bytes == 0

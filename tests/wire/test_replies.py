@@ -39,7 +39,7 @@ STATUSES = {
     499: "client-gone client-stalled",
     500: "internal",
     502: "upstream-error upstream-truncated",
-    503: "no-replicas shutting-down upstream-busy upstream-unreachable",
+    503: "receiving-full no-replicas shutting-down upstream-busy upstream-unreachable",
     504: "queue-timeout connect-timeout ttft-timeout idle-timeout total-timeout",
 }
 
