@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import ssl
 import sys
 import time
@@ -45,6 +46,7 @@ from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
 from gateway.proxy.gate import Gate, TokenCounter
 from gateway.proxy.guard import SWEEP_S, Guard
+from gateway.proxy.listening import tune
 from gateway.proxy.server import FrontDoor
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings, strangers
@@ -67,6 +69,12 @@ class Listener(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        for server in self.servers:
+            tune(server.sockets)
 
     @property
     def port(self) -> int:

@@ -25,6 +25,7 @@ WHYS = tuple(Why)
 _WHY_INDEX = {why: index for index, why in enumerate(WHYS)}
 
 _EARLY = {
+    Why.RECEIVING_FULL: Outcome.REFUSED,
     Why.QUEUE_FULL: Outcome.REFUSED,
     Why.NO_REPLICAS: Outcome.REFUSED,
     Why.SHUTTING_DOWN: Outcome.REFUSED,
