@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loadtests.experiments.calibration import calibration
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
@@ -17,6 +18,7 @@ from loadtests.experiments.ttft_collapse import ttft_collapse
 EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "overload": overload,
     "tiers": tiers,
+    "calibration": calibration,
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
     "ttft-collapse": ttft_collapse,
