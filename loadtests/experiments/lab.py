@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import TypeVar
 
 from gateway.core.rules import Admission, AdmissionMode, Policy
@@ -47,9 +48,8 @@ class Optimum:
     """The constrained program."""
     free: float
     """The program that may drop long requests and any tier."""
-    replay: float
-    """The set that the constrained one accepts, served by the simulator."""
-    tiers: dict[str, float]
+    replays: dict[str, float]
+    """The set that the constrained one accepts, served in the simulator, by who serves it."""
 
 
 @dataclass(slots=True)
@@ -137,6 +137,12 @@ def without_admission(policy: Policy) -> Policy:
     return replace(policy, tiers={name: replace(tier, admission=off) for name, tier in policy.tiers.items()})
 
 
+def servers(policy: Policy) -> list[Candidate]:
+    """Who may serve what the optimum accepts. None of them is best for all traffic: take the best."""
+    tiered = against("static-cap-tiers:slots=64,wait=0.8", policy)
+    return [ours(policy), ours(without_admission(policy), "slots and tiers alone"), tiered]
+
+
 def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
     """Policy, workload, seed and options -> what the clairvoyant had."""
     policy, workload, seed, options = of
@@ -144,10 +150,16 @@ def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
     constrained, free = bound(arrivals, policy), bound(arrivals, policy, constrained=False)
     weights = [policy.tiers[a.tier].weight * (a.at >= options.warmup_s) for a in arrivals]
     offered = sum(weights)
-    served = simulate(without_admission(policy), replay_set(arrivals, constrained), seed=seed, options=options)
+    accepted = replay_set(arrivals, constrained)
+
+    def replayed(candidate: Candidate) -> float:
+        setup = candidate.setup()
+        decider = setup.decider(setup.policy, Random(f"{seed} controller"))
+        served = simulate(setup.policy, accepted, seed=seed, options=options, decider=decider)
+        return sum(tier.weight * tier.good for tier in served.tiers.values()) / offered
+
     return Optimum(
         constrained=sum(w * x for w, x in zip(weights, constrained.accepted, strict=True)) / offered,
         free=sum(w * x for w, x in zip(weights, free.accepted, strict=True)) / offered,
-        replay=sum(tier.weight * tier.good for tier in served.tiers.values()) / offered,
-        tiers=constrained.tiers,
+        replays={candidate.name: replayed(candidate) for candidate in servers(policy)},
     )

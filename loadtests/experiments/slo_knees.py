@@ -1,9 +1,10 @@
-"""Two objectives, two knees: TTFT collapses by prefill, the time between tokens by decoding, at different loads.
+"""Two objectives, two knees: TTFT and the time between tokens collapse at different loads, in either order.
 
 No control, least-prefill routing, 64 slots per replica in front of which requests wait. The same requests are judged
 once by a TTFT objective of 1 s alone, and once by a TPOT objective of 40 ms alone. A knee is the load at which
-attainment falls below 90%, interpolated. A gateway that watches only one of the two finds out late: which of them
-breaks first depends on the traffic (long prompts and short answers, or the other way round).
+attainment falls below 90%, interpolated. Conversations (main) are decoded for long: slots run out, and TTFT goes first.
+In code the prompts are long and the answers short: what other prompts add to each step breaks TPOT first. Who watches
+one of the two only finds out late.
 """
 
 from __future__ import annotations

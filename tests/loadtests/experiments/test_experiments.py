@@ -1,0 +1,213 @@
+"""The runner of experiments: figures are judged by the table, told as JSON and drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.core.rules import AdmissionMode
+from gateway.sim.costs import costs, job_of
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.report import Interval
+from loadtests.experiments import lab as labs
+from loadtests.experiments.__main__ import app
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
+from loadtests.experiments.lab import Effort, Lab, against, optimum, ours
+from loadtests.experiments.pages import write_page
+from loadtests.experiments.registry import EXPERIMENTS, about
+from loadtests.experiments.routing_staleness import _Frozen
+from loadtests.experiments.slo_knees import _knee
+from loadtests.experiments.targets import TARGETS, at_least, at_most
+from loadtests.experiments.verdicts import as_json, judged
+
+ROOT = Path(__file__).parents[3]
+SHORT = Effort(seeds=2, seconds=5.0, warmup_s=1.0, quick=True)
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab(SHORT)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "met"), [(0.3, 0.2, True), (0.3, 0.05, False), (0.3, None, False), (0.1, 0.09, False)]
+)
+def test_a_target_may_ask_for_the_interval_too(value: float, low: float | None, met: bool) -> None:
+    assert at_least(0.2, low_above=0.1).met(Interval(value, low, 1.0, 10)) is met
+
+
+def test_targets_from_above_and_below_include_their_limit() -> None:
+    assert at_least(0.9).met(bare(0.9, 1))
+    assert not at_least(0.9).met(bare(0.89, 1))
+    assert at_most(0.02).met(bare(0.02, 1))
+    assert not at_most(0.02).met(bare(0.021, 1))
+
+
+def test_json_has_value_interval_target_and_pass_for_every_figure() -> None:
+    found = Findings(
+        (1, 2),
+        {"ours_to_replay_2x": Interval(0.95, 0.93, 0.97, 2), "ours_to_replay_3x": bare(0.5, 2), "other": bare(1.0, 2)},
+    )
+    document = json.loads(json.dumps(as_json("overload", found, SHORT)))
+    assert document["name"] == "overload"
+    assert document["seeds"] == [1, 2]
+    assert document["figures"] == {
+        "ours_to_replay_2x": {
+            "value": 0.95,
+            "interval": [0.93, 0.97],
+            "target": ">= 0.9 (aim 0.95)",
+            "pass": True,
+            "n": 2,
+        },
+        "ours_to_replay_3x": {"value": 0.5, "interval": None, "target": ">= 0.88 (aim 0.95)", "pass": False, "n": 2},
+        "other": {"value": 1.0, "interval": None, "target": None, "pass": None, "n": 2},
+    }
+
+
+def test_a_page_has_figures_tables_and_pictures(tmp_path: Path) -> None:
+    found = Findings((1, 2), {"ece": Interval(0.03, 0.02, 0.04, 2)})
+    found.grids.append(Grid("A table", ["a", "b"], [["1", "2"]]))
+    lines = [
+        line("x", (1, 2), [bare(0.1, 2), Interval(0.2, 0.1, 0.3, 2)]),
+        Line("y", (1, 2), (0.1, 0.2), (0.0, 0.1), (0.2, 0.3)),
+    ]
+    found.charts.append(Chart("pic", "A chart", "load", "share", lines, marks={"here": 1.5}))
+    found.charts.append(Chart("log", "Another", "load", "seconds", lines, log_x=True, log_y=True))
+    page = write_page("calibration", "What.\n\nHow.", found, SHORT, tmp_path).read_text()
+    assert "| `ece` | 0.03 | 0.02 to 0.04 | <= 0.02 | **missed** |" in page
+    assert "| a | b |\n|---|---|\n| 1 | 2 |" in page
+    assert "![A chart](pic.png)" in page
+    assert (tmp_path / "pic.png").read_bytes().startswith(b"\x89PNG")
+    first = (tmp_path / "log.png").read_bytes()
+    write_page("calibration", "What.", found, SHORT, tmp_path)
+    assert (tmp_path / "log.png").read_bytes() == first
+
+
+def test_numbers_are_written_with_their_interval() -> None:
+    assert written(Interval(0.9704, 0.9661, 0.9743, 3)) == "0.970 (0.966 to 0.974)"
+    assert written(bare(12.0, 1), 0) == "12"
+    assert written(None) == ""
+
+
+def test_every_experiment_says_what_it_is_about_and_the_list_shows_it() -> None:
+    shown = CliRunner().invoke(app, ["list"]).output
+    for name in EXPERIMENTS:
+        assert about(name).partition("\n")[0].endswith(".")
+        assert name in shown
+
+
+def test_targets_are_of_experiments_that_are_planned_or_there() -> None:
+    assert set(EXPERIMENTS) - set(TARGETS) <= {"slo-knees"}
+
+
+def test_a_name_that_is_wrong_gets_a_hint() -> None:
+    wrong = CliRunner().invoke(app, ["run", "overlaod"])
+    assert wrong.exit_code == 2
+    assert "did you mean overload?" in wrong.output
+
+
+def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "tiers", _missing)
+    arguments = ["run", "tiers", "--quick", "--json", "--docs", str(tmp_path)]
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 1
+    assert json.loads(run.stdout)["figures"]["least_floor"]["pass"] is False
+    assert "least_floor" in (tmp_path / "tiers.md").read_text()
+    assert CliRunner().invoke(app, [*arguments, "--no-fail"]).exit_code == 0
+
+
+def _missing(lab: Lab) -> Findings:
+    """Finds a floor that is too low."""
+    return Findings(lab.seeds, {"least_floor": bare(0.01, 1)})
+
+
+# The committed setup.
+
+
+@pytest.mark.parametrize("name", ["main", "code"])
+def test_the_setup_is_what_was_agreed(name: str, lab: Lab) -> None:
+    policy = lab.policy()
+    tiers = sorted(policy.tiers.values(), key=lambda tier: tier.priority)
+    assert [tier.weight for tier in tiers] == [4.0, 2.0, 1.0]
+    assert [tier.slo.ttft_bound_s for tier in tiers] == [1.0, 2.0, 6.0]
+    assert tiers[-1].floor == 0.05
+    assert all(tier.admission.mode is AdmissionMode.ENFORCE for tier in tiers)
+    assert len(policy.pools["main"].replicas) == 4
+    # Tier 0 is at most a quarter of the cost.
+    of = costs(policy, FleetSpec())
+    jobs = [job_of(arrival, policy) for arrival in Lab(Effort(seconds=200.0)).workload(name).arrivals(1)]
+    spent = [(job.tier.name, of.prefill(job) + of.decode(job)) for job in jobs]
+    assert sum(cost for tier, cost in spent if tier == "tier-0") < 0.25 * sum(cost for _, cost in spent)
+
+
+def test_the_optimum_is_above_its_replays_and_the_free_one_above_it(lab: Lab) -> None:
+    found = optimum((lab.policy(), lab.workload("main").at_rate(80.0), 1, lab.options))
+    assert 0 < max(found.replays.values()) <= found.constrained <= found.free <= 1
+
+
+def test_candidates_of_a_comparison_get_the_same_arrivals(lab: Lab) -> None:
+    policy = lab.policy()
+    found = lab.compare([ours(policy), against("static-cap", policy)], lab.workload("main").at_rate(40.0))
+    assert [run.arrived for run in found["ours"]] == [run.arrived for run in found["static-cap"]]
+    assert list(found) == ["ours", "static-cap"]
+
+
+def test_one_x_is_found_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+
+    def counted(*_: object, **more: object) -> float:
+        calls.append(1.0)
+        return 30.0
+
+    monkeypatch.setattr(labs, "capacity", counted)
+    assert (lab.one_x("main"), lab.one_x("main")) == (30.0, 30.0)
+    assert len(calls) == 1
+
+
+# What single experiments compute by themselves.
+
+
+def test_a_knee_is_interpolated_between_loads() -> None:
+    assert _knee((1.0, 2.0, 3.0), [[1.0, 1.0], [0.95, 0.95], [0.85, 0.85]]).value == pytest.approx(2.5)
+    assert _knee((1.0, 2.0), [[1.0], [0.95]]).value == 2.0
+    assert _knee((1.0, 2.0), [[0.5], [0.4]]).value == 1.0
+
+
+class _Replica:
+    def __init__(self, rank: int, in_flight: int) -> None:
+        self.rank = rank
+        self.in_flight = in_flight
+        self.unprefilled_tokens = 0
+
+
+def test_a_snapshot_router_sees_nothing_between_two_looks() -> None:
+    router, free = _Frozen(1.0), [_Replica(0, 5), _Replica(1, 3)]
+    assert router.pick(free, 0.0).rank == 1
+    free[1].in_flight = 9
+    router.now = 0.9
+    assert router.pick(free, 0.0).rank == 1
+    router.now = 1.0
+    assert router.pick(free, 0.0).rank == 0
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name in ("ttft-collapse", "hold-depth")])
+def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
+    found = EXPERIMENTS[name](lab)
+    targets = {key for key in TARGETS[name] if not re.search(r"\d\.5x", key)}
+    assert targets <= set(judged(name, found))
+    assert found.charts
+    assert found.grids
+    assert found.raw
+
+
+def test_the_pages_are_made_by_make() -> None:
+    assert re.search(
+        r"^experiments:.*\n\t.*loadtests\.experiments run all .*--docs docs/experiments",
+        (ROOT / "Makefile").read_text(),
+        re.MULTILINE,
+    )
