@@ -146,7 +146,6 @@ class Controller:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
         attempt = self._attempts[attempt_id]
         attempt.replica.pool.progressed(attempt, tokens)
-        self.forecaster.progress(attempt, tokens, now)
         attempt.last_at = now
         return []
 
@@ -171,7 +170,7 @@ class Controller:
         pool = replica.pool
         live.open.remove(attempt)
         saturated = pool.saturated
-        pool.free(attempt)
+        pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
         pool.drain.departed(saturated, now, attempt.prompt_tokens)
         out: list[Command] = []
@@ -390,8 +389,7 @@ class Controller:
 
     def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
         self._next_attempt += 1
-        expected = self.forecaster.expected_output(live)
-        attempt = Attempt(self._next_attempt, live, replica, now, expected)
+        attempt = Attempt(self._next_attempt, live, replica, now)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -400,6 +398,7 @@ class Controller:
         pool.take(attempt)
         if live.dispatched_at is None:
             live.dispatched_at = now
+            expected = self.forecaster.expected_output(live)
             self._charge(live, expected, now)
             pool.room.served(live.ask.tier, live.prompt_tokens + expected)
             self._retries.deposit(live.ask.tier.retry.budget)

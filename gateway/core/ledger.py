@@ -19,7 +19,6 @@ class Attempt:
 
     __slots__ = (
         "cancelled",
-        "expected_output",
         "facts",
         "first_at",
         "id",
@@ -33,15 +32,13 @@ class Attempt:
         "tokens",
     )
 
-    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float, expected_output: float = 0.0) -> None:
+    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float) -> None:
         self.id = attempt_id
         self.live = live
         self.replica = replica
         self.opened_at = now
         self.prompt_tokens = live.prompt_tokens
         """What it added to its replica's un-prefilled tokens, and takes away again."""
-        self.expected_output = expected_output
-        """Tokens its answer is likely to have, of all choices together."""
         self.facts: AttemptFacts | None = None
         """The forecast's own: the load that it met."""
         self.sent_at: float | None = None

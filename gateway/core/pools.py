@@ -38,7 +38,6 @@ class Replica:
         "pool",
         "rank",
         "reading",
-        "remaining_tokens",
         "sample",
         "sample_at",
         "slots",
@@ -59,8 +58,6 @@ class Replica:
         self.unprefilled_tokens = 0
         self.held_tokens = 0
         """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
-        self.remaining_tokens = 0.0
-        """Tokens that the answers of open attempts are still likely to grow by."""
         self.reading: dict[int, Attempt] = {}
         """Attempts whose prompts the engine has not read yet, oldest first: engines read them in that order."""
         self.kv = KvCache()
@@ -174,6 +171,7 @@ class PoolNow:
 
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
+        self.expire(replica, now)
         replica.learned.learn(now if self.room else self.pressed_at, now)
         slots = self._slots_of(replica)
         if slots != replica.slots:
@@ -250,15 +248,14 @@ class PoolNow:
         replica.reading[attempt.id] = attempt
         replica.unprefilled_tokens += attempt.prompt_tokens
         replica.held_tokens += attempt.prompt_tokens
-        replica.remaining_tokens += attempt.expected_output
         self.sync(replica)
 
-    def free(self, attempt: Attempt) -> None:
+    def free(self, attempt: Attempt, now: float) -> None:
         """Close a slot."""
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         replica.read(attempt)
+        self.expire(replica, now)
         replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
-        replica.remaining_tokens -= max(0.0, attempt.expected_output - attempt.tokens)
         self.in_flight -= 1
         replica.in_flight -= 1
         replica.by_tier[tier] -= 1
@@ -266,9 +263,15 @@ class PoolNow:
             self._by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
             self._spare += 1
-        if replica.in_flight == 0:
-            replica.remaining_tokens = 0.0  # what sums of floats are off by
         self.sync(replica)
+
+    def expire(self, replica: Replica, now: float) -> None:
+        """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
+        while replica.reading:
+            oldest = next(iter(replica.reading.values()))
+            if oldest.live.ask.stream or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
+                break
+            replica.read(oldest)
 
     def read(self, attempt: Attempt) -> None:
         """The first token of an attempt: its prompt was read, and those of all whole answers sent there before it."""
@@ -285,9 +288,8 @@ class PoolNow:
 
     def progressed(self, attempt: Attempt, tokens: int) -> None:
         """The answer of an open attempt has `tokens` now."""
-        replica, expected = attempt.replica, attempt.expected_output
+        replica = attempt.replica
         replica.held_tokens += tokens - attempt.tokens
-        replica.remaining_tokens += max(0.0, expected - tokens) - max(0.0, expected - attempt.tokens)
         attempt.tokens = tokens
         self.sync(replica)
 

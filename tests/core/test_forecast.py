@@ -67,7 +67,7 @@ class World:
         self.forecaster.first_token(attempt, self.now)
 
     def finish(self, attempt: Attempt, tokens: int, end: End = End.COMPLETE) -> None:
-        self.pool.free(attempt)
+        self.pool.free(attempt, self.now)
         self.forecaster.closed(attempt, Finish(end, output_tokens=tokens), self.now)
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> Live:

@@ -1,0 +1,85 @@
+"""How much risk a tier may take, by what it has missed lately."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.budget import LEAST_ANSWERS, MEMORY_S, Budget
+from gateway.core.model import Outcome, Record
+from gateway.core.rules import Objective, Slo
+
+from .made import policy, pool, tier
+from .playbook import play
+
+SLO = Slo(ttft=(Objective(0.5, 0.3), Objective(0.99, 1.0)), e2e=(Objective(0.9, 10.0),), e2e_up_to_tokens=100)
+
+
+def answer(ttft_s: float | None = 0.1, e2e_s: float = 1.0, tokens: int = 10, outcome: Outcome = Outcome.OK) -> Record:
+    story = play(policy(pool("p", "r1"), tier("std"))).arrives("a").sent("a").first_token("a").finishes("a")
+    return replace(story.records["a"], ttft_s=ttft_s, e2e_s=e2e_s, output_tokens=tokens, outcome=outcome)
+
+
+GOOD = answer()
+
+
+def after(*records: Record, slo: Slo = SLO, every_s: float = 0.1) -> Budget:
+    budget = Budget()
+    for number, record in enumerate(records):
+        budget.count(slo, record, number * every_s)
+    return budget
+
+
+def test_a_tier_that_missed_nothing_takes_half_as_much_again() -> None:
+    budget = after(*[GOOD] * 100)
+    assert (budget.left, budget.threshold(0.5)) == (1.0, 0.75)
+
+
+def test_one_that_has_used_up_what_its_percentile_allows_takes_what_is_written() -> None:
+    budget = after(*([answer(2.0)] + [GOOD] * 99) * 3)
+    assert budget.left == pytest.approx(0.0, abs=0.1)
+    assert budget.threshold(0.5) == pytest.approx(0.5, abs=0.03)
+
+
+def test_one_that_has_overdrawn_it_takes_half() -> None:
+    assert after(*[GOOD, answer(2.0)] * 50).threshold(0.5) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("record", "left"),
+    [
+        (answer(0.5), -1.0),  # the median is all of a p50 missed
+        (answer(e2e_s=11.0), -1.0),
+        (answer(e2e_s=11.0, tokens=101), 1.0),  # longer answers are not held against e2e
+        (answer(None, 1.0), 1.0),
+    ],
+)
+def test_the_objective_that_has_used_most_decides(record: Record, left: float) -> None:
+    assert after(*[record] * 100).left == left
+
+
+def test_few_answers_say_nothing() -> None:
+    budget = after(*[answer(5.0)] * int(LEAST_ANSWERS - 5))
+    assert (budget.left, budget.threshold(0.3)) == (0.0, 0.3)
+
+
+def test_refusals_and_errors_say_nothing() -> None:
+    refused = answer(5.0, outcome=Outcome.REFUSED)
+    assert after(*[GOOD, refused] * 100, every_s=0.01).left == 1.0
+
+
+def test_what_was_missed_is_forgotten() -> None:
+    budget = after(*[answer(2.0)] * 100)
+    for number in range(100):
+        budget.count(SLO, GOOD, 5 * MEMORY_S + number)
+    assert budget.left > 0.0
+
+
+def test_a_new_policy_begins_anew() -> None:
+    budget = after(*[answer(2.0)] * 100)
+    budget.count(Slo(ttft=(Objective(0.99, 9.0),)), GOOD, 100.0)
+    assert budget.left == 0.0
+
+
+@pytest.mark.parametrize("written", [0.95, 1.0])
+def test_what_is_let_in_whatever_is_forecast_stays_so(written: float) -> None:
+    assert after(*[answer(2.0)] * 100).threshold(written) == written
