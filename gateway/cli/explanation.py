@@ -147,6 +147,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
     pools = tuple(_verdict(pool, chosen, tier, low, high, batch) for pool in _considered(policy, model))
     if chosen is None:
         return Explanation(refusal, caller, asked, pools, limits=tier.limits)
+    reserved = 0 if parsed.cap_field is None else tier.caps.granted(parsed.max_tokens)
     return Explanation(
         refusal=None,
         caller=caller,
@@ -155,7 +156,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
         output=Output(parsed.max_tokens, granted, _granted_why(parsed, tier), parsed.choices, parsed.changed),
         timeouts=tier.timeouts.narrowed(chosen.timeouts),
         limits=tier.limits,
-        reserved_tokens=total + granted * parsed.choices,
+        reserved_tokens=total + reserved * parsed.choices,
         slo=tier.slo,
     )
 
@@ -226,6 +227,8 @@ def _granted_why(parsed: Parsed, tier: Tier) -> str:
     caps = tier.caps
     if parsed.cap_field is None:
         return "this endpoint generates nothing"
+    if parsed.max_tokens is None and not caps.max_tokens_default:
+        return "nothing was asked, and the tier leaves it to the engine"
     if parsed.max_tokens is None:
         return f"nothing was asked, so the tier's default; {caps.max_tokens_limit} at most"
     if parsed.max_tokens > caps.max_tokens_limit:

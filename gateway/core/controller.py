@@ -348,9 +348,7 @@ class Controller:
         """Grant as many tokens of output as are asked for, within the tier's caps."""
         ask = live.ask
         if ask.endpoint is not Endpoint.EMBEDDINGS:
-            caps = ask.tier.caps
-            wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
-            live.max_tokens = min(wanted, caps.max_tokens_limit)
+            live.max_tokens = ask.tier.caps.granted(ask.max_tokens)
 
     def _enter(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
         """Have `pool` serve the request, now or later."""
@@ -408,7 +406,9 @@ class Controller:
                 live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
         self.forecaster.opened(attempt, now)
         self._arm(live)
-        out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, live.max_tokens, live.degraded))
+        is_told = live.ask.max_tokens is not None or live.ask.tier.caps.max_tokens_default or live.degraded
+        max_tokens = live.max_tokens if is_told else 0
+        out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
 
     def _commit(self, winner: Attempt, out: list[Command]) -> None:
         live = winner.live

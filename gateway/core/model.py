@@ -201,7 +201,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Dispatch:
-    """Open `attempt` of ask `ask` at `replica`, with this cap on the output of each choice."""
+    """Open `attempt` of ask `ask` at `replica`, with this cap on the output of each choice, 0 for none."""
 
     ask: int
     attempt: int

@@ -104,6 +104,7 @@ class Caps:
     """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
 
     max_tokens_default: int = 1024
+    """0: where a request asks for nothing the engine is told nothing, and does as it likes."""
     max_tokens_limit: int = 4096
     degrade: bool = False
     n: int = 1
@@ -120,6 +121,11 @@ class Caps:
     """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
     media: bool = False
     """Whether messages may carry images, audio or video."""
+
+    def granted(self, asked: int | None) -> int:
+        """Tokens that an answer may have where so many were asked for, or none were named."""
+        wanted = self.max_tokens_default if asked is None else asked
+        return min(wanted or self.max_tokens_limit, self.max_tokens_limit)
 
 
 @dataclass(frozen=True, slots=True)

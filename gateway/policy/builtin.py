@@ -31,7 +31,7 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
         "tiers": {
             "default": {
                 "admission": {"mode": AdmissionMode.SHADOW.value},
-                "max_tokens": {"default": 4096, "limit": 32768},
+                "max_tokens": {"default": "none", "limit": 32768},
                 "caps": {"n": 8, "best_of": 8},
             }
         },

@@ -125,7 +125,7 @@ def _caps(section: TierSection) -> rules.Caps:
     asked, caps = section.max_tokens, section.caps
     limit = asked.limit or max(_CAPS.max_tokens_limit, asked.default or 0)
     return rules.Caps(
-        max_tokens_default=asked.default or min(_CAPS.max_tokens_default, limit),
+        max_tokens_default=min(_CAPS.max_tokens_default, limit) if asked.default is None else asked.default,
         max_tokens_limit=limit,
         degrade=asked.degrade,
         n=caps.n,

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from gateway.core import rules
 from gateway.policy import values
 from gateway.policy.section import NOT_YET, Section, duration, nested, optional, plain, share
-from gateway.policy.values import Count, CountOrZero, Deadline, Duration, Name, Rate, Share, Text
+from gateway.policy.values import Count, CountOrZero, Deadline, DefaultTokens, Duration, Name, Rate, Share, Text
 
 _TIER = rules.Tier("")
 _HEDGE = rules.Hedge()
@@ -53,7 +53,9 @@ class SloSection(Section):
 class MaxTokensSection(Section):
     """How many tokens an answer may have."""
 
-    default: Count | None = optional("Used where a request asks for nothing. 1024, or the limit if that is lower.")
+    default: DefaultTokens | None = optional(
+        "Used where a request asks for nothing; none leaves it to the engine. 1024, or the limit if that is lower."
+    )
     limit: Count | None = optional("More is cut down to this. 4096, or the default if that is higher.")
     degrade: bool = plain(
         _TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short; needs an e2e objective."

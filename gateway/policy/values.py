@@ -103,6 +103,14 @@ def _slots(value: object) -> int | None:
     raise ValueError("{value} is not a number of slots: write a whole number from 1, or auto")
 
 
+def _default_tokens(value: object) -> int:
+    if value == "none":
+        return 0
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000_000:
+        return value
+    raise ValueError("{value} is not a number of tokens: write a whole number from 1, or none")
+
+
 def _text(pattern: str, *examples: str) -> WithJsonSchema:
     schema: dict[str, object] = {"type": "string", "pattern": f"^({pattern}{_OR_VARIABLE})$"}
     return WithJsonSchema({**schema, "examples": list(examples)} if examples else schema)
@@ -141,5 +149,10 @@ Slots = Annotated[
     int | None,
     BeforeValidator(_slots),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+]
+DefaultTokens = Annotated[
+    int,
+    BeforeValidator(_default_tokens),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 1_000_000_000}, {"const": "none"}]}),
 ]
 Text = Annotated[str, Field(min_length=1)]

@@ -226,7 +226,7 @@ class Relay:
     def _changes(parsed: Parsed, max_tokens: int) -> bytes:
         """What of the request was not sent as it came."""
         lines = b""
-        if parsed.max_tokens != max_tokens and parsed.cap_field is not None:
+        if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
             lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
         if parsed.changed:
             lines += b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode()

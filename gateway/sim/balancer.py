@@ -90,10 +90,8 @@ class Balancer:
     def arrive(self, ask: Ask, now: float) -> list[Command]:
         """Send it, or refuse what nobody could serve."""
         live = Live(ask)
-        caps = ask.tier.caps
         live.prompt_tokens = ask.prompt_exact if ask.prompt_exact is not None else ask.prompt_bytes // 4
-        wanted = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
-        live.max_tokens = min(wanted, caps.max_tokens_limit)
+        live.max_tokens = ask.tier.caps.granted(ask.max_tokens)
         job = self._jobs[ask.id] = _Job(live)
         out: list[Command] = []
         if not ask.policy.route(ask.model, ask.tier):

@@ -103,6 +103,5 @@ def _times_slower(profile: Profile, least: Sequence[float]) -> float:
 def job_of(arrival: Arrival, policy: Policy) -> Job:
     """A request with the answer that the client's cap and the tier's leave it."""
     tier = policy.tiers[arrival.tier]
-    asked = tier.caps.max_tokens_default if arrival.max_tokens is None else arrival.max_tokens
-    answer = min(arrival.output_tokens, asked, tier.caps.max_tokens_limit)
+    answer = min(arrival.output_tokens, tier.caps.granted(arrival.max_tokens))
     return Job(arrival.at, tier, arrival.prompt_tokens, answer, arrival.stream)

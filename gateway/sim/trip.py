@@ -21,9 +21,7 @@ class Trip:
         self.arrival = arrival
         self.ask = ask
         self.tier = tier
-        caps = ask.tier.caps
-        asked = caps.max_tokens_default if ask.max_tokens is None else ask.max_tokens
-        self.output_tokens = min(arrival.output_tokens, asked, caps.max_tokens_limit)
+        self.output_tokens = min(arrival.output_tokens, ask.tier.caps.granted(ask.max_tokens))
         """What the model generates under the client's cap and the tier's."""
         self.dispatched = False
         self.seen = False

@@ -150,9 +150,14 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
 
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int) -> bytes:
-    """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long."""
+    """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long.
+
+    0: as long as the engine likes.
+    """
     first: dict[str, Any] = {"model": upstream_model}
-    if parsed.cap_field is not None:
+    if not max_tokens:
+        first |= parsed.tied
+    elif parsed.cap_field is not None:
         first[parsed.cap_field] = max_tokens
         if parsed.tied:
             _bound(first, parsed.tied, max_tokens)

@@ -63,3 +63,9 @@ def test_a_second_attempt_has_the_cap_of_the_first() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=100))
     story.finishes("a", End.UNREACHABLE).expect(dispatch("r2", max_tokens=100))
+
+
+def test_a_tier_may_leave_to_the_engine_what_nobody_asked_for() -> None:
+    story = play(capped(0, 300)).arrives("a", max_tokens=None).expect(dispatch("r1", max_tokens=0)).whatever()
+    story.observes("r1", Sample(context_tokens=2000)).arrives("b", max_tokens=None).expect(dispatch("r2", max_tokens=0))
+    story.arrives("c", max_tokens=10**9).expect(dispatch("r1", max_tokens=300))

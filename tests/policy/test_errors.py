@@ -358,14 +358,19 @@ CASES = {
         "p.yaml:23: tiers.paid.priority: 5000 is too large: the most is 1000",
     ),
     "fraction for a whole number": (
-        "default: 10,",
-        "default: 1.5,",
-        "p.yaml:21: tiers.free.max_tokens.default: 1.5 is not a whole number",
+        "limit: 20}",
+        "limit: 20.5}",
+        "p.yaml:21: tiers.free.max_tokens.limit: 20.5 is not a whole number",
     ),
     "text for a number": (
+        "limit: 20}",
+        'limit: "20"}',
+        "p.yaml:21: tiers.free.max_tokens.limit: 20 is not a whole number",
+    ),
+    "text for a number or none": (
         "default: 10,",
         'default: "10",',
-        "p.yaml:21: tiers.free.max_tokens.default: 10 is not a whole number",
+        "p.yaml:21: tiers.free.max_tokens.default: 10 is not a number of tokens: write a whole number from 1, or none",
     ),
     "weight of nothing": (
         "    pools: [long]\nkeys",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.request import parse, render
 
-from .bodies import CAPS, CHAT, MESSAGES, MINIMAL, RESPONSES, read, sent
+from .bodies import CAPS, CHAT, COMPLETION, MESSAGES, MINIMAL, RESPONSES, read, sent
 
 
 @pytest.mark.parametrize("endpoint", Endpoint)
@@ -310,3 +311,11 @@ def test_duplicate_keys_are_sent_as_they_were_checked() -> None:
     parsed = parse(Endpoint.CHAT, body, CAPS)
     assert (parsed.max_tokens, parsed.choices) == (3, 2)
     assert render(parsed, "a", 3).count(b"max_tokens") == 1
+
+
+def test_without_a_cap_the_engine_is_told_none() -> None:
+    for endpoint, body in ((Endpoint.CHAT, CHAT), (Endpoint.COMPLETIONS, COMPLETION), (Endpoint.RESPONSES, RESPONSES)):
+        parsed = parse(endpoint, orjson.dumps({**body, "min_tokens": 7}), Caps())
+        document = orjson.loads(render(parsed, "m", 0))
+        assert not {"max_tokens", "max_completion_tokens", "max_output_tokens"} & set(document)
+        assert document["min_tokens"] == 7
