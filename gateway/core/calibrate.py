@@ -13,9 +13,9 @@ FORGET = 0.9998
 """Weight that a label keeps when the next one comes: about the last 5,000 count."""
 BATCH = 32
 """Labels to a Newton step."""
-PRIOR_INFORMATION = 100.0
-"""What the prior weighs, for ever: as much as about a thousand labels, each of which adds p(1 - p) x feature^2."""
-OFFSET_INFORMATION = 30.0
+PRIOR_INFORMATION = 200.0
+"""What the prior weighs, for ever: as much as some two thousand labels, each of which adds p(1 - p) x feature^2."""
+OFFSET_INFORMATION = 60.0
 WINDOW = 3000
 """Labels that reliability is read from."""
 BINS = 15

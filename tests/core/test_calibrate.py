@@ -45,7 +45,7 @@ def test_before_any_label_it_repeats_what_it_is_told() -> None:
 
 def test_overconfidence_is_unlearned() -> None:
     truth = (0.8, 1.5)
-    assert worst(taught(8000, truth, seed=1), truth) < 0.4 * worst(Logistic(IDENTITY), truth)
+    assert worst(taught(8000, truth, seed=1), truth) < 0.5 * worst(Logistic(IDENTITY), truth)
 
 
 def test_what_was_is_forgotten() -> None:
