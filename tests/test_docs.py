@@ -30,6 +30,7 @@ from gateway.policy.schema import PolicyFile
 from gateway.policy.section import NOT_YET
 from gateway.proxy.gate import GETS
 from gateway.settings import PREFIX, Settings
+from gateway.sim.load import load_text as load_workload_text
 from gateway.wire.reasons import ROWS
 from loadtests import demo
 from loadtests.emulator.__main__ import parser as emulator_parser
@@ -226,9 +227,11 @@ def test_the_policy_page_marks_what_has_no_effect_yet() -> None:
 
 
 @every_page
-def test_examples_of_policies_are_right(page: Path) -> None:
+def test_examples_of_files_are_right(page: Path) -> None:
     for block in yaml_blocks(page):
-        if "apiVersion: tailgate/" in block or page == POLICY:
+        if "kind: Workload" in block:
+            assert load_workload_text(block, page.name, ENVIRONMENT).shares
+        elif "apiVersion: tailgate/" in block or page == POLICY:
             assert load_text(block, page.name, ENVIRONMENT).models
 
 

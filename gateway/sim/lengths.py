@@ -7,8 +7,8 @@ function, with weight on mean, median and p99) to the Azure LLM inference traces
                        mean           p50           p99
     conv   prompt   1155 -> 1157   1020 -> 1020   4142 -> 4142
            answer    211 ->  212    129 ->  129    601 ->  601
-    code   prompt   2048 -> 2055   1469 -> 1472   7436 -> 7437
-           answer     28 ->   28     13 ->   13    251 ->  252
+    code   prompt   2048 -> 2057   1469 -> 1470   7436 -> 7437
+           answer     28 ->   28     13 ->   13    251 ->  250
 
 Prompts and answers of these traces are all but independent (rank correlation .07 and -.02), and so they are here.
 """

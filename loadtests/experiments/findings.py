@@ -18,6 +18,7 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     dashed: bool = False
+    bold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,15 @@ class Findings:
     """Results by candidate, with intervals and raw percentiles; dataclasses become JSON."""
 
 
-def line(name: str, x: Sequence[float], values: Sequence[Interval], *, dashed: bool = False) -> Line:
+def line(
+    name: str, x: Sequence[float], values: Sequence[Interval], *, dashed: bool = False, bold: bool = False
+) -> Line:
     """A line through means, with their intervals where all have one."""
     lows = [value.low for value in values if value.low is not None]
     highs = [value.high for value in values if value.high is not None]
     whole = len(lows) == len(highs) == len(values)
     means = [value.value for value in values]
-    return Line(name, x, means, lows if whole else (), highs if whole else (), dashed)
+    return Line(name, x, means, lows if whole else (), highs if whole else (), dashed, bold)
 
 
 def written(value: Interval | None, digits: int = 3) -> str:

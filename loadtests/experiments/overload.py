@@ -56,7 +56,7 @@ def _sweep(lab: Lab, name: str, prefix: str, findings: Findings) -> None:
     cells = [[label, *(written(row[label]) for row in rows)] for label in names]
     findings.grids.append(Grid(title, ["", *(f"{load:g}x" for load in loads)], cells))
     lines = [
-        line(label, loads, [_known(row[label]) for row in rows], dashed=label in ("optimum", "free optimum"))
+        line(label, loads, [_known(row[label]) for row in rows], dashed="optimum" in label, bold=label == "ours")
         for label in names
         if "/" not in label
     ]

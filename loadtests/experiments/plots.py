@@ -24,10 +24,10 @@ def draw(chart: Chart, folder: Path) -> Path:
             above = [max(0.0, high - y) for y, high in zip(line.y, line.high, strict=True)]
             errors = [below, above]
         style = "--" if line.dashed else "-"
-        marker, colour = MARKERS[n % len(MARKERS)], f"C{n % 10}"
+        marker, colour = MARKERS[n % len(MARKERS)], "black" if line.bold else f"C{n % 10}"
         axes.errorbar(
             line.x, line.y, yerr=errors, label=line.name, linestyle=style, marker=marker, color=colour,
-            markersize=4.5, linewidth=1.4, capsize=2.5,
+            markersize=4.5, linewidth=2.6 if line.bold else 1.4, capsize=2.5,
         )  # fmt: skip
     for n, (name, x) in enumerate(chart.marks.items()):
         axes.axvline(x, color="0.5", linestyle=":", linewidth=1.2)

@@ -9,8 +9,18 @@ import pytest
 from gateway.policy.errors import PolicyErrors
 from gateway.sim import pace
 from gateway.sim.lengths import LENGTHS, Mixture, Part, Uniform
-from gateway.sim.load import load_text, load_workload
+from gateway.sim.load import load_text, load_workload, shipped
 from gateway.sim.synthetic import Sessions, Synthetic
+from gateway.sim.workload_file import (
+    ArrivalsSection,
+    DiurnalSection,
+    LengthsSection,
+    OnOffSection,
+    SessionsSection,
+    StepSection,
+    TierShare,
+    WorkloadFile,
+)
 
 LEAST = """
 apiVersion: tailgate/v1
@@ -100,3 +110,16 @@ def test_a_workload_is_named_by_stem_by_file_or_not_at_all(tmp_path: Path) -> No
         load_workload("chatt")
     with pytest.raises(PolicyErrors, match="cannot be read: No such file"):
         load_workload(tmp_path / "none.yaml")
+
+
+def test_every_field_and_every_fitted_length_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
+    sections = [WorkloadFile, ArrivalsSection, OnOffSection, StepSection, DiurnalSection, TierShare, SessionsSection]
+    for section in (*sections, LengthsSection):
+        for name in section.model_fields:
+            assert name in page, f"docs/workloads.md does not tell of {name}"
+    for name, lengths in LENGTHS.items():
+        assert isinstance(lengths, Mixture)
+        row = f"| `{name}` | {lengths.mean():.0f} | {lengths.quantile(0.5)} | {lengths.quantile(0.99)} |"
+        assert row in page
+    assert all(f"`{name}`" in page for name in shipped())
