@@ -12,6 +12,7 @@ from loadtests.experiments.overload import overload
 from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
+from loadtests.experiments.step_response import step_response
 from loadtests.experiments.tiers import tiers
 from loadtests.experiments.ttft_collapse import ttft_collapse
 
@@ -21,6 +22,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "calibration": calibration,
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
+    "step-response": step_response,
     "ttft-collapse": ttft_collapse,
     "slo-knees": slo_knees,
     "simulator-speed": simulator_speed,

@@ -1,0 +1,82 @@
+"""What admission does when the load steps from .8x to 2x: how soon the admitted rate settles, and how much it swings.
+
+Admission on the *current* load oscillates: all are let in, the engines fill up, all are refused until they are empty.
+The admitted rate is that of the requests of each second that were dispatched in the end, mean over seeds, in moving
+means of 5 s. Its level is that of the last 30 s. It has settled when it stays within 10% of that level, and its swing
+is the largest distance from it after 10 s. The last ten seconds of arrivals are not looked at: nobody comes after them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+from gateway.sim.pace import Steps
+from gateway.sim.report import mean
+from gateway.sim.results import Result
+from gateway.sim.synthetic import Synthetic
+from loadtests.experiments.findings import Chart, Findings, Line, bare
+from loadtests.experiments.lab import Lab, against, ours
+
+BEFORE, AFTER = 0.8, 2.0
+LED_S, STEPPED_S, UNSEEN_S = 60, 100, 10
+SETTLING_S, LEVEL_S, WINDOW_S = 10, 30, 5
+BAND = 0.1
+SEEDS, QUICK_SEEDS = 40, 6
+
+
+def step_response(lab: Lab) -> Findings:
+    """The step, with us and with the tuned cap."""
+    seeds = QUICK_SEEDS if lab.effort.quick else SEEDS
+    steps = Lab(replace(lab.effort, seeds=seeds, warmup_s=0.0, seconds=float(LED_S + STEPPED_S)), lab.jobs, lab.tell)
+    policy = lab.policy()
+    runs = steps.compare(
+        [ours(policy), against("static-cap-tiers:slots=64,wait=0.8", policy)], _stepped(steps, lab.one_x("main"))
+    )
+    findings = Findings(steps.seeds)
+    smooth = {name: _moving(_admitted(of)) for name, of in runs.items()}
+    settled_s, swing, level = _read(smooth["ours"])
+    findings.figures |= {
+        "settled_s": bare(settled_s, seeds),
+        "swing": bare(swing, seeds),
+        "level_per_s": bare(level, seeds),
+        "weighted_goodput": mean([run.weighted for run in runs["ours"]]),
+    }
+    seconds = [float(second - LED_S) for second in range(WINDOW_S, LED_S + STEPPED_S - UNSEEN_S)]
+    offered = _moving([fmean(values) for values in zip(*(run.timeline.offered for run in runs["ours"]), strict=False)])
+    lines = [Line(name, seconds[: len(of)], of, bold=name == "ours") for name, of in smooth.items()]
+    findings.charts.append(
+        Chart(
+            "step-response",
+            f"A step from {BEFORE:g}x to {AFTER:g}x, mean of {seeds} seeds",
+            "seconds from the step",
+            "requests per second",
+            [*lines, Line("offered", seconds[: len(offered)], offered, dashed=True)],
+            marks={"settled": settled_s},
+        )
+    )
+    return findings
+
+
+def _stepped(lab: Lab, one_x: float) -> Synthetic:
+    """The main workload without its bursts, stepping up once."""
+    shape = Steps(((float(LED_S), BEFORE), (float(STEPPED_S), AFTER)))
+    return replace(lab.workload("main"), rate_per_s=one_x, shape=shape)
+
+
+def _admitted(runs: list[Result]) -> list[float]:
+    """Requests of each second that were dispatched, mean over runs."""
+    return [fmean(values) for values in zip(*(run.timeline.dispatched for run in runs), strict=False)]
+
+
+def _moving(values: list[float]) -> list[float]:
+    """Means of `WINDOW_S` values; the first is that which ends with second `WINDOW_S`."""
+    return [fmean(values[end - WINDOW_S : end]) for end in range(WINDOW_S, LED_S + STEPPED_S - UNSEEN_S)]
+
+
+def _read(smooth: list[float]) -> tuple[float, float, float]:
+    """(seconds until it stays in the band, swing, level) of moving means from `WINDOW_S` on."""
+    level = fmean(smooth[-LEVEL_S:])
+    after = [abs(value / level - 1.0) for value in smooth[LED_S - WINDOW_S :]]
+    last_out = max((second for second, off in enumerate(after) if off > BAND), default=-1)
+    return float(last_out + 1), max(after[SETTLING_S + WINDOW_S :]), level
