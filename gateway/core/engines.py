@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gateway.core.estimators import Pace
 from gateway.core.lengths import Bucket
-from gateway.core.regress import NonNegative
+from gateway.core.regress import FIRST, NonNegative
 
 if TYPE_CHECKING:
     from gateway.core.ledger import Attempt
@@ -31,6 +31,8 @@ STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
 TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
 RATE_TAU_S = 5.0
 SPEED_BOUND = math.log(2.0)
+STEP_AND_A_HALF = 1.5
+"""Half of the step that is under way, and one of its own."""
 MAX_BUSY = 0.8
 """Most of a step that prompts are believed to take for long."""
 SCRAPE_TAU_S = 5.0
@@ -84,11 +86,15 @@ class Costs:
         return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
 
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
-        """From sent to first token."""
+        """From sent to first token. Where none was ever seen, what steps have shown must do."""
+        if self.ttft.samples < FIRST:
+            return STEP_AND_A_HALF * step_s + self.prompt_token_s() * (backlog + prompt_tokens)
         return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
 
     def prompt_token_s(self) -> float:
         """What reading one prompt token takes: the greater of what one of its own and one before it adds to TTFT."""
+        if self.ttft.samples < FIRST:
+            return max(self.step.coefficients[3], 1e-3) * TOKENS
         _, before, own, _ = self.ttft.coefficients
         return max(before, own, 1e-3) * TOKENS
 

@@ -292,8 +292,11 @@ class Forecaster:
             return
         facts.bucket.add(each)
         forecast = live.forecast
+        if not live.ask.stream and forecast is not None and took_s > 0.0:
+            expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
+            self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
         if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
-            error = math.log((now - attempt.first_at) / steps / forecast.tpot_s)
+            error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
             learned.labels.spread.add(tpot_kind(facts.bucket.median), error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
@@ -348,7 +351,7 @@ class Forecaster:
     def _mature(self, now: float) -> None:
         """A bound that has passed before the first token, or the end, is a breach."""
         for due in self._due.values():
-            while due and due[0][0] <= now:
+            while due and (due[0][0] <= now or due[0][2].judged):
                 _, live, forecast = due.popleft()
                 if not forecast.judged and live.forecast is forecast and _late(live, now):
                     self.judged(live, True, now)
@@ -434,8 +437,9 @@ def _raw(
         if slo.tpot_bound_s < math.inf:
             good *= 1.0 - over(tpot_s, slo.tpot_bound_s, labels.spread.of[tpot_kind(output)])
     if slo.e2e_bound_s < math.inf:
-        left_s = slo.e2e_bound_s - elapsed_s - more_s
-        good *= 1.0 - _too_long(bucket, left_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens)
+        left_s = slo.e2e_bound_s - elapsed_s
+        too_late = over(more_s, left_s, labels.spread.of[kind])
+        good *= 1.0 - max(too_late, _too_long(bucket, left_s - more_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens))
     return 1.0 - good
 
 

@@ -152,6 +152,23 @@ def test_a_prompt_whose_first_token_nobody_sees_is_read_when_it_should_be() -> N
     assert world.forecaster.unread("r0", world.now) == 0.0
 
 
+def test_where_no_first_token_is_ever_seen_whole_answers_teach() -> None:
+    world = World(slo(e2e_s=60.0))
+    source = random.Random(2)
+    for _ in range(300):
+        prompt, tokens = source.randrange(100, 4000), source.randrange(20, 200)
+        live = world.live(prompt, stream=False)
+        attempt = world.send(live)
+        world.now += STEP_S + PROMPT_TOKEN_S * prompt + STEP_S * (tokens - 1)
+        world.finish(attempt, tokens)
+        world.forecaster.judged(live, False, world.now)
+        world.now += 0.05
+    assert world.trust is Trust.TRUSTED
+    forecast = world.rest().forecast(world.live(3000, stream=False))
+    assert forecast.ttft_s == pytest.approx(STEP_S + PROMPT_TOKEN_S * 3000, rel=0.3)
+    assert forecast.tpot_s == pytest.approx(STEP_S, rel=0.15)
+
+
 def test_a_slow_replica_is_known_by_its_gaps() -> None:
     world = World(replicas=2).warm(50)
     for _ in range(150):
