@@ -1,12 +1,6 @@
-"""What engines take for a request, learned: coefficients of a pool, speeds and loads of its replicas.
+"""The replicas of a pool as engines: what each is reading, the time integrals of its load, and its own speed.
 
-    S     = c0 + c1 decodes + c2 context tokens          a step without prompts
-    TPOT  = S / (1 - u),  u = c3 x prompt tokens sent to the replica per second
-    TTFT  = t0 + t1 W + t2 p + t3 S                      W: prompt tokens before it; p: its own
-
-c is learned from finished answers: what a token took, against the mean load while the answer was made and the prompt
-tokens that the engine read meanwhile, because chunks of prompts share its steps (S + c3 x prompt tokens per step).
-t is learned from first tokens. All of it is of the pool's typical replica; a replica's own `speed` multiplies it.
+Costs are of the pool's typical replica (costs.py); a replica's `factor` multiplies them.
 """
 
 from __future__ import annotations
@@ -14,106 +8,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gateway.core.costs import CONTEXT, DECODES, TOKENS, Costs
 from gateway.core.estimators import Pace
 from gateway.core.lengths import Bucket
-from gateway.core.regress import FIRST, NonNegative
 
 if TYPE_CHECKING:
     from gateway.core.ledger import Attempt
     from gateway.core.pools import Replica
 
-# Units in which coefficients are of one size: prompt tokens and decoding sequences in thousands, context tokens in
-# hundreds of thousands. Priors are on the slow side: a small model on one card.
-TOKENS = 1e-3
-DECODES = 1e-3
-CONTEXT = 1e-5
-STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
-TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
-RATE_TAU_S = 5.0
 SPEED_BOUND = math.log(2.0)
-STEP_AND_A_HALF = 1.5
-"""Half of the step that is under way, and one of its own."""
-MAX_BUSY = 0.8
-"""Most of a step that prompts are believed to take for long."""
 SCRAPE_TAU_S = 5.0
-SAMPLES_PER_S = 50.0
-"""What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
 REPLICA_SAMPLES_PER_S = 5.0
 HEAD_SHARE = 0.9
 """Most of a prompt that is believed to be read before its first token says so."""
-
-
-class Costs:
-    """What was learned of a pool."""
-
-    __slots__ = (
-        "_rate",
-        "_rate_at",
-        "decode_s",
-        "pace",
-        "queued_backlog",
-        "queued_context",
-        "queued_decodes",
-        "queued_slot_s",
-        "residual",
-        "stay_s",
-        "step",
-        "ttft",
-    )
-
-    def __init__(self) -> None:
-        self.step = NonNegative(STEP_PRIOR)
-        self.ttft = NonNegative(TTFT_PRIOR)
-        self.residual = 0.0
-        """Mean logarithm of time per token over what was expected: speeds are relative to it."""
-        self.stay_s = 0.0
-        """Mean time from dispatch to end; 0: not known."""
-        self.decode_s = 0.0
-        """Mean time from first token to end."""
-        self.pace = Pace(SAMPLES_PER_S)
-        self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
-        """The load that requests which had waited met at their replica."""
-        self._rate = self._rate_at = 0.0
-
-    def step_s(self, decodes: float, context: float) -> float:
-        """A step without prompts."""
-        c0, c1, c2, _ = self.step.coefficients
-        return c0 + c1 * decodes * DECODES + c2 * context * CONTEXT
-
-    def tpot_s(self, step_s: float, replicas: int, now: float) -> float:
-        """Time per token, beside the prompts that arrive at the rate of the last seconds."""
-        rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
-        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
-
-    def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
-        """From sent to first token. Where none was ever seen, what steps have shown must do."""
-        if self.ttft.samples < FIRST:
-            return STEP_AND_A_HALF * step_s + self.prompt_token_s() * (backlog + prompt_tokens)
-        return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
-
-    def prompt_token_s(self) -> float:
-        """What reading one prompt token takes: the greater of what one of its own and one before it adds to TTFT."""
-        if self.ttft.samples < FIRST:
-            return max(self.step.coefficients[3], 1e-3) * TOKENS
-        _, before, own, _ = self.ttft.coefficients
-        return max(before, own, 1e-3) * TOKENS
-
-    def sent(self, prompt_tokens: int, now: float) -> None:
-        """Prompt tokens went to a replica of the pool."""
-        self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
-        self._rate_at = now
-
-    def met(self, facts: AttemptFacts) -> None:
-        """A request that had waited met this load."""
-        self.queued_backlog += 0.05 * (facts.backlog - self.queued_backlog)
-        self.queued_decodes += 0.05 * (facts.decodes - self.queued_decodes)
-        self.queued_context += 0.05 * (facts.context - self.queued_context)
-        self.queued_slot_s += 0.05 * (facts.slot_s - self.queued_slot_s)
-
-    def forget(self) -> None:
-        """Keep the newest quarter of what was seen."""
-        self.ttft.forget()
-        self.step.forget()
 
 
 class EngineFacts:

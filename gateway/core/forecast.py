@@ -14,8 +14,10 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gateway.core.engines import AttemptFacts, Costs, EngineFacts
-from gateway.core.labels import DIRECT, HIGHER_SHARE, Labels, over, queued_kind, tpot_kind
+from gateway.core.chance import Higher, raw_breach, wait_in_gateway_s
+from gateway.core.costs import Costs
+from gateway.core.engines import AttemptFacts, EngineFacts
+from gateway.core.labels import DIRECT, HIGHER_SHARE, Labels, queued_kind, tpot_kind
 from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.lengths import Bucket, Lengths
 from gateway.core.model import End, Finish
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
 
 MAX_HIGHER_SHARE = 0.9
 NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
-BURST_S = 10.0
-"""For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""
-SLOW_TAU_S = 60.0
 IDLE = EngineFacts(Costs(), 0.0)
 """What a replica is taken for that was never sent anything."""
 
@@ -126,21 +125,6 @@ class PoolLearned:
             higher.add(share, now)
 
 
-class Higher:
-    """The share of higher tiers, as of the last minute, for one tier."""
-
-    __slots__ = ("at", "share")
-
-    def __init__(self, share: float, now: float) -> None:
-        self.share = share
-        self.at = now
-
-    def add(self, share: float, now: float) -> None:
-        """It is `share` now."""
-        self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
-        self.at = now
-
-
 class Forecaster:
     """One per controller. What it learns is keyed by pool, replica and route, and outlives reloads."""
 
@@ -169,7 +153,7 @@ class Forecaster:
         else:
             higher_share = min(MAX_HIGHER_SHARE, ahead.higher_share)
             slow = learned.higher.get(ask.tier.name)
-            wait_s = _wait_s(costs, pool, ahead, higher_share, higher_share if slow is None else slow.share)
+            wait_s = wait_in_gateway_s(costs, pool, ahead, higher_share, higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale = 1.0
             slot_s = costs.queued_slot_s
@@ -187,7 +171,7 @@ class Forecaster:
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
         made.kind = kind
         made.load = more_s + tpot_s
-        made.raw = _raw(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output)
+        made.raw = raw_breach(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output)
         made.features = labels.features(made.raw, replica is None, ahead.requests, higher_share)
         made.breach = labels.breach(made.features, ask.tier.name)
         return made
@@ -399,59 +383,6 @@ class Forecaster:
 
     def _bucket(self, live: Live) -> Bucket:
         return self._lengths.bucket(live.ask.model.name, live.ask.tier.name, live.prompt_tokens)
-
-
-def _wait_s(costs: Costs, pool: PoolNow, ahead: Ahead, higher_share: float, slow_share: float) -> float:
-    """Those before it at the rate at which the pool drains, less what higher tiers that are still to come will take.
-
-    Before there ever was a backlog that rate is Little's: those in flight over how long each stays.
-    """
-    rate = pool.drain.per_s
-    if rate is None:
-        rate = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 1.0
-    alone_s = (ahead.requests + 1) / rate
-    long_s = alone_s / (1.0 - slow_share)
-    share = slow_share + (higher_share - slow_share) * BURST_S / (BURST_S + long_s)
-    strict_s = alone_s / (1.0 - share)
-    if ahead.floor > 0.0:
-        return min(strict_s, (ahead.own + 1) / (ahead.floor * rate))
-    return strict_s
-
-
-def _raw(
-    live: Live,
-    labels: Labels,
-    bucket: Bucket,
-    kind: int,
-    elapsed_s: float,
-    more_s: float,
-    tpot_s: float,
-    output: float,
-) -> float:
-    """P(any objective is missed), before calibration."""
-    slo = live.slo
-    good = 1.0
-    if live.ask.stream:
-        if slo.ttft_bound_s < math.inf:
-            good = 1.0 - over(more_s, slo.ttft_bound_s - elapsed_s, labels.spread.of[kind])
-        if slo.tpot_bound_s < math.inf:
-            good *= 1.0 - over(tpot_s, slo.tpot_bound_s, labels.spread.of[tpot_kind(output)])
-    if slo.e2e_bound_s < math.inf:
-        left_s = slo.e2e_bound_s - elapsed_s
-        too_late = over(more_s, left_s, labels.spread.of[kind])
-        good *= 1.0 - max(too_late, _too_long(bucket, left_s - more_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens))
-    return 1.0 - good
-
-
-def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:
-    """P(the answer takes more than `left_s`), of answers that the objective counts."""
-    if left_s <= 0.0:
-        return 1.0
-    if left_s >= (cap - 1) * tpot_s:
-        return 0.0  # also where a token is forecast to take no time at all
-    tokens = left_s / tpot_s + 1.0
-    longer = bucket.exceeds(tokens)
-    return longer if up_to is None else max(0.0, longer - bucket.exceeds(float(up_to)))
 
 
 def _late(live: Live, now: float) -> bool:

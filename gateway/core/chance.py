@@ -1,0 +1,87 @@
+"""From what engines take to how long a request waits, and how probable it is that it misses an objective."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gateway.core.costs import Costs
+from gateway.core.labels import Labels, over, tpot_kind
+from gateway.core.lengths import Bucket
+
+if TYPE_CHECKING:
+    from gateway.core.forecast import Ahead
+    from gateway.core.ledger import Live
+    from gateway.core.pools import PoolNow
+
+BURST_S = 10.0
+"""For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""
+SLOW_TAU_S = 60.0
+
+
+class Higher:
+    """The share of higher tiers, as of the last minute, for one tier."""
+
+    __slots__ = ("at", "share")
+
+    def __init__(self, share: float, now: float) -> None:
+        self.share = share
+        self.at = now
+
+    def add(self, share: float, now: float) -> None:
+        """It is `share` now."""
+        self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
+        self.at = now
+
+
+def wait_in_gateway_s(costs: Costs, pool: PoolNow, ahead: Ahead, higher_share: float, slow_share: float) -> float:
+    """Those before it at the rate at which the pool drains, less what higher tiers that are still to come will take.
+
+    Before there ever was a backlog that rate is Little's: those in flight over how long each stays.
+    """
+    rate = pool.drain.per_s
+    if rate is None:
+        rate = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 1.0
+    alone_s = (ahead.requests + 1) / rate
+    long_s = alone_s / (1.0 - slow_share)
+    share = slow_share + (higher_share - slow_share) * BURST_S / (BURST_S + long_s)
+    strict_s = alone_s / (1.0 - share)
+    if ahead.floor > 0.0:
+        return min(strict_s, (ahead.own + 1) / (ahead.floor * rate))
+    return strict_s
+
+
+def raw_breach(
+    live: Live,
+    labels: Labels,
+    bucket: Bucket,
+    kind: int,
+    elapsed_s: float,
+    more_s: float,
+    tpot_s: float,
+    output: float,
+) -> float:
+    """P(any objective is missed), before calibration."""
+    slo = live.slo
+    good = 1.0
+    if live.ask.stream:
+        if slo.ttft_bound_s < math.inf:
+            good = 1.0 - over(more_s, slo.ttft_bound_s - elapsed_s, labels.spread.of[kind])
+        if slo.tpot_bound_s < math.inf:
+            good *= 1.0 - over(tpot_s, slo.tpot_bound_s, labels.spread.of[tpot_kind(output)])
+    if slo.e2e_bound_s < math.inf:
+        left_s = slo.e2e_bound_s - elapsed_s
+        too_late = over(more_s, left_s, labels.spread.of[kind])
+        good *= 1.0 - max(too_late, _too_long(bucket, left_s - more_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens))
+    return 1.0 - good
+
+
+def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:
+    """P(the answer takes more than `left_s`), of answers that the objective counts."""
+    if left_s <= 0.0:
+        return 1.0
+    if left_s >= (cap - 1) * tpot_s:
+        return 0.0  # also where a token is forecast to take no time at all
+    tokens = left_s / tpot_s + 1.0
+    longer = bucket.exceeds(tokens)
+    return longer if up_to is None else max(0.0, longer - bucket.exceeds(float(up_to)))
