@@ -57,7 +57,7 @@ class _Server:
 class _Job:
     """One request, at one replica at a time."""
 
-    __slots__ = ("attempt", "live", "server", "tried", "unread")
+    __slots__ = ("attempt", "committed", "live", "server", "tried", "unread")
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -65,6 +65,7 @@ class _Job:
         self.server: _Server | None = None
         self.tried: list[_Server] = []
         self.unread = False
+        self.committed = False
 
 
 class Balancer:
@@ -120,7 +121,7 @@ class Balancer:
         self._read(job)
         if job.live.outcome is None:
             job.live.first_at = now
-        return [Commit(job.live.ask.id, attempt_id)] if job.live.outcome is None else []
+        return self._commit(job) if job.live.outcome is None else []
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """Nothing follows from it."""
@@ -140,15 +141,18 @@ class Balancer:
             return [self._over(job, now)]
         match finish.end:
             case End.COMPLETE:
+                out += self._commit(job)
                 live.decide(Outcome.OK, None, now)
             case End.REJECTED:
+                out += self._commit(job)
                 live.decide(Outcome.INVALID, Why.UPSTREAM_REJECTED, now)
             case end if end in NEVER_SENT:
                 self._send(job, Why.UPSTREAM_UNREACHABLE, out, now)
                 return out
             case _:
                 return self._refuse(job, Outcome.ERROR, Why.UPSTREAM_ERROR, now)
-        return [self._over(job, now)]
+        out.append(self._over(job, now))
+        return out
 
     def leave(self, ask_id: int, now: float) -> list[Command]:
         """The client is gone."""
@@ -206,6 +210,11 @@ class Balancer:
         if ask.max_tokens is None and server.context_tokens is not None:
             live.max_tokens = min(live.max_tokens, max(1, server.context_tokens - live.prompt_tokens))
         out.append(Dispatch(ask.id, job.attempt, server.name, live.max_tokens))
+
+    def _commit(self, job: _Job) -> list[Command]:
+        """Its answer goes to the client from now on, if it does not already."""
+        committed, job.committed = job.committed, True
+        return [] if committed else [Commit(job.live.ask.id, job.attempt)]
 
     def _read(self, job: _Job) -> None:
         if job.unread and job.server is not None:

@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import math
 import signal
+from time import monotonic
 
 import uvloop
 
+from gateway.observe.lag import LoopLag
 from gateway.sim.profiles import PROFILES
 from loadtests.emulator.emulator import MODEL, Emulator
 
@@ -82,6 +84,7 @@ async def serve(options: argparse.Namespace) -> None:
         keep_requests=options.keep_requests,
         max_queued=options.max_num_queued_reqs,
     )
+    lag = LoopLag(monotonic, lambda _: None)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -93,7 +96,10 @@ async def serve(options: argparse.Namespace) -> None:
         )
         for replica in emulator.replicas:
             print(f"{replica.url}  {what}", flush=True)
+            replica.loop_waits = lag.waits
+        measuring = asyncio.create_task(lag.run())
         await stop.wait()
+        measuring.cancel()
 
 
 def main() -> None:

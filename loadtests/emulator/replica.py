@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
+from gateway.core.estimators import LogHistogram
 from loadtests.emulator import errors, generations, routes
 from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.asks import Settings
@@ -48,6 +49,8 @@ class EmulatedReplica:
         self.active: Fault | None = None
         """The fault that is on."""
         self.peers: list[EmulatedReplica] = [self]
+        self.loop_waits: LogHistogram | None = None
+        """How late the event loop was, where somebody measures that."""
         self._port = port
         self._keep_alive_s = keep_alive_s
         self._max_queued = max_queued

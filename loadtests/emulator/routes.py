@@ -114,6 +114,7 @@ def state(replica: EmulatedReplica) -> dict[str, object]:
         "connections_total": replica.connections_total,
         "answered": {f"{path} {status}": count for (path, status), count in sorted(replica.answered.items())},
         "finished": dict(replica.finished),
+        "loop_waits": None if replica.loop_waits is None else replica.loop_waits.counts,
     }
 
 

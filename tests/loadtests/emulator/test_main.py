@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from gateway.observe.lag import EDGES
 from loadtests.emulator.__main__ import parser
 
 from .wire import connected, http
@@ -45,6 +46,8 @@ async def test_it_serves_on_consecutive_ports_until_sigterm() -> None:
         wire = await connected(f"http://127.0.0.1:{port + offset}")
         wire.send(http("/health"))
         assert (await wire.answer()).status == 200
+        wire.send(http("/emulator/state"))
+        assert len((await wire.answer()).json()["loop_waits"]) == len(EDGES) + 1
         await wire.close()
     process.send_signal(signal.SIGTERM)
     _, errors = await process.communicate()

@@ -1,0 +1,100 @@
+"""`python -m loadtests.live.gateway --baseline NAME ...`: the gateway's own data plane with a baseline's decisions.
+
+Requests, streams, metrics and scrapes are those of `tailgate serve`; only who decides is another: a row of
+`gateway.sim.baselines`, the very one that the simulator compares with. So a difference to the real gateway is one of
+decisions, and not of proxies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from gateway.app import Gateway
+from gateway.core.controller import Controller
+from gateway.core.model import Command, Sample, Why
+from gateway.core.rules import Policy
+from gateway.policy import load
+from gateway.settings import Settings
+from gateway.sim import baselines
+from gateway.sim.decider import Decider
+
+
+class Stand:
+    """Takes the calls that the gateway makes to its controller, and lets the baseline answer them.
+
+    The controller is told what is seen of the replicas, and which policy there is: what is only read is read of it.
+    """
+
+    def __init__(self, decider: Decider, controller: Controller) -> None:
+        self._controller = controller
+        self._decider = decider
+        self.arrive = decider.arrive
+        self.sent = decider.sent
+        self.first_token = decider.first_token
+        self.progress = decider.progress
+        self.finish = decider.finish
+        self.wake = decider.wake
+        self.wake_at = decider.wake_at
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._controller, name)
+
+    def paused(self, attempt_id: int, now: float) -> list[Command]:
+        """A baseline watches no stream."""
+        return []
+
+    def resumed(self, attempt_id: int, now: float) -> list[Command]:
+        """A baseline watches no stream."""
+        return []
+
+    def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
+        """The client is gone, for whatever reason."""
+        return self._decider.leave(ask_id, now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        """A replica was looked at."""
+        self._controller.observe(replica_name, sample, now)
+        return self._decider.observe(replica_name, sample, now)
+
+    def configure(self, policy: Policy, now: float) -> list[Command]:
+        """Baselines keep the policy that they were made for."""
+        return self._controller.configure(policy, now)
+
+    def shut(self, now: float) -> list[Command]:
+        """Nothing: what is under way ends with the process."""
+        return []
+
+
+async def serve(policy: Policy, baseline: str) -> None:
+    """On free ports, until SIGTERM. Raises ValueError if there is no such baseline."""
+    setup = baselines.setup(baseline, policy)
+    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
+    gateway = Gateway(settings, setup.policy)
+    decider = setup.decider(setup.policy, random.Random())
+    gateway.driver.controller = cast(Controller, Stand(decider, gateway.controller))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with gateway:
+        print(f"API on {gateway.url}, admin on {gateway.admin_url}", flush=True)
+        await stop.wait()
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.live.gateway", description=__doc__)
+    parser.add_argument("--policy", type=Path, required=True)
+    parser.add_argument("--baseline", required=True, help="NAME or NAME:KEY=VALUE,...")
+    options = parser.parse_args()
+    uvloop.run(serve(load(options.policy), options.baseline))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""One live run: replicas, gateway and clients started, watched while requests are counted, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+
+from gateway.observe.lag import EDGES
+from loadtests.bench.process import raise_file_limit, tree_usage
+from loadtests.children import Child, Children
+from loadtests.live.clients import MODEL
+from loadtests.live.generator import BEGINS, Order, Report
+from loadtests.live.pace import Shot
+from loadtests.live.scaled import Key, scaled
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLICAS = 4
+START_S = 30.0
+FILES = 16384
+REPLICA_LISTENS = r"^(http://[\w.:]+)"
+GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
+WAITS = re.compile(r'^tailgate_loop_wait_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
+
+
+class Broken(Exception):
+    """A run that came to no end; says what happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent, the same to every candidate. Times in real seconds from the beginning."""
+
+    policy: str
+    """The text of the policy, in virtual time."""
+    shots: Sequence[Shot]
+    keys: Sequence[Key]
+    scale: float
+    """Virtual seconds per real one."""
+    warmup_s: float
+    seconds: float
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process while requests were counted: waits on its event loop by bucket of `EDGES`, share of a core."""
+
+    waits: tuple[float, ...]
+    cpu: float
+
+    @property
+    def lag_p99_s(self) -> float:
+        """The upper edge of the bucket that the 99th percentile lies in."""
+        return edge_of(self.waits, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run: the shots, those of the warm-up as well, and the processes by name."""
+
+    name: str
+    shots: list[Shot]
+    warmup_s: float
+    processes: dict[str, Process]
+    chunks_per_s: float
+    """Content events that all clients got per second of the counted time, in the mean."""
+    most_open: int
+
+    @property
+    def counted(self) -> list[Shot]:
+        """Those that came after the warm-up."""
+        return [shot for shot in self.shots if shot.at >= self.warmup_s]
+
+    @property
+    def lag_p99_s(self) -> float:
+        """Of the process that had the worst."""
+        return max(process.lag_p99_s for process in self.processes.values())
+
+
+def edge_of(counts: Sequence[float], share: float) -> float:
+    """The upper edge of the bucket where so large a share of the waits is reached; inf above the last edge."""
+    wanted, reached = share * sum(counts), 0.0
+    for edge, count in zip((*EDGES, float("inf")), counts, strict=True):
+        reached += count
+        if reached >= wanted:
+            return edge
+    return float("inf")
+
+
+def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
+    """The load on the gateway, or on a baseline in its place. Raises Broken if a process ends or does not start."""
+    raise_file_limit(FILES)
+    return asyncio.run(_run(name, baseline, load, tell))
+
+
+async def _run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
+    with TemporaryDirectory(prefix="tailgate-live-") as folder:
+        async with Children(lambda child, line: tell(f"{name}: {line}") if child == "clients" else None) as children:
+            return await _Run(name, baseline, load, Path(folder), children).go()
+
+
+class _Run:
+    def __init__(self, name: str, baseline: str | None, load: Load, folder: Path, children: Children) -> None:
+        self._name = name
+        self._baseline = baseline
+        self._load = load
+        self._folder = folder
+        self._children = children
+        self._pids: dict[str, int] = {}
+
+    async def go(self) -> Run:
+        load = self._load
+        urls, state = await self._start_replicas()
+        api, admin = await self._start_gateway(urls)
+        begins_at = await self._start_clients(api)
+        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
+            await self._sleep_until(begins_at + load.warmup_s)
+            first = await self._read(http, state, admin)
+            await self._sleep_until(begins_at + load.warmup_s + load.seconds)
+            last = await self._read(http, state, admin)
+        ended = await self._children.died
+        if ended.name != "clients" or ended.process.returncode:
+            raise Broken(ended.how_it_ended)
+        report = orjson.loads((self._folder / "report.json").read_bytes())
+        return self._made(Report(**{**report, "shots": [Shot(**shot) for shot in report["shots"]]}), first, last)
+
+    async def _start_replicas(self) -> tuple[list[str], str]:
+        """Their URLs, and where the state of their process is."""
+        options = ("--port", "0", "--replicas", str(REPLICAS), "--model", MODEL, "--time-scale", str(self._load.scale))
+        # Answers end at once but for the request's own `min_tokens`.
+        lengths = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")
+        urls: list[str] = []
+        child = await self._start("replicas", "loadtests.emulator", (*options, *lengths), REPLICA_LISTENS)
+        while len(urls) < REPLICAS:
+            urls = [found[1] for line in child.lines if (found := re.search(REPLICA_LISTENS, line))]
+            await asyncio.sleep(0.01)
+        return urls, f"{urls[0]}/emulator/state"
+
+    async def _start_gateway(self, urls: Sequence[str]) -> tuple[str, str]:
+        """Its API and its admin pages."""
+        path = self._folder / "policy.json"
+        path.write_text(scaled(self._load.policy, self._load.scale, urls, self._load.keys))
+        if self._baseline is None:
+            options: tuple[str, ...] = (
+                "serve",
+                "--policy",
+                str(path),
+                "--port",
+                "0",
+                "--admin-port",
+                "0",
+                "--drain-deadline",
+                "0",
+            )
+            child = await self._start("gateway", "gateway", options, GATEWAY_LISTENS)
+        else:
+            options = ("--policy", str(path), "--baseline", self._baseline)
+            child = await self._start("gateway", "loadtests.live.gateway", options, GATEWAY_LISTENS)
+        found = child.ready.result()
+        return found[1], found[2]
+
+    async def _start_clients(self, api: str) -> float:
+        """When they begin, by the monotonic clock."""
+        load, address = self._load, urlsplit(api)
+        until_s = load.warmup_s + load.seconds
+        order = Order(address.hostname or "", address.port or 0, load.warmup_s, until_s, load.grace_s, list(load.shots))
+        order_path, report_path = self._folder / "order.json", self._folder / "report.json"
+        order_path.write_bytes(orjson.dumps(asdict(order)))
+        options = (str(order_path), str(report_path))
+        child = await self._start("clients", "loadtests.live.generator", options, BEGINS)
+        return float(child.ready.result()[1])
+
+    async def _start(self, name: str, module: str, options: Sequence[str], says: str) -> Child:
+        """From the checkout, whatever this process runs from: a baseline cannot stand in for a compiled controller."""
+        clean = ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}")
+        child = await self._children.start(name, [*clean, sys.executable, "-m", module, *options], says)
+        self._pids[name] = child.process.pid
+        events: list[asyncio.Future[Any]] = [child.ready, self._children.died]
+        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not child.ready.done():
+            raise Broken(child.how_it_ended if self._children.died.done() else f"{name} is not ready")
+        return child
+
+    async def _sleep_until(self, at: float) -> None:
+        """Raises Broken if a process ends meanwhile."""
+        while (left_s := at - time.monotonic()) > 0:
+            await asyncio.wait([self._children.died], timeout=left_s)
+            if self._children.died.done():
+                raise Broken(self._children.died.result().how_it_ended)
+
+    async def _read(self, http: httpx.AsyncClient, state: str, admin: str) -> dict[str, Reading]:
+        replicas, gateway = await asyncio.gather(http.get(state), http.get(f"{admin}/metrics"))
+        below = [float(count) for _, count in WAITS.findall(gateway.text)]
+        waits = {
+            "replicas": replicas.json()["loop_waits"],
+            "gateway": [after - before for before, after in pairwise([0.0, *below])],
+        }
+        now = time.monotonic()
+        return {name: Reading(now, tree_usage(pid).cpu_s, waits.get(name, [])) for name, pid in self._pids.items()}
+
+    def _made(self, report: Report, first: dict[str, Reading], last: dict[str, Reading]) -> Run:
+        load = self._load
+        processes = {}
+        for name, before in first.items():
+            after = last[name]
+            waits = [b - a for a, b in zip(before.waits, after.waits, strict=True)]
+            cpu = (after.cpu_s - before.cpu_s) / (after.at - before.at)
+            processes[name] = Process(tuple(waits or report.waits), cpu)
+        return Run(self._name, report.shots, load.warmup_s, processes, report.tokens / load.seconds, report.most_open)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A process at one moment."""
+
+    at: float
+    cpu_s: float
+    waits: list[float]
