@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from loadtests.compiled import again_with, compiled, is_compiled
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
 from loadtests.experiments.pages import write_page
@@ -43,17 +45,25 @@ def run_command(
     seeds: Annotated[int | None, typer.Option(min=2, help="Runs of each candidate.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="The checkout as it is, even for a full run: slower, the same results.")
+    ] = False,
 ) -> None:
     """Run experiments, each anew, and hold what they find against the targets."""
     effort = QUICK if quick else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
+    chosen = _known(names)
     out, console = Console(), Console(stderr=True)
+    if not (quick or pure or is_compiled()):
+        folder = compiled(console.print)
+        if folder is not None:
+            again_with(folder, "loadtests.experiments", sys.argv[1:])
     missed = False
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
         lab = Lab(effort, jobs)
-        for name in _known(names):
+        for name in chosen:
             lab.tell = lambda what, name=name: progress.update(task, description=f"{name}: {what}")  # type: ignore[misc]
             findings = EXPERIMENTS[name](lab)
             if as_documents:
