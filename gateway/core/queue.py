@@ -13,7 +13,7 @@ from gateway.core.rules import AdmissionMode, Tier
 DRAIN_TAU_S = 5.0
 DRAIN_WINDOW_S = 1.0
 ARRIVALS_TAU_S = 5.0
-FLOOR_MARGIN = 1.2
+FLOOR_MARGIN = 1.25
 """A floor is a share of every ten seconds, served in whole requests: aimed at exactly, it would often be missed."""
 STALE = 32
 """Entries of requests that are gone, beyond as many as wait, that a heap may hold."""
