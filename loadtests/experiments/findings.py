@@ -56,6 +56,8 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     raw: dict[str, object] = field(default_factory=dict)
     """Results by candidate, with intervals and raw percentiles; dataclasses become JSON."""
+    how: str = ""
+    """How much was run, where it is not the usual number of seeds for the usual time."""
 
 
 def line(

@@ -30,6 +30,8 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
 
 
 def _how(name: str, findings: Findings, effort: Effort) -> str:
+    if findings.how:
+        return f"{findings.how} Again: `python -m loadtests.experiments run {name}`."
     quick = " (quick: too few seeds and too short for a judgement)" if effort.quick else ""
     return (
         f"{len(findings.seeds)} seeds, {effort.seconds:g} s of arrivals each after a warm-up of {effort.warmup_s:g} s"

@@ -8,6 +8,7 @@ from loadtests.experiments.calibration import calibration
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
+from loadtests.experiments.live_overload import live_overload
 from loadtests.experiments.overload import overload
 from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.simulator_speed import simulator_speed
@@ -25,6 +26,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "step-response": step_response,
     "ttft-collapse": ttft_collapse,
     "slo-knees": slo_knees,
+    "live-overload": live_overload,
     "simulator-speed": simulator_speed,
 }
 

@@ -93,6 +93,11 @@ TARGETS: dict[str, dict[str, Target]] = {
         "weighted_to_bound": at_least(0.80),
         "weighted_to_best_cap": at_least(1.15),
         "tier_0_attainment": at_least(0.98),
+        # Without control it collapses.
+        "round_robin_to_ours": at_most(0.5),
+        # Beyond these a run says more of the machine than of the policy.
+        "worst_loop_lag_p99_s": at_most(0.005),
+        "most_chunks_per_s": at_most(4_000),
     },
     "simulator-speed": {
         "requests_per_cpu_s": at_least(8_000, aim=20_000),

@@ -1,0 +1,298 @@
+"""The whole thing live: gateway, clients and emulated replicas over HTTP on one machine, at twice what they can serve.
+
+The main workload at 2x for a minute after a warm-up, the same requests for every candidate: ours, the three best
+tier-blind static caps of a sweep in the simulator, and round robin without any control. Clients send when a request is
+due, whatever became of the others, and count from then. The engines run in slow motion, so that two cores can carry
+every token of every stream; all durations of the policy are stretched alike. Baselines decide inside the gateway's own
+data plane. The optimum is the constrained clairvoyant program on the very same requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from statistics import fmean
+
+from gateway.core.rules import Policy
+from gateway.sim import baselines
+from gateway.sim.bound import bound
+from gateway.sim.costs import job_of
+from gateway.sim.engine import Options
+from gateway.sim.results import Latency, latency
+from gateway.sim.run import simulate
+from gateway.sim.workload import Arrival
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
+from loadtests.experiments.lab import SETUP, Effort, Lab, against
+from loadtests.live.pace import Shot
+from loadtests.live.rig import Load, Run, run
+from loadtests.live.scaled import key_of
+from loadtests.live.score import TierScore, attainment, ratio, score, weighted, weighted_interval
+
+OVERLOAD = 2.0
+SCALE = 0.5
+"""Virtual seconds per real one. At 1x the fleet generates some 7,300 tokens in a virtual second."""
+SEED = 1
+MOST_LAG_S = 0.005
+MOST_CHUNKS_PER_S = 4000.0
+GRACE_S = 240.0
+BIN_S = 5.0
+CAPS = tuple(
+    f"static-cap:slots={slots},wait={wait:g}" for slots in (16, 24, 32, 40, 48, 64, 96) for wait in (0.5, 0.7, 0.9)
+)
+QUICK_CAPS = ("static-cap:slots=48,wait=0.9", "static-cap:slots=64,wait=0.9")
+SWEEP = Effort(seeds=3, seconds=60.0, warmup_s=20.0)
+QUICK_SWEEP = Effort(seeds=1, seconds=20.0, warmup_s=10.0)
+OURS = "ours"
+ROUND_ROBIN = "round-robin"
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Real seconds."""
+
+    warmup_s: float
+    seconds: float
+
+
+FULL = _Times(20.0, 60.0)
+QUICK = _Times(5.0, 15.0)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What every candidate is given."""
+
+    policy: Policy
+    arrivals: list[Arrival]
+    """In virtual time."""
+    times: _Times
+    load: Load
+    weights: dict[str, float]
+
+
+def live_overload(lab: Lab) -> Findings:
+    """One run of each candidate, one after the other."""
+    quick = lab.effort.quick
+    plan = _plan(lab, QUICK if quick else FULL)
+    caps = _best_caps(lab)[: 1 if quick else 3]
+    others = caps if quick else [*caps, ROUND_ROBIN]
+    lab.tell("the optimum of these requests")
+    optimum = _optimum(plan)
+    runs = {name: _run(name, plan, lab) for name in (OURS, *others)}
+    findings = Findings((SEED,))
+    _judge(findings, runs, caps, optimum, plan)
+    _show(findings, runs, optimum, plan)
+    return findings
+
+
+def _plan(lab: Lab, times: _Times) -> _Plan:
+    policy = lab.policy()
+    until = SCALE * (times.warmup_s + times.seconds)
+    workload = replace(lab.workload("main"), duration_s=until).at_rate(OVERLOAD * lab.one_x("main"))
+    arrivals = list(workload.arrivals(SEED))
+    keys = {(a.tier, a.tenant): key_of(a.tier, a.tenant) for a in arrivals}
+    shots = [
+        Shot(
+            at=arrival.at / SCALE,
+            tier=arrival.tier,
+            key=keys[arrival.tier, arrival.tenant].text,
+            prompt_tokens=arrival.prompt_tokens,
+            output_tokens=job_of(arrival, policy).answer,
+            bound_s=policy.tiers[arrival.tier].slo.ttft_bound_s / SCALE,
+        )
+        for arrival in arrivals
+    ]
+    text = (SETUP / "policy.yaml").read_text()
+    load = Load(text, shots, list(keys.values()), SCALE, times.warmup_s, times.seconds, GRACE_S)
+    return _Plan(policy, arrivals, times, load, {name: tier.weight for name, tier in policy.tiers.items()})
+
+
+def _best_caps(lab: Lab) -> list[str]:
+    """Static caps, the best first, by weighted goodput in the simulator."""
+    quick = lab.effort.quick
+    caps = QUICK_CAPS if quick else CAPS
+    sweep = Lab(QUICK_SWEEP if quick else SWEEP, lab.jobs, lambda what: lab.tell(f"sweep: {what}"))
+    workload = sweep.workload("main").at_rate(OVERLOAD * lab.one_x("main"))
+    found = sweep.compare([against(text, lab.policy()) for text in caps], workload)
+    return sorted(caps, key=lambda cap: -fmean(result.weighted for result in found[cap]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimum:
+    """Shares of the weight (0-1)."""
+
+    weighted: float
+    """What the program accepts of the requests that count, over all of them."""
+    ceiling: float
+    """The same of the whole run, with what may be decoded after the last request: more than anybody can have."""
+    tiers: dict[str, float]
+
+
+def _optimum(plan: _Plan) -> _Optimum:
+    """Of the whole run, which begins with idle engines, warm-up included; only requests that count are counted."""
+    found = bound(plan.arrivals, plan.policy, horizon_s=SCALE * (plan.times.warmup_s + plan.times.seconds))
+    counted = [
+        (arrival.tier, share)
+        for arrival, share in zip(plan.arrivals, found.accepted, strict=True)
+        if arrival.at >= SCALE * plan.times.warmup_s
+    ]
+    tiers = {name: fmean(share for tier, share in counted if tier == name) for name in sorted(plan.weights)}
+    offered = sum(plan.weights[tier] for tier, _ in counted)
+    weighted = sum(plan.weights[tier] * share for tier, share in counted) / offered
+    return _Optimum(weighted, found.ceiling, tiers)
+
+
+def _run(name: str, plan: _Plan, lab: Lab) -> Run:
+    """A run in which a process was late is void, and repeated once."""
+    found = run(name, None if name == OURS else name, plan.load, lab.tell)
+    if found.lag_p99_s > MOST_LAG_S:
+        lab.tell(f"{name} is void: a process was late; once more")
+        again = run(name, None if name == OURS else name, plan.load, lab.tell)
+        return again if again.lag_p99_s < found.lag_p99_s else found
+    return found
+
+
+def _judge(findings: Findings, runs: dict[str, Run], caps: Sequence[str], optimum: _Optimum, plan: _Plan) -> None:
+    ours = runs[OURS].counted
+    worths = {name: weighted(found.counted, plan.weights) for name, found in runs.items()}
+    best = max(caps, key=worths.__getitem__)
+    figures = findings.figures
+    figures["weighted_to_bound"] = weighted_interval(ours, plan.weights, per=optimum.weighted)
+    to_best = ratio(ours, runs[best].counted, plan.weights)
+    figures["weighted_to_best_cap"] = bare(float("inf"), len(ours)) if to_best is None else to_best
+    figures["tier_0_attainment"] = attainment(ours, "tier-0")
+    if ROUND_ROBIN in runs:
+        to_ours = ratio(runs[ROUND_ROBIN].counted, ours, plan.weights)
+        figures["round_robin_to_ours"] = bare(0.0, len(ours)) if to_ours is None else to_ours
+    figures["worst_loop_lag_p99_s"] = bare(max(found.lag_p99_s for found in runs.values()), len(runs))
+    figures["most_chunks_per_s"] = bare(max(found.chunks_per_s for found in runs.values()), len(runs))
+    void = [name for name, found in runs.items() if found.lag_p99_s > MOST_LAG_S]
+    if void:
+        findings.notes.append(
+            f"**Void**, after one repetition: {', '.join(void)}. The loop lag p99 of a process exceeded "
+            f"{MOST_LAG_S * 1000:g} ms, so these figures say as much of the machine as of the policy."
+        )
+
+
+def _show(findings: Findings, runs: dict[str, Run], optimum: _Optimum, plan: _Plan) -> None:
+    scores = {name: score(found.counted) for name, found in runs.items()}
+    findings.grids += [
+        _goodput(runs, optimum, plan),
+        _latencies(scores),
+        _misses(scores),
+        _processes(runs),
+    ]
+    findings.charts.append(_over_time(runs, plan))
+    times = plan.times
+    findings.how = (
+        f"{times.warmup_s:g} s of warm-up and {times.seconds:g} s that count, of real time, with {SCALE:g} virtual "
+        f"seconds to a real one: the objectives of 1, 2 and 6 s are {1 / SCALE:g}, {2 / SCALE:g} and {6 / SCALE:g} s "
+        f"here. Every candidate was sent the same {len(runs[OURS].counted)} requests (seed {SEED}); intervals are 95% "
+        "bootstraps over requests, not over runs. A request is good for its client: the whole answer, its first token "
+        "within the objective, counted from when the request was due."
+        + (" Quick: too short for a judgement." if times is QUICK else "")
+    )
+    findings.notes.append(
+        f"The optimum ({optimum.weighted:.3f}) does not count what is decoded after the last request, of which a "
+        f"run this short has its part: with it, nobody could have more than {optimum.ceiling:.3f}."
+    )
+    findings.raw["optimum"] = asdict(optimum)
+    for name, found in runs.items():
+        findings.raw[name] = {
+            "weighted": weighted(found.counted, plan.weights),
+            "tiers": {tier: asdict(of) for tier, of in scores[name].items()},
+            "processes": {process: asdict(of) for process, of in found.processes.items()},
+            "lag_p99_s": found.lag_p99_s,
+            "chunks_per_s": found.chunks_per_s,
+            "most_open": found.most_open,
+            "late_p99_s": _lateness(found).p99,
+        }
+
+
+def _goodput(runs: dict[str, Run], optimum: _Optimum, plan: _Plan) -> Grid:
+    rows = [["optimum", written(bare(optimum.weighted, 1)), "1", "", *(f"{x:.3f}" for x in optimum.tiers.values())]]
+    for name, found in runs.items():
+        shots = found.counted
+        own = weighted_interval(shots, plan.weights)
+        tiers = [written(attainment(shots, tier)) for tier in optimum.tiers]
+        rows.append(
+            [name, written(own), f"{own.value / optimum.weighted:.3f}", f"{_simulated(name, plan):.3f}", *tiers]
+        )
+    columns = ["", "weighted goodput", "/ optimum", "in the simulator", *(f"{tier} attained" for tier in optimum.tiers)]
+    return Grid("Goodput", columns, rows)
+
+
+def _simulated(name: str, plan: _Plan) -> float:
+    """Weighted goodput of the same requests in virtual time."""
+    begin, end = SCALE * plan.times.warmup_s, SCALE * (plan.times.warmup_s + plan.times.seconds)
+    candidate = against(name, plan.policy)
+    setup = baselines.Setup(plan.policy) if name == OURS else candidate.setup()
+    decider = None if name == OURS else setup.decider(setup.policy, Random(SEED))
+    options = Options(duration_s=end, warmup_s=begin)
+    return simulate(setup.policy, plan.arrivals, seed=SEED, options=options, decider=decider, name=name).weighted
+
+
+def _latencies(scores: dict[str, dict[str, TierScore]]) -> Grid:
+    rows = [
+        [name, tier, f"{of.offered}", f"{of.good}", *_percentiles(of.ttft), *_percentiles(of.e2e)]
+        for name, tiers in scores.items()
+        for tier, of in tiers.items()
+    ]
+    columns = ["", "tier", "offered", "good"]
+    columns += [f"{metric} {q}" for metric in ("TTFT", "e2e") for q in ("p50", "p95", "p99")]
+    title = "Latency in virtual seconds: TTFT of all that got a first token, e2e of all that finished"
+    return Grid(title, columns, rows)
+
+
+def _percentiles(of: Latency) -> list[str]:
+    return ["" if value is None else f"{value * SCALE:.2f}" for value in (of.p50, of.p95, of.p99)]
+
+
+def _misses(scores: dict[str, dict[str, TierScore]]) -> Grid:
+    rows = [
+        [name, tier, ", ".join(f"{reason} {count}" for reason, count in of.misses.items())]
+        for name, tiers in scores.items()
+        for tier, of in tiers.items()
+    ]
+    return Grid("Requests that were not good, by reason", ["", "tier", "requests"], rows)
+
+
+def _processes(runs: dict[str, Run]) -> Grid:
+    names = list(next(iter(runs.values())).processes)
+    columns = ["", *(f"{name}: {what}" for name in names for what in ("lag p99 <= ms", "CPU")), "chunks/s"]
+    columns += ["most connections", "clients late by p99 ms"]
+    rows = []
+    for name, found in runs.items():
+        cells = []
+        for process in names:
+            of = found.processes[process]
+            cells += [f"{of.lag_p99_s * 1000:g}", f"{of.cpu:.2f}"]
+        late = _lateness(found).p99
+        rows.append([name, *cells, f"{found.chunks_per_s:.0f}", f"{found.most_open}", f"{(late or 0.0) * 1000:.1f}"])
+    return Grid("Processes while requests were counted", columns, rows)
+
+
+def _lateness(found: Run) -> Latency:
+    return latency([shot.late_s for shot in found.counted])
+
+
+def _over_time(runs: dict[str, Run], plan: _Plan) -> Chart:
+    """By when requests were due, the warm-up included."""
+    times = plan.times
+    bins = range(round((times.warmup_s + times.seconds) / BIN_S))
+    lines = []
+    for name, found in runs.items():
+        parts = [[s for s in found.shots if n * BIN_S <= s.at < (n + 1) * BIN_S] for n in bins]
+        points = [((n + 0.5) * BIN_S, weighted(part, plan.weights)) for n, part in enumerate(parts) if part]
+        lines.append(Line(name, [x for x, _ in points], [y for _, y in points]))
+    title = f"Weighted goodput at {OVERLOAD:g}x, live, by when a request was due"
+    return Chart(
+        "live-overload",
+        title,
+        "s of real time since the start",
+        "weighted goodput",
+        lines,
+        marks={"counted from": times.warmup_s},
+        most_y=1.02,
+    )
