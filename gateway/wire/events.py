@@ -100,6 +100,14 @@ class StreamReader:
 
     def read(self, event: bytes) -> Kind:
         """Take note of one whole event; raises `StreamError` for what is not JSON."""
+        payload = data_of(event)
+        if payload == b"[DONE]":
+            self.done = True
+            return Kind.DONE
+        return self._read(event, payload) if payload else Kind.OTHER
+
+    def _read(self, event: bytes, payload: bytes) -> Kind:
+        """Of an event with data, which is not the protocol's own end."""
         raise NotImplementedError
 
     def plain(self, data: bytes, start: int) -> bool:
@@ -156,13 +164,7 @@ class CompletionReader(StreamReader):
             return
         self._before, self._after = event[:text], event[end:] + b"\r\n"
 
-    def read(self, event: bytes) -> Kind:
-        payload = data_of(event)
-        if not payload:
-            return Kind.OTHER
-        if payload == b"[DONE]":
-            self.done = True
-            return Kind.DONE
+    def _read(self, event: bytes, payload: bytes) -> Kind:
         try:
             chunk = decode_chunk(payload)
         except (DecodeError, RecursionError) as exc:
@@ -203,12 +205,9 @@ class TypedReader(StreamReader):
         if event.startswith(self.delta):
             self.tokens_seen += 1
             return Kind.CONTENT
-        payload = data_of(event)
-        if not payload:
-            return Kind.OTHER
-        if payload == b"[DONE]":
-            self.done = True
-            return Kind.DONE
+        return super().read(event)
+
+    def _read(self, event: bytes, payload: bytes) -> Kind:
         try:
             typed = decode_typed(payload)
         except (DecodeError, RecursionError) as exc:
@@ -216,9 +215,9 @@ class TypedReader(StreamReader):
         if bytes(typed.error) not in EMPTY:
             # vLLM's own errors come without a type, also where every event has one.
             return self._failed(typed.error)
-        return self._read(typed)
+        return self._take(typed)
 
-    def _read(self, typed: Typed) -> Kind:
+    def _take(self, typed: Typed) -> Kind:
         raise NotImplementedError
 
 
@@ -228,7 +227,7 @@ class MessagesReader(TypedReader):
     __slots__ = ()
     delta = b"event: content_block_delta\n"
 
-    def _read(self, typed: Typed) -> Kind:
+    def _take(self, typed: Typed) -> Kind:
         match typed.type:
             case "error":
                 return self._failed(typed.error)
@@ -254,7 +253,7 @@ class ResponsesReader(TypedReader):
     __slots__ = ()
     delta = b"event: response.output_text.delta\n"
 
-    def _read(self, typed: Typed) -> Kind:
+    def _take(self, typed: Typed) -> Kind:
         match typed.type:
             case "response.completed" | "response.incomplete":
                 self.finished = self.done = True
