@@ -12,6 +12,7 @@ from gateway.core.rules import AdmissionMode, Tier
 
 DRAIN_TAU_S = 5.0
 DRAIN_WINDOW_S = 1.0
+ENOUGH_S = 2.0
 ARRIVALS_TAU_S = 5.0
 FLOOR_MARGIN = 1.25
 """A floor is a share of every ten seconds, served in whole requests: aimed at exactly, it would often be missed."""
@@ -272,21 +273,27 @@ class DrainRate:
 
     Measured at any other time it would be the arrival rate; measured only while somebody does wait, it would hardly
     ever be measured where most of those who would are shed. Departures and the time they took are forgotten alike,
-    exponentially over `DRAIN_TAU_S`.
+    exponentially over `DRAIN_TAU_S`. Where that was hardly ever so, the rate of all departures is a better lower bound:
+    a few that came in a short moment say little.
     """
 
-    __slots__ = ("_departures", "_last_at", "_seconds", "_tokens")
+    __slots__ = ("_all", "_all_at", "_departures", "_last_at", "_seconds", "_tokens")
 
     def __init__(self) -> None:
         self._departures = 0.0
         self._tokens = 0.0
         self._seconds = 0.0
         self._last_at: float | None = None
+        self._all = 0.0
+        self._all_at = 0.0
 
     @property
     def per_s(self) -> float | None:
         """The rate; None before there was a backlog. What was seen for less than `DRAIN_WINDOW_S` is spread over it."""
-        return self._departures / max(self._seconds, DRAIN_WINDOW_S) if self._departures else None
+        if not self._departures:
+            return None
+        rate = self._departures / max(self._seconds, DRAIN_WINDOW_S)
+        return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -295,6 +302,8 @@ class DrainRate:
 
     def departed(self, saturated: bool, now: float, tokens: int = 0) -> None:
         """A slot was freed at `now` by a request of so many prompt tokens; `saturated`: until then none was free."""
+        self._all = self._all * math.exp((self._all_at - now) / DRAIN_TAU_S) + 1.0
+        self._all_at = now
         last, self._last_at = self._last_at, now if saturated else None
         if last is None or not saturated:
             return

@@ -103,6 +103,13 @@ def test_without_a_backlog_nothing_is_measured() -> None:
     assert rate_of([0.1] * 100, backlogged=False) is None
 
 
+def test_where_it_was_hardly_ever_saturated_the_rate_of_all_departures_is_taken() -> None:
+    rate = DrainRate()
+    for number in range(400):
+        rate.departed(number in (200, 201), number * 0.05)
+    assert rate.per_s == pytest.approx(20.0, rel=0.02)
+
+
 def test_the_time_without_a_backlog_does_not_count() -> None:
     rate = DrainRate()
     for at in (0.0, 0.5, 1.0):
