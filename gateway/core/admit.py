@@ -31,7 +31,7 @@ SPILL_HEADROOM = 0.3
 SPILL_BREACH = 0.05
 """and how probable a miss may be there."""
 CONTESTED_BREACH = 0.1
-"""The same of one that others wait behind: they are fresher, and its slot is worth more to them."""
+"""The same of one that others of its tier wait behind: they are fresher, and its slot is worth more to them."""
 RECHECK_FROM = 4.0
 """It is looked at again if no more time is left than so many times what its engine was to take to its first token."""
 DEGRADE_MARGIN = 0.8
@@ -106,7 +106,9 @@ class Admission:
                 if other is not None:
                     return Decision(Verdict.SEND, other)
                 if not self._degrade(live, pool, replica, forecast, now):
-                    return Decision(Verdict.SHED, why=Why.PREDICTED, detail=self.reason(live, forecast))
+                    return Decision(
+                        Verdict.SHED, why=Why.PREDICTED, detail=self.reason(live, forecast, self.threshold(tier))
+                    )
         if replica is not None:
             return Decision(Verdict.SEND, replica)
         return _wait(live, pool)
@@ -122,9 +124,9 @@ class Admission:
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         limit = self.threshold(live.ask.tier)
-        if len(pool.room) > 1:
+        if pool.room.band(live.ask.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
-        return self.reason(live, forecast) if forecast.breach > limit else ""
+        return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
     def is_doubtful(self, live: Live, pool: PoolNow, forecast: Forecast) -> bool:
         """Whether the forecast is against it, and may be believed."""
@@ -191,8 +193,8 @@ class Admission:
             return MOST_WINDOW_TOKENS
         return min(MOST_WINDOW_TOKENS, max(LEAST_WINDOW_TOKENS, self._hold_s / token_s))
 
-    def reason(self, live: Live, forecast: Forecast) -> str:
-        """What a client is told of a forecast that is against it."""
+    def reason(self, live: Live, forecast: Forecast, limit: float) -> str:
+        """What a client is told of a forecast whose P(breach) is above `limit`."""
         slo = live.slo
         latencies = (
             ("time to first token", forecast.ttft_s, slo.ttft_bound_s),
@@ -202,8 +204,7 @@ class Admission:
         said = [
             f"{name} {seconds:.3g} s of {bound_s:g} s" for name, seconds, bound_s in latencies if bound_s < math.inf
         ]
-        threshold = self.threshold(live.ask.tier)
-        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {threshold:.2f}"
+        chance = f"it misses its objective with probability {forecast.breach:.2f}, above {limit:.2f}"
         return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
 
     # ---- what becomes of the doubtful
