@@ -38,9 +38,9 @@ MOST_CHUNKS_PER_S = 4000.0
 GRACE_S = 240.0
 BIN_S = 5.0
 CAPS = tuple(
-    f"static-cap:slots={slots},wait={wait:g}" for slots in (16, 24, 32, 40, 48, 64, 96) for wait in (0.5, 0.7, 0.9)
+    f"static-cap:slots={slots},wait={wait:g}" for slots in (32, 48, 56, 64, 72, 96) for wait in (0.2, 0.3, 0.5, 0.7)
 )
-QUICK_CAPS = ("static-cap:slots=48,wait=0.9", "static-cap:slots=64,wait=0.9")
+QUICK_CAPS = ("static-cap:slots=48,wait=0.5", "static-cap:slots=64,wait=0.5")
 SWEEP = Effort(seeds=3, seconds=60.0, warmup_s=20.0)
 QUICK_SWEEP = Effort(seeds=1, seconds=20.0, warmup_s=10.0)
 OURS = "ours"
