@@ -1,0 +1,80 @@
+"""The experiment around the runs: what is sent, what is repeated, what is judged. No process is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from loadtests.experiments import live_overload as experiment
+from loadtests.experiments.lab import QUICK, Lab
+from loadtests.experiments.targets import TARGETS
+from loadtests.live.rig import EDGES, Load, Process, Run
+
+
+def waits(edge_s: float) -> tuple[float, ...]:
+    counts = [0.0] * (len(EDGES) + 1)
+    counts[EDGES.index(edge_s)] = 100.0
+    return tuple(counts)
+
+
+def lab() -> Lab:
+    made = Lab(replace(QUICK, seeds=1))
+    made._one_x["main"] = 10.0
+    return made
+
+
+def played(load: Load, name: str, edge_s: float) -> Run:
+    """A run in which ours serves everybody at once, and others every second one."""
+    shots = [replace(shot) for shot in load.shots]
+    for n, shot in enumerate(shots):
+        shot.sent_s, shot.status = shot.at, 200
+        if name == experiment.OURS or n % 2:
+            shot.first_s, shot.ended_s = shot.at + 0.1, shot.at + 1.0
+    processes = {process: Process(waits(edge_s), 0.1) for process in ("replicas", "gateway", "clients")}
+    return Run(name, shots, load.warmup_s, processes, 1000.0, 10)
+
+
+Runner = Callable[[str, str | None, Load, Callable[[str], None]], Run]
+
+
+def runner(edges: list[float], called: list[str]) -> Runner:
+    """Lags in this order, the last one for ever."""
+
+    def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
+        assert (baseline is None) == (name == experiment.OURS)
+        called.append(name)
+        return played(load, name, edges.pop(0) if len(edges) > 1 else edges[0])
+
+    return run
+
+
+def test_the_load_is_the_workload_in_slow_motion() -> None:
+    plan = experiment._plan(lab(), experiment.QUICK)
+    assert len(plan.load.shots) == len(plan.arrivals) > 100
+    for shot, arrival in zip(plan.load.shots, plan.arrivals, strict=True):
+        assert shot.at == arrival.at / experiment.SCALE
+        assert (shot.prompt_tokens, shot.output_tokens) == (arrival.prompt_tokens, arrival.output_tokens)
+        assert shot.bound_s == plan.policy.tiers[arrival.tier].slo.ttft_bound_s / experiment.SCALE
+    assert {key.text for key in plan.load.keys} == {shot.key for shot in plan.load.shots}
+
+
+@pytest.mark.parametrize(
+    ("edges", "runs", "void", "worst_s"),
+    [([0.005], 2, False, 0.005), ([0.01, 0.002], 3, False, 0.002), ([0.01, 0.02, 0.001], 3, True, 0.01)],
+    ids=["never late", "late once", "late twice"],
+)
+def test_a_run_with_a_late_process_is_repeated_once_and_then_said(
+    monkeypatch: pytest.MonkeyPatch, edges: list[float], runs: int, void: bool, worst_s: float
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(experiment, "run", runner(edges, called))
+    monkeypatch.setattr(experiment, "_best_caps", lambda _: ["static-cap:slots=64,wait=0.5"])
+    findings = experiment.live_overload(lab())
+    assert len(called) == runs
+    assert any("Void" in note for note in findings.notes) == void
+    assert findings.figures["tier_0_attainment"].value == 1.0
+    assert findings.figures["weighted_to_best_cap"].value == pytest.approx(2.0, rel=0.2)
+    assert set(findings.figures) <= set(TARGETS["live-overload"])
+    assert findings.figures["worst_loop_lag_p99_s"].value == worst_s
