@@ -10,12 +10,13 @@ Rules
 3. Before `Commit` the client has seen nothing, so another attempt may still be made. After it the only thing that
    can go wrong visibly is `Refuse`, which the caller turns into an error event.
 4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse`.
-5. Each freed slot is offered to those who wait, most urgent tier first, before the call returns.
+5. Each freed slot, and each prompt read, is offered to those who wait before the call returns: most urgent tier first,
+   but for floors. Whose turn comes too late for its objective is refused then, and never sent.
 6. Deadlines: `queue` from body complete while waiting; `total` from head received, always; `ttft` from sent until
    the first content token, streamed answers only; `idle` from the last progress after that, except while `paused`.
 
     arrive ──> refuse | wait | run
-    wait   ──> run (a slot) | refuse (deadline, evicted) | over (left)
+    wait   ──> run (a slot) | refuse (its turn or its deadline comes too late, evicted) | over (left)
     run    ──> first token ──> commit;  finish ──> over | run again elsewhere (before commit);  deadline ──> refuse
 
 The object opens no socket, reads no clock and draws no randomness of its own: `now` (seconds of one monotonic
