@@ -4,10 +4,10 @@ Eight replicas, Poisson arrivals, no admission and no slots: the router alone de
 which these engines finish requests when far more arrive. `snapshot` routers are least-requests on counts that are
 looked at only so often.
 
-Both workloads are judged by the same limits. In code, prompts keep the engines busy reading, which is what least-prefill
-is about. In conversations (main) the 64 sequences of an engine run out at about .93 of saturation: below that
-least-prefill is ahead by as much, beyond it every request waits for a sequence to end, wherever it is sent, and the
-router has little left to decide.
+Both workloads are judged by the same limits. In code, prompts keep the engines busy reading, which is what
+least-prefill is about. In conversations (main) the 64 sequences of an engine run out at about .93 of saturation: below
+that least-prefill is ahead by as much, beyond it every request waits for a sequence to end, wherever it is sent, and
+the router has little left to decide.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Two objectives, two knees: TTFT and the time between tokens collapse at different loads, in either order.
+"""Two objectives, two knees: TTFT and the time between tokens collapse at different loads.
 
 No control, least-prefill routing, 64 slots per replica in front of which requests wait. The same requests are judged
 once by a TTFT objective of 1 s alone, and once by a TPOT objective of 30 ms alone. A knee is the load at which
-attainment falls below 90%, interpolated. Conversations (main) are decoded for long: slots run out, and TTFT goes first.
-In code the prompts are long and the answers short: what other prompts add to each step breaks TPOT first. Who watches
+attainment falls below 90%, interpolated; the last load if it never does. How far the two lie apart depends on the
+traffic. In code the prompts are long and the answers short: the chunks of other prompts stretch every step, and TPOT
+goes long before TTFT. In conversations (main) steps are mostly decoding, and the two are closer together. Who watches
 one of the two only finds out late.
 """
 
