@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 
@@ -22,7 +21,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.page import Page
 from gateway.observe.question import asked
 from gateway.observe.sources import Sources
-from gateway.observe.state import state
+from gateway.observe.state import document, state
 
 NO_TOKEN = (
     "this changes something and no admin token is set: start tailgate with TAILGATE_ADMIN_TOKEN in its environment, "
@@ -109,7 +108,7 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
 
     @router.get("/admin/state")
     async def show() -> Response:
-        body = orjson.dumps(state(metrics, sources, started))
+        body = document(state(metrics, sources, started))
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     @router.post("/admin/explain")
@@ -118,7 +117,7 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
             ask = asked(await request.body(), sources.policy(), sources.now())
         except ValueError as exc:
             raise HTTPException(400, str(exc)) from None
-        return Response(orjson.dumps(sources.explain(ask)), media_type="application/json")
+        return Response(document(sources.explain(ask)), media_type="application/json")
 
     return router
 
@@ -140,7 +139,7 @@ def _actions(actions: Mapping[str, Action], token: str | None, trusted: bool) ->
         if found is None:
             raise HTTPException(404, f"no such action; there are: {', '.join(sorted(actions))}")
         done = await found()
-        return Response(orjson.dumps(done), 200 if done.ok else 409, media_type="application/json")
+        return Response(document(done), 200 if done.ok else 409, media_type="application/json")
 
     return router
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+
+import orjson
 
 from gateway.core.estimators import quantile
 from gateway.core.rules import Tier
@@ -14,8 +17,14 @@ from gateway.observe.window import SPAN_S, Quantiles
 TENANTS_SHOWN = 100
 
 
+def document(value: object) -> bytes:
+    """JSON of anything that holds dataclasses. orjson must not read those itself: compiled ones are not as it takes
+    them to be, and it crashes."""
+    return orjson.dumps(value, default=asdict, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
 def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, object]:
-    """Everything worth showing now; windows end at `sources.now()`. Holds dataclasses, as orjson writes them."""
+    """Everything worth showing now; windows end at `sources.now()`. Holds dataclasses: see `document`."""
     now = sources.now()
     policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
     not_ready = sources.not_ready()
