@@ -152,8 +152,8 @@ class Gate:
         try:
             slo = asked_slo(head, tier.slo)
             parsed = parse(endpoint, body, tier.caps)
-        except BadHeader as exc:
-            return Problem(Why.BAD_REQUEST, str(exc), param=exc.name)
+        except BadHeader as header:  # not both under one name: compiled, a name has one type
+            return Problem(Why.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model = policy.model(parsed.model)

@@ -76,7 +76,7 @@ def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
             changed.append(name)
         else:
             checked = rule(value, name, caps)
-            if checked is not value:
+            if checked is not value and checked != value:  # an integer that came back may be another object
                 changed.append(name)
             if checked is not None:
                 fields[name] = checked
