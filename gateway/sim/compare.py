@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -12,6 +11,7 @@ from gateway.core.rules import Policy
 from gateway.sim import baselines
 from gateway.sim.engine import Options
 from gateway.sim.fleet import FleetSpec
+from gateway.sim.processes import processes
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.workload import Arrival, Workload
@@ -77,8 +77,7 @@ class Comparison:
                 found[c, s] = self.run(self.candidates[c], self.seeds[s])
                 on_done(found[c, s])
         else:
-            # Spawned, since a progress bar has a thread, and a fork would copy its locks.
-            with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            with processes(jobs) as pool:
                 running = {pool.submit(self.run, self.candidates[c], self.seeds[s]): (c, s) for c, s in tasks}
                 try:
                     for done in as_completed(running):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -17,6 +15,7 @@ from gateway.sim.compare import Candidate, Comparison
 from gateway.sim.engine import Options
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.load import load_workload
+from gateway.sim.processes import processes
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.synthetic import Synthetic
@@ -109,7 +108,7 @@ class Lab:
                 found.append(function(argument))
                 self.tell(name)
             return found
-        with ProcessPoolExecutor(self.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with processes(self.jobs) as pool:
             running = [pool.submit(function, argument) for argument in arguments]
             for one in running:
                 one.add_done_callback(lambda _: self.tell(name))

@@ -1,0 +1,32 @@
+"""Work in several processes, to which compiled values can be sent as well."""
+
+from __future__ import annotations
+
+import copyreg
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from gateway.core import rules
+from gateway.sim import engine, fleet
+
+
+def processes(jobs: int) -> ProcessPoolExecutor:
+    """A pool of `jobs`. Spawned, since a progress bar has a thread, and a fork would copy its locks."""
+    _make_sendable()
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _make_sendable() -> None:
+    """Frozen dataclasses set their fields when they are unpickled, which compiled ones refuse: those are made anew."""
+    for module in (rules, engine, fleet):
+        if str(module.__file__).endswith(".py"):
+            continue
+        for kind in vars(module).values():
+            if isinstance(kind, type) and is_dataclass(kind):
+                copyreg.pickle(kind, _parts)
+
+
+def _parts(value: Any) -> tuple[type, tuple[object, ...]]:
+    return type(value), tuple(getattr(value, field.name) for field in fields(value) if field.init)
