@@ -13,9 +13,12 @@ from gateway.core.model import Outcome, Refuse, Sample, Why
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo, Tier, Timeouts
 from gateway.core.trust import Trust
+from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
+
+pytestmark = interpreted
 
 SLO = Slo(ttft=(Objective(0.99, 1.0),))
 ENFORCE = Admission(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=0.0)

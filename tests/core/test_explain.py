@@ -10,10 +10,13 @@ from gateway.core.explain import Explanation
 from gateway.core.model import Dispatch, Refuse
 from gateway.core.place import Impossible
 from gateway.core.rules import Admission, AdmissionMode
+from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
 from .playbook import Story
 from .test_admission import ENFORCE, SLO, STRICT, story_of
+
+pytestmark = interpreted
 
 
 def explained(story: Story, **how: Any) -> Explanation | Impossible:

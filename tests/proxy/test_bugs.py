@@ -12,6 +12,9 @@ from gateway.app import Gateway
 from gateway.policy.builtin import builtin
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
+from tests.interpreted import interpreted
+
+pytestmark = interpreted
 
 BODY = {"model": "emulated", "prompt": "hi", "max_tokens": 2}
 

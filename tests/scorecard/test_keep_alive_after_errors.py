@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from tests.interpreted import interpreted
+
 from .capture import STREAM_HEAD, Answer, Call, Capture, Then, by_default, token, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
@@ -158,6 +160,7 @@ async def test_garbage_is_not_answered_in_the_name_of_the_last_request(
         await client.close()
 
 
+@interpreted
 async def test_our_own_mistake_is_not_the_clients(
     gateway: GatewayFactory, capture: Capture, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from gateway.sim.profiles import DEFAULT, PROFILES
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.workload import Poisson
+from tests.interpreted import interpreted
 from tests.sim.made import Spy, arrival, policy, tier
 
 TEST = FleetSpec({"p": PROFILES["test"]})
@@ -47,11 +48,13 @@ class TestAnswers:
         assert found.good == 1
         assert found.tiers["default"].tokens == found.tiers["default"].good_tokens == 100 + tokens
 
+    @interpreted
     def test_one_that_was_cut_short_to_save_work_is_never_good(self) -> None:
         rules = policy()
         found = simulate(rules, [arrival(0.0, output_tokens=10)], decider=Short(rules, Random(1)))
         assert (found.finished, found.good) == (1, 0)
 
+    @interpreted
     def test_one_that_would_have_ended_before_is_not_cut(self) -> None:
         rules = policy()
         found = simulate(rules, [arrival(0.0, output_tokens=3)], decider=Short(rules, Random(1)))

@@ -23,6 +23,7 @@ from loadtests.experiments.routing_staleness import _Frozen
 from loadtests.experiments.slo_knees import _knee
 from loadtests.experiments.targets import TARGETS, at_least, at_most
 from loadtests.experiments.verdicts import as_json, judged
+from tests.interpreted import interpreted
 
 ROOT = Path(__file__).parents[3]
 SHORT = Effort(seeds=2, seconds=5.0, warmup_s=1.0, quick=True)
@@ -184,6 +185,7 @@ class _Replica:
         self.unprefilled_tokens = 0
 
 
+@interpreted
 def test_a_snapshot_router_sees_nothing_between_two_looks() -> None:
     router, free = _Frozen(1.0), [_Replica(0, 5), _Replica(1, 3)]
     assert router.pick(free, 0.0).rank == 1
