@@ -72,7 +72,7 @@ class Wheel:
         self._turn = 0
 
     def add(self, stream: Stream) -> None:
-        """Start a stream: its first chunk comes within one interval."""
+        """Start a stream: its next chunk comes within one interval."""
         self._entry = (self._entry + self._stride) % len(self._slots)
         self._slots[self._entry].add(stream)
 
@@ -135,7 +135,10 @@ class Replica(asyncio.Protocol):
         elif STREAM.search(body):
             length = LENGTH.search(body)
             tokens = max(1, int(length[1])) if length else 16
-            self._wheel.add(Stream(self._transport, tokens, usage=bool(USAGE.search(body))))
+            stream = Stream(self._transport, tokens, usage=bool(USAGE.search(body)))
+            # The first at once: to a proxy that counts what an engine has not read yet, it says that this one is read.
+            if stream.step():
+                self._wheel.add(stream)
         else:
             self._transport.write(canned.ANSWER)
 
