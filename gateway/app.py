@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import math
@@ -333,18 +334,15 @@ class Gateway:
             now = monotonic()
             self.guard.sweep(now)
             self.upstreams.sweep(now)
-            self._tell_breakers(now)
+            self._tell_breakers()
 
-    def _tell_breakers(self, now: float) -> None:
+    def _tell_breakers(self) -> None:
         """Log each replica whose breaker has moved since the last look: the core itself writes no log."""
-        for pool in self.controller.snapshot(now).pools:
-            for replica in pool.replicas:
-                before, self._states[replica.name] = self._states.get(replica.name, UP), replica.state
-                if replica.state is not before:
-                    level = logging.INFO if replica.state is UP else logging.WARNING
-                    log.log(
-                        level, "replica %s of pool %s is %s, was %s", replica.name, pool.name, replica.state, before
-                    )
+        for pool, name, state in self.controller.states():
+            before, self._states[name] = self._states.get(name, UP), state
+            if state is not before:
+                level = logging.INFO if state is UP else logging.WARNING
+                log.log(level, "replica %s of pool %s is %s, was %s", name, pool, state, before)
 
 
 async def _no_app(scope: object, receive: object, send: object) -> None:
@@ -381,6 +379,24 @@ def _authority(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _taken(settings: Settings) -> str | None:
+    """Which port somebody else listens on, in one line; whatever else is wrong with an address, listening tells."""
+    for host, port, option in (
+        (settings.host, settings.port, "port"),
+        (settings.admin_host, settings.admin_port, "admin_port"),
+    ):
+        try:
+            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                with socket.socket(family, kind) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                flag = option.replace("_", "-")
+                return f"port {port} is taken: --{flag} (TAILGATE_{option.upper()}), 0 takes a free one"
+    return None
+
+
 def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
     """Run the gateway until SIGTERM or SIGINT; the exit status."""
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
@@ -393,7 +409,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
         log.warning("%s is no setting and does nothing%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
-        problem = exposure_error(policy, settings.host)
+        problem = exposure_error(policy, settings.host) or _taken(settings)
         if problem is None:
             return uvloop.run(_run(settings, policy, policy_path))
     except PolicyErrors as errors:

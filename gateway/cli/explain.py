@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -21,8 +22,12 @@ from gateway.policy.units import write_seconds
 from gateway.wire.replies import status_of
 from gateway.wire.tokens import TokenizerError
 
+OF_LIVE = ("tier", "model", "tenant", "prompt_tokens", "max_tokens", "stream")
+OF_POLICY = ("policy", "key", "endpoint")
+
 
 def explain_command(
+    context: typer.Context,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The policy file; not with --live.", show_default=False)
     ] = None,
@@ -63,6 +68,7 @@ def explain_command(
 
     `tailgate explain --live http://127.0.0.1:9090 --tier free --prompt-tokens 2000`
     """
+    _refuse_unused(context, OF_LIVE if live is None else OF_POLICY, live is not None)
     if live is not None:
         described = {"tier": tier, "model": model, "tenant": tenant, "max_tokens": max_tokens}
         _explain_live(live, {**described, "prompt_tokens": prompt_tokens, "stream": stream}, as_json)
@@ -85,6 +91,15 @@ def explain_command(
         _print(explanation, console())
     if explanation.refusal is not None:
         raise typer.Exit(1)
+
+
+def _refuse_unused(context: typer.Context, names: Iterable[str], live: bool) -> None:
+    """What was written on the command line and would be ignored is an error; the environment may hold more."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            problem = "is of no use with --live" if live else "is for --live only"
+            raise typer.BadParameter(problem, param_hint=f"--{name.replace('_', '-')}")
 
 
 def _explain_live(url: str, question: dict[str, object], as_json: bool) -> None:

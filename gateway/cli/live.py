@@ -8,10 +8,12 @@ import urllib.request
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
+_HINT = ": is this the admin port of a gateway that runs?"
 
 
 class Unanswered(Exception):
@@ -30,9 +32,12 @@ def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(answer.read(MAX_ANSWER_BYTES))
             return found
     except urllib.error.HTTPError as error:
-        raise Unanswered(f"{address}: {_detail(error.read(MAX_ANSWER_BYTES), error.code)}") from None
+        detail = _detail(error.read(MAX_ANSWER_BYTES), error.code)
+        raise Unanswered(f"{address}: {detail}{_HINT if error.code in (404, 405) else ''}") from None
+    except urllib.error.URLError as error:
+        raise Unanswered(f"{address}: {error.reason}{_HINT}") from None
     except (OSError, ValueError) as error:
-        raise Unanswered(f"{address}: {error}: is this the admin port of a gateway that runs?") from None
+        raise Unanswered(f"{address}: {error}{_HINT}") from None
 
 
 def _detail(body: bytes, status: int) -> str:
@@ -45,25 +50,37 @@ def _detail(body: bytes, status: int) -> str:
 def show(found: dict[str, Any], out: Console) -> None:
     """Print what was answered."""
     if "verdict" not in found:
-        out.print(f"[red]refused[/red]    {found['why']}  [dim]{found.get('detail', '')}[/dim]")
+        _line(out, "refused", "", f"{found['why']}  {found.get('detail', '')}".rstrip(), "red")
         return
-    best, runner_up = found["best"], found["runner_up"]
+    best, refused = found["best"], found["verdict"] == "refused"
     place = f" to {best['replica']}" if best["replica"] else f" behind {found['ahead']} others"
-    colour = "red" if found["verdict"] == "refused" else "cyan"
-    where = "" if found["verdict"] == "refused" else place
-    out.print(f"[{colour}]{found['verdict']}{where}[/{colour}]  [dim]({found['why']})[/dim]")
-    out.print(
-        f"[cyan]threshold[/cyan]  {found['threshold']:.2f}  [dim](admission {found['mode']}, "
-        f"error budget left {found['budget_left']:.0%}, forecast {found['trust']})[/dim]"
+    _line(out, found["verdict"], "" if refused else place, f"({found['why']})", "red" if refused else "cyan")
+    _line(
+        out,
+        "threshold",
+        f"  {found['threshold']:.2f}",
+        f"(admission {found['mode']}, error budget {_budget(found['budget_left'])}, forecast {found['trust']})",
     )
     rate = "not known yet" if found["drain_rate"] is None else f"{found['drain_rate']:.1f} requests/s"
-    out.print(
-        f"[cyan]pool[/cyan]       {found['pool']}  [dim]({found['ahead']} ahead, drains {rate}, "
-        f"{found['higher_share']:.0%} of that for more urgent tiers)[/dim]"
-    )
-    out.print(
-        f"[cyan]request[/cyan]    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer"
-    )
+    share = f"{found['higher_share']:.0%} of that for more urgent tiers"
+    _line(out, "pool", f"       {found['pool']}", f"({found['ahead']} ahead, drains {rate}, {share})")
+    _line(out, "request", f"    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer")
+    out.print(_forecasts(best, found["runner_up"]))
+    if found["runner_up"] is not None:
+        out.print("best: the router's choice, the fewest unread prompt tokens; P(breach) does not choose", style="dim")
+
+
+def _line(out: Console, label: str, text: str, why: str = "", style: str = "cyan") -> None:
+    reason = f"  [dim]{escape(why)}[/dim]" if why else ""
+    out.print(f"[{style}]{escape(label)}[/{style}]{escape(text)}{reason}", markup=True)
+
+
+def _budget(left: float) -> str:
+    """0 is what the gateway says as long as there are too few answers."""
+    return "not known yet (fewer than 50 answers)" if left == 0.0 else f"left {left:.0%}"
+
+
+def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:
     table = Table(box=None, pad_edge=False)
     for head in ("", "at", "P(breach)", "wait", "TTFT", "TPOT", "e2e", "in flight", "unread"):
         table.add_column(head, justify="left" if head in ("", "at") else "right")
@@ -74,7 +91,7 @@ def show(found: dict[str, Any], out: Console) -> None:
             table.add_row(
                 label, name, f"{at['breach']:.3f}", *times, str(at["in_flight"]), str(at["unprefilled_tokens"])
             )
-    out.print(table)
+    return table
 
 
 def _time(seconds: float) -> str:

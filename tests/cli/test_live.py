@@ -1,0 +1,127 @@
+"""`tailgate explain --live`: what people are shown of an answer."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import gateway.app
+from gateway.cli.live import show
+from gateway.settings import Settings
+from tests.test_cli import run
+
+
+def at(replica: str, breach: float, unread: int) -> dict[str, Any]:
+    times = {"wait_s": 0.0, "ttft_s": 0.1, "tpot_s": 0.01, "e2e_s": 1.5}
+    return {"replica": replica, "breach": breach, "in_flight": 1, "unprefilled_tokens": unread, **times}
+
+
+FOUND = {
+    "verdict": "sent",
+    "why": "P(breach) is within the threshold",
+    "pool": "short",
+    "mode": "on",
+    "trust": "trusted",
+    "threshold": 0.5,
+    "budget_left": 0.0,
+    "prompt_tokens": 500,
+    "max_tokens": 100,
+    "ahead": 0,
+    "higher_share": 0.0,
+    "drain_rate": None,
+    "best": at("short-1", 0.2, 0),
+    "runner_up": at("short-2", 0.1, 900),
+}
+
+
+def shown(found: dict[str, Any], *, terminal: bool = False) -> str:
+    text = io.StringIO()
+    show(found, Console(file=text, force_terminal=terminal, width=200, markup=False, highlight=False, _environ={}))
+    return text.getvalue()
+
+
+def test_a_pipe_gets_plain_text_and_a_terminal_colours() -> None:
+    assert shown(FOUND).startswith("sent to short-1  (P(breach) is within the threshold)\n")
+    assert "[cyan]" not in shown(FOUND)
+    assert "\x1b[36m" in shown(FOUND, terminal=True)
+
+
+def test_a_budget_of_too_few_answers_is_not_called_used_up() -> None:
+    assert "error budget not known yet (fewer than 50 answers)" in shown(FOUND)
+    assert "error budget left -50%" in shown({**FOUND, "budget_left": -0.5})
+
+
+def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:
+    assert "the fewest unread prompt tokens" in shown(FOUND)
+    assert "fewest" not in shown({**FOUND, "runner_up": None})
+
+
+def test_a_refusal_is_told() -> None:
+    assert shown({"why": "[bad]", "detail": "no such tier"}) == "refused  [bad]  no such tier\n"
+
+
+@contextmanager
+def another_server() -> Iterator[str]:
+    class NotFound(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is logged."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_port_that_is_not_the_admin_port_gets_a_hint() -> None:
+    hint = "is this the admin port of a gateway that runs?"
+    with another_server() as url:
+        wrong = run("explain", "--live", url)
+    nobody = run("explain", "--live", url)
+    for result in (wrong, nobody):
+        assert result.exit_code == 2
+        assert hint in result.stderr
+        assert "<urlopen" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--live", "http://127.0.0.1:1", "--policy", "p.yaml"], "--policy"),
+        (["--policy", "p.yaml", "--tier", "gold"], "--tier"),
+        (["--policy", "p.yaml", "--no-stream"], "--stream"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_an_error(arguments: list[str], named: str) -> None:
+    result = run("explain", *arguments)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert "--live" in result.stderr
+
+
+@pytest.mark.parametrize("setting", ["port", "admin_port"])
+def test_a_taken_port_is_one_line(
+    setting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.app, "configure_logging", lambda *_, **__: None)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = Settings(**{"port": 0, "admin_port": 0, setting: port})
+        assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 1
+    flag = setting.replace("_", "-")
+    said = f"port {port} is taken: --{flag} (TAILGATE_{setting.upper()}), 0 takes a free one\n"
+    assert capsys.readouterr().err == said
