@@ -33,6 +33,9 @@ def replay_journal(
     journal cannot be replayed, or not to its end.
     """
     try:
+        for at, file in enumerate(files):
+            if file.resolve() in (earlier.resolve() for earlier in files[:at]):
+                raise NotReplayable(f"{file} is given twice")
         parts = in_order(files)
         done = _replayed(parts)
     except NotReplayable as error:

@@ -191,3 +191,9 @@ def test_a_journal_that_cannot_be_written_is_said_at_the_start(
     settings = Settings(port=0, admin_port=0, journal=tmp_path / "nowhere" / "calls.jsonl")
     assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 1
     assert "calls.jsonl cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_file_that_is_given_twice_is_told(copy: Path) -> None:
+    result = run(copy, copy)
+    assert result.exit_code == 2
+    assert f"{copy} is given twice" in result.stderr
