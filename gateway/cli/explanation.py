@@ -97,7 +97,10 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
         return Explanation(Refusal(error.why, error.message), caller)
     model = policy.model(parsed.model)
     if model is None or parsed.model == "*":
-        return Explanation(Refusal(Why.MODEL_NOT_FOUND, f"the policy has no model {parsed.model}"), caller)
+        return Explanation(
+            Refusal(Why.MODEL_NOT_FOUND, f"the policy has no model {parsed.model}; it has {', '.join(policy.models)}"),
+            caller,
+        )
     return _decided(policy, caller, tier, model, parsed, len(body))
 
 
