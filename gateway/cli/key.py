@@ -11,6 +11,8 @@ from gateway.cli.output import console, print_json
 from gateway.policy.keys import hash_of, new_key
 from gateway.policy.values import NAME
 
+PLACEHOLDER = "my-tenant"
+
 
 def _name(text: str | None) -> str | None:
     if text is not None and not re.fullmatch(NAME, text, re.ASCII):
@@ -30,7 +32,7 @@ def _keys() -> None:
 def new(
     tenant: Annotated[
         str, typer.Option(callback=_name, help="Who will hold the key; limits are counted per tenant.")
-    ] = "my-tenant",
+    ] = PLACEHOLDER,
     tier: Annotated[
         str | None,
         typer.Option(callback=_name, help="The tier it gives; the default tier unless given.", show_default=False),
@@ -52,3 +54,5 @@ def new(
     print(key)
     console(stderr=True).print("For the policy file, under keys:")
     print(f"  {line}")
+    if tenant == PLACEHOLDER:
+        console(stderr=True).print(f"{PLACEHOLDER} is a placeholder: say with --tenant who will hold the key.")
