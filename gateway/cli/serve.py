@@ -19,7 +19,7 @@ _FLAGS: dict[str, str] = {}
 def _option(field: str, *names: str, **more: Any) -> Any:
     about = Settings.model_fields[field]
     _FLAGS[field] = names[0] if names else f"--{field}".replace("_", "-")
-    default = "" if about.default is None else f" \\[default: {about.default}]"
+    default = "" if about.default is None or about.default == frozenset() else f" \\[default: {about.default}]"
     text = f"{about.description}{default} \\[env: {PREFIX}{field.upper()}]"
     return typer.Option(*names, help=text, show_default=False, **more)
 
