@@ -13,7 +13,7 @@ from loadtests.experiments.findings import Findings, Grid, written
 from loadtests.experiments.lab import Lab, against, ours
 
 REPLICAS = 16
-LOAD = 0.85
+LOAD = 0.95
 
 
 def simulator_speed(lab: Lab) -> Findings:

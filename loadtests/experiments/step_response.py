@@ -34,6 +34,7 @@ def step_response(lab: Lab) -> Findings:
         [ours(policy), against("static-cap-tiers:slots=64,wait=0.8", policy)], _stepped(steps, lab.one_x("main"))
     )
     findings = Findings(steps.seeds)
+    findings.how = f"{seeds} seeds, {LED_S} s before the step and {STEPPED_S} s after it."
     smooth = {name: _moving(_admitted(of)) for name, of in runs.items()}
     settled_s, swing, level = _read(smooth["ours"])
     findings.figures |= {
