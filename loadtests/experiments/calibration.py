@@ -196,6 +196,8 @@ class Reliability:
 def calibration(lab: Lab) -> Findings:
     """Bursts on the main workload, then what is said at other loads, of the other workload, and when enforcing."""
     findings = Findings(lab.seeds)
+    run = f"{SECONDS:g} s of arrivals each after a warm-up of {WARMUP_S:g} s"
+    findings.how = f"{len(lab.seeds)} seeds, {run}; intervals are 95% bootstraps over seeds."
     shadow, enforce = _mode(lab.policy(), AdmissionMode.SHADOW), lab.policy()
     bursts = replace(lab.workload("main"), shape=BURSTS)
     main, one_x = lab.workload("main"), lab.one_x("main")
