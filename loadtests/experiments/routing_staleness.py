@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random as Seeded
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from gateway.core.model import Ask, Command, Random
 from gateway.core.route import Candidate as Replica
-from gateway.core.route import LeastRequests
+from gateway.core.route import Router
 from gateway.core.rules import Policy, ReplicaSpec
 from gateway.sim.balancer import Balancer
 from gateway.sim.engine import Engine, Options
@@ -39,7 +39,7 @@ JUDGED = 0.97
 R = TypeVar("R", bound=Replica)
 
 
-class _Frozen(LeastRequests):
+class _Frozen:
     """Fewest requests in flight as of the last look; a look every `period_s`. Ties go to chance."""
 
     def __init__(self, period_s: float) -> None:
@@ -63,7 +63,7 @@ class Snapshots(Balancer):
     def __init__(self, policy: Policy, period_s: float, random: Random) -> None:
         super().__init__(policy, "least-requests", random)
         self._frozen = _Frozen(period_s)
-        self._routers = dict.fromkeys(policy.pools, self._frozen)
+        self._routers = dict.fromkeys(policy.pools, cast(Router, self._frozen))
 
     def arrive(self, ask: Ask, now: float) -> list[Command]:
         self._frozen.now = now
