@@ -30,12 +30,13 @@ import math
 
 from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
+from gateway.core.books import Books
 from gateway.core.deadlines import next_deadline, slo_deadline
 from gateway.core.explain import Explanation, explain
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Attempt, Live
-from gateway.core.limits import Left, Tenants
+from gateway.core.limits import Left
 from gateway.core.model import (
     Ask,
     Cancel,
@@ -44,25 +45,22 @@ from gateway.core.model import (
     Dispatch,
     End,
     Ended,
-    Endpoint,
     Finish,
     Outcome,
     Random,
-    Record,
     Refuse,
     Sample,
     Why,
 )
-from gateway.core.place import Impossible, place
+from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import Quarantine
-from gateway.core.retry import MAX_REST_S, RETRYABLE, RetryBudget
+from gateway.core.retry import MAX_REST_S, RETRYABLE, Retries
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
 MAX_RETRY_AFTER_S = 60.0
-OUTPUT_WEIGHT = 2.0  # what a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)
 BREAKERS = -1  # the alarm of all open breakers; requests have keys above zero
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
@@ -87,13 +85,14 @@ class Controller:
         self._live: dict[int, Live] = {}
         self._attempts: dict[int, Attempt] = {}
         self._fleet = Fleet(policy)
-        self._tenants = Tenants(share)
-        self._retries = RetryBudget()
         self._quarantine = Quarantine()
         self._next_attempt = 0
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
         self._admission = Admission(policy, self._fleet, self.forecaster, random)
+        self._books = Books(share, self.prompts, self.forecaster, self._admission)
+        self._places = Places(self._fleet, self.prompts)
+        self._retries = Retries(self._fleet, random)
         self.policy = policy
 
     # ---- what happens to requests
@@ -135,7 +134,7 @@ class Controller:
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             if live.ask.stream:
                 live.first_at = now
-                self._judge_first(live, now)
+                self._books.first_token(live, now)
             self._commit(attempt, out)
         if live.outcome is None:
             self._arm(live)
@@ -183,7 +182,7 @@ class Controller:
             until = now + min(finish.retry_after_s, MAX_REST_S)
             pool.rest(replica, until)
             self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), until))
-        self._count_tokens(live, attempt, finish)
+        self._books.attempted(live, attempt, finish)
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)
         self._settle(live, out, now)
@@ -235,7 +234,7 @@ class Controller:
         self.policy = policy
         gone = self._fleet.configure(policy)
         self._admission.configure(policy)
-        self._tenants.configure(policy.tiers, now)
+        self._books.configure(policy.tiers, now)
         out: list[Command] = []
         self._cool(out, now)
         for live in [live for pool in gone for live in pool.room]:
@@ -273,7 +272,7 @@ class Controller:
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """What the tenant has left of its requests and tokens a minute."""
-        return self._tenants.left(tenant, tier, now)
+        return self._books.left(tenant, tier, now)
 
     def suspects(self, now: float) -> bool:
         """Whether any request is remembered for what it may have done to a replica: asks then need a `body_hash`."""
@@ -292,7 +291,7 @@ class Controller:
         return Snapshot(
             generation=self.policy.generation,
             pools=tuple(pool.view(now) for pool in self._fleet),
-            tenants=self._tenants.views(now),
+            tenants=self._books.views(now),
             tiers=self._admission.views(self.policy),
             forecast=self.forecaster.view(now),
         )
@@ -300,65 +299,41 @@ class Controller:
     def explain(self, ask: Ask, now: float) -> Explanation | Impossible:
         """What would become of a request that arrived now; nothing does, and nothing is changed."""
         live = Live(ask)
-        found = self._find_pool(live, now)
+        found = self._places.find(live, now)
         if not isinstance(found, PoolNow):
             return found
-        self._cap(live)
-        self._move(live, found)
+        live.cap()
+        live.move(found)
         return explain(self._admission, live, found, now)
 
     # ---- arriving
 
     def _place(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
         """The pool that will serve the request; None, refused, if there is none."""
-        found = self._find_pool(live, now)
+        found = self._places.find(live, now)
         if isinstance(found, PoolNow):
             return found
         wait_s = None if found.retry_after_s is None else self._jittered(found.retry_after_s)
         self._refuse(live, found.outcome, found.why, out, now, wait_s, found.detail)
         return None
 
-    def _find_pool(self, live: Live, now: float) -> PoolNow | Impossible:
-        """The pool for a request, by the length of its prompt as it is known now."""
-        ask, batch = live.ask, live.ask.batch
-        # An engine reads the prompts of a batch one by one, so that it is their mean length that has to fit.
-        if ask.prompt_exact is not None:
-            low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
-            live.prompt_tokens = ask.prompt_exact
-        else:
-            low, high = self.prompts.estimate(ask.asked_model or ask.model.name, ask.prompt_bytes // batch)
-            live.prompt_tokens = high * batch
-        live.prompt_likely = (low + high) // 2
-        return place(ask, low, high, self._fleet, now)
-
     def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
         """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
-        ask = live.ask
-        self._cap(live)
-        use = self._tenants.of(ask.tenant, ask.tier, now)
-        tokens = live.prompt_tokens + live.max_tokens * ask.choices
-        exceeded = use.check(tokens, now)
-        if exceeded is not None:
-            detail = ""
-            if exceeded.wait_s == math.inf:
-                detail = f"this request reserves {tokens} tokens, more than the limit of a whole minute"
-            self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, exceeded.wait_s, detail)
-            return False
-        use.take(tokens, now)
-        live.use, live.reserved_tokens = use, tokens
-        return True
-
-    @staticmethod
-    def _cap(live: Live) -> None:
-        """Grant as many tokens of output as are asked for, within the tier's caps."""
-        ask = live.ask
-        if ask.endpoint is not Endpoint.EMBEDDINGS:
-            live.max_tokens = ask.tier.caps.granted(ask.max_tokens)
+        live.cap()
+        exceeded = self._books.reserve(live, now)
+        if exceeded is None:
+            return True
+        detail = ""
+        if exceeded.wait_s == math.inf:
+            tokens = live.prompt_tokens + live.max_tokens * live.ask.choices
+            detail = f"this request reserves {tokens} tokens, more than the limit of a whole minute"
+        self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, exceeded.wait_s, detail)
+        return False
 
     def _enter(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
         """Have `pool` serve the request, now or later."""
         ask = live.ask
-        self._move(live, pool)
+        live.move(pool)
         live.deadline = slo_deadline(live)
         decision = self._admission.arrives(live, pool, now)
         if decision.verdict is Verdict.SHED:
@@ -369,7 +344,7 @@ class Controller:
         pool.room.band(ask.tier).admitted(now)
         if decision.replica is not None:
             if decision.replica.pool is not pool:
-                self._move(live, decision.replica.pool)
+                live.move(decision.replica.pool)
             self.forecaster.watch(live, now)
             self._dispatch(live, decision.replica, out, now)
             return
@@ -381,12 +356,6 @@ class Controller:
         pool.pressed_at = now
         pool.room.push(live)
         self._arm(live)
-
-    @staticmethod
-    def _move(live: Live, pool: PoolNow) -> None:
-        """Have another pool serve the request."""
-        live.pool = pool
-        live.timeouts = live.ask.policy.timeouts(live.ask.tier, pool.spec.name)
 
     # ---- running
 
@@ -401,9 +370,7 @@ class Controller:
         pool.take(attempt)
         if live.dispatched_at is None:
             live.dispatched_at = now
-            expected = self.forecaster.expected_output(live)
-            self._charge(live, expected, now)
-            pool.room.served(live.ask.tier, live.prompt_tokens + expected)
+            pool.room.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
             self._retries.deposit(live.ask.tier.retry.budget)
             context = pool.context_tokens
             if context is not None and live.ask.max_tokens is None:
@@ -458,29 +425,13 @@ class Controller:
         self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
 
     def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float) -> bool:
-        if live.attempts > 1:
-            return False
-        replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
+        replica = self._retries.elsewhere(live, failed)
         if replica is None:
-            replica = self._elsewhere(live, failed)
-        if replica is None or not self._retries.withdraw(live.ask.tier.retry.budget):
             return False
         if replica.pool is not live.pool:
-            self._move(live, replica.pool)
+            live.move(replica.pool)
         self._dispatch(live, replica, out, now)
         return True
-
-    def _elsewhere(self, live: Live, failed: Attempt) -> Replica | None:
-        """A free replica of another pool of the route, in the policy's order, that takes the prompt."""
-        ask = live.ask
-        for spec in ask.policy.route(ask.model, ask.tier):
-            pool = self._fleet.pool(spec.name)
-            fits = spec.max_prompt_tokens is None or live.prompt_tokens <= spec.max_prompt_tokens * ask.batch
-            if pool is not None and pool is not failed.replica.pool and fits:
-                replica = pool.pick(ask.tier, None, self._random.random())
-                if replica is not None:
-                    return replica
-        return None
 
     def _pump(self, pool: PoolNow, out: list[Command], now: float) -> None:
         """Give free slots to those who wait. A band whose head must wait (reserved slots) does not block others."""
@@ -540,64 +491,14 @@ class Controller:
         self._alarms.clear(live.ask.id)
         if live.ask.body_hash is not None and live.outcome is Outcome.OK:
             self._quarantine.served(live.ask.body_hash)
-        if live.use is not None:
-            # What an engine rejected it has not read.
-            worked = live.reached and live.outcome is not Outcome.INVALID
-            used = live.prompt_tokens + live.output_tokens if worked else 0
-            live.use.settle(live.reserved_tokens, used, live.reached, now)
-            if live.charged:
-                self._charge(live, live.output_tokens if worked else 0, now)
-        record = live.record()
-        if live.forecast is not None:
-            self._judge(live, record, now)
-        self._admission.ended(live, record, now)
-        out.append(Ended(record))
+        out.append(Ended(self._books.close(live, now)))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
-
-    def _count_tokens(self, live: Live, attempt: Attempt, finish: Finish) -> None:
-        """Take the engine's own counts where it gave them, what was seen to pass where not."""
-        if live.committed is not None and live.committed is not attempt:
-            return
-        seen = max(attempt.tokens, finish.tokens_seen)
-        live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
-        live.tokens_exact = finish.output_tokens is not None
-        if finish.prompt_tokens is not None:
-            live.prompt_tokens = finish.prompt_tokens
-            ask = live.ask
-            if ask.prompt_exact is None:
-                model = ask.asked_model or ask.model.name
-                self.prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
-
-    def _charge(self, live: Live, output_tokens: float, now: float) -> None:
-        """Count against its tenant's turns what this request costs, as far as it is known now."""
-        if live.use is not None:
-            cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
-            live.use.serve(cost - live.charged, now)
-            live.charged = cost
 
     def _unqueue(self, live: Live) -> None:
         if live.waiting:
             assert live.pool is not None
             live.waiting = False
             live.pool.room.remove(live)
-
-    # ---- what became of it
-
-    def _judge_first(self, live: Live, now: float) -> None:
-        """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
-        slo = live.slo
-        if now - live.ask.body_at > slo.ttft_bound_s:
-            self.forecaster.judged(live, True, now)
-        elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
-            self.forecaster.judged(live, False, now)
-
-    def _judge(self, live: Live, record: Record, now: float) -> None:
-        """Tell the forecaster how it ended. What says nothing of latency is no label."""
-        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why is not Why.SHUTTING_DOWN
-        if late or record.outcome is Outcome.OK:
-            self.forecaster.judged(live, not record.good, now)
-        else:
-            self.forecaster.dropped(live)
 
     # ---- alarms
 
@@ -616,7 +517,7 @@ class Controller:
         if pool.alive:
             return
         for live in list(pool.room):
-            other = self._find_pool(live, now)
+            other = self._places.find(live, now)
             if isinstance(other, PoolNow):
                 self._unqueue(live)
                 self._enter(live, other, out, now)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gateway.core.limits import TenantUse
-from gateway.core.model import Ask, Outcome, Record, Why
+from gateway.core.model import Ask, Endpoint, Outcome, Record, Why
 
 if TYPE_CHECKING:
     from gateway.core.engines import AttemptFacts
@@ -127,6 +127,16 @@ class Live:
         self.ended_at: float | None = None
         self.outcome: Outcome | None = None
         self.why: Why | None = None
+
+    def move(self, pool: PoolNow) -> None:
+        """Have `pool` serve it from now on."""
+        self.pool = pool
+        self.timeouts = self.ask.policy.timeouts(self.ask.tier, pool.spec.name)
+
+    def cap(self) -> None:
+        """Grant as many tokens of output as are asked for, within the tier's caps."""
+        if self.ask.endpoint is not Endpoint.EMBEDDINGS:
+            self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
 
     def decide(self, outcome: Outcome, why: Why | None, now: float) -> None:
         """Fix how this ask ended; the first decision stands."""

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 
 from gateway.core.fleet import Fleet
+from gateway.core.ledger import Live
 from gateway.core.model import Ask, Outcome, Why
 from gateway.core.pools import PoolNow
+from gateway.core.prompt import PromptEstimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,27 @@ class Impossible:
     why: Why
     detail: str = ""
     retry_after_s: float | None = None
+
+
+class Places:
+    """Finds pools, by the lengths of prompts as they are known at the time."""
+
+    def __init__(self, fleet: Fleet, prompts: PromptEstimator) -> None:
+        self._fleet = fleet
+        self._prompts = prompts
+
+    def find(self, live: Live, now: float) -> PoolNow | Impossible:
+        """The pool for a request; its length is written down in `live`."""
+        ask, batch = live.ask, live.ask.batch
+        # An engine reads the prompts of a batch one by one, so that it is their mean length that has to fit.
+        if ask.prompt_exact is not None:
+            low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
+            live.prompt_tokens = ask.prompt_exact
+        else:
+            low, high = self._prompts.estimate(ask.asked_model or ask.model.name, ask.prompt_bytes // batch)
+            live.prompt_tokens = high * batch
+        live.prompt_likely = (low + high) // 2
+        return place(ask, low, high, self._fleet, now)
 
 
 def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | Impossible:

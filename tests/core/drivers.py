@@ -232,7 +232,7 @@ class Driver:
         assert not controller._live
         assert not controller._attempts
         assert all(seen.record is not None for seen in self.seen.values())
-        assert all(use.in_flight == 0 for use in controller._tenants._uses.values())
+        assert all(use.in_flight == 0 for use in controller._books._tenants._uses.values())
         assert all(key == BREAKERS for key in controller._alarms._at)
         for pool in controller._fleet:
             assert (pool.in_flight, len(pool.room), pool.room.bytes) == (0, 0, 0)
@@ -423,7 +423,7 @@ class Driver:
 
     def _check_leases(self) -> None:
         held = Counter((live.ask.tenant, live.ask.tier.name) for live in self.controller._live.values())
-        for key, use in self.controller._tenants._uses.items():
+        for key, use in self.controller._books._tenants._uses.items():
             assert use.in_flight == held[key]
 
     def _check_alarms(self) -> None:

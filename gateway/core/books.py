@@ -1,0 +1,113 @@
+"""What a request has used of its tenant's limits and turns, and what is learned from how it went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from gateway.core.admit import Admission
+from gateway.core.forecast import Forecaster
+from gateway.core.ledger import Attempt, Live
+from gateway.core.limits import Exceeded, Left, Tenants
+from gateway.core.model import Finish, Outcome, Record, Why
+from gateway.core.prompt import PromptEstimator
+from gateway.core.rules import Tier
+from gateway.core.snapshot import LimitView
+
+OUTPUT_WEIGHT = 2.0  # what a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)
+
+
+class Books:
+    """Opened for a request by `reserve`, and closed, once, by `close`. `share` (0-1] of every limit is ours."""
+
+    def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, admission: Admission) -> None:
+        self._tenants = Tenants(share)
+        self._prompts = prompts
+        self._forecaster = forecaster
+        self._admission = admission
+
+    def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
+        """Take on the limits of a policy; what was used stays used."""
+        self._tenants.configure(tiers, now)
+
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """What the tenant has left of its requests and tokens a minute."""
+        return self._tenants.left(tenant, tier, now)
+
+    def views(self, now: float) -> tuple[LimitView, ...]:
+        """A copy of what every tenant uses, for people."""
+        return self._tenants.views(now)
+
+    # ---- in the order in which they are called
+
+    def reserve(self, live: Live, now: float) -> Exceeded | None:
+        """Take the request, its prompt and as much output as it was granted, out of its tenant's limits."""
+        ask = live.ask
+        use = self._tenants.of(ask.tenant, ask.tier, now)
+        tokens = live.prompt_tokens + live.max_tokens * ask.choices
+        exceeded = use.check(tokens, now)
+        if exceeded is None:
+            use.take(tokens, now)
+            live.use, live.reserved_tokens = use, tokens
+        return exceeded
+
+    def dispatched(self, live: Live, now: float) -> float:
+        """It is sent for the first time; the tokens of output that are expected of it, which its tenant is charged."""
+        expected = self._forecaster.expected_output(live)
+        self._charge(live, expected, now)
+        return expected
+
+    def first_token(self, live: Live, now: float) -> None:
+        """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
+        slo = live.slo
+        if now - live.ask.body_at > slo.ttft_bound_s:
+            self._forecaster.judged(live, True, now)
+        elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
+            self._forecaster.judged(live, False, now)
+
+    def attempted(self, live: Live, attempt: Attempt, finish: Finish) -> None:
+        """Take the engine's own counts where it gave them, what was seen to pass where not."""
+        if live.committed is not None and live.committed is not attempt:
+            return
+        seen = max(attempt.tokens, finish.tokens_seen)
+        live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
+        live.tokens_exact = finish.output_tokens is not None
+        if finish.prompt_tokens is not None:
+            live.prompt_tokens = finish.prompt_tokens
+            ask = live.ask
+            if ask.prompt_exact is None:
+                model = ask.asked_model or ask.model.name
+                self._prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
+
+    def close(self, live: Live, now: float) -> Record:
+        """It is over: settle with its tenant, and let everything that learns know how it ended."""
+        if live.use is not None:
+            # What an engine rejected it has not read.
+            worked = live.reached and live.outcome is not Outcome.INVALID
+            used = live.prompt_tokens + live.output_tokens if worked else 0
+            live.use.settle(live.reserved_tokens, used, live.reached, now)
+            if live.charged:
+                self._charge(live, live.output_tokens if worked else 0, now)
+        record = live.record()
+        if live.forecast is not None:
+            self._judge(live, record, now)
+        self._admission.ended(live, record, now)
+        return record
+
+    # ---- within
+
+    @staticmethod
+    def _charge(live: Live, output_tokens: float, now: float) -> None:
+        """Count against its tenant's turns what this request costs, as far as it is known now."""
+        if live.use is not None:
+            cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
+            live.use.serve(cost - live.charged, now)
+            live.charged = cost
+
+    def _judge(self, live: Live, record: Record, now: float) -> None:
+        """Tell the forecaster how it ended. What says nothing of latency is no label."""
+        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why is not Why.SHUTTING_DOWN
+        if late or record.outcome is Outcome.OK:
+            self._forecaster.judged(live, not record.good, now)
+        else:
+            self._forecaster.dropped(live)
