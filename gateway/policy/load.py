@@ -13,7 +13,7 @@ from gateway.policy.compile import compiled
 from gateway.policy.document import Document, read_text
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.schema import PolicyFile
-from gateway.policy.shape import shaped
+from gateway.policy.shape import is_another, shaped
 
 
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
@@ -41,7 +41,7 @@ def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ)
 
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
-    if document.data is not None:
+    if document.data is not None and not is_another(document, PolicyFile):
         file = shaped(document, PolicyFile)
         check(document)
         if file is not None and not document.errors:

@@ -31,9 +31,22 @@ _SENTENCES = {
     "less_than": "{value} is too large: it must be less than {lt:g}",
     "less_than_equal": "{value} is too large: the most is {le}",
     "string_too_short": "is empty: write at least one character",
-    "literal_error": "{value} is not supported: write {expected}",
 }
 _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type": "a list"}
+
+
+def is_another(document: Document, file: type[Section]) -> bool:
+    """Whether a document says that it is of another version or kind; nothing else that is wrong with it matters then."""
+    found = document.data if isinstance(document.data, Mapping) else {}
+    errors = []
+    for name in ("apiVersion", "kind"):
+        (wanted,) = get_args(file.model_fields[name].annotation)
+        if found.get(name, wanted) not in (wanted, None):
+            said = _shown(document, (name,), found[name])
+            errors.append(document.error((name,), f"{said} is not supported: write {name}: {wanted}"))
+    if errors:
+        document.errors = errors
+    return bool(errors)
 
 
 def shaped(document: Document, file: type[File]) -> File | None:
@@ -68,7 +81,11 @@ def _sentence(document: Document, file: type[Section], path: Path, detail: Error
     if found is None:
         return "is empty: give it a value or leave the field out"
     if kind in _CONTAINERS:
-        return f"is {_kind(found)}, must be {_CONTAINERS[kind]}"
+        wanted = f"is {_kind(found)}, must be {_CONTAINERS[kind]}"
+        if kind == "list_type" or isinstance(found, list) or not path:
+            return wanted
+        name = "" if isinstance(path[-1], int) else f"{plain(path[-1])}: "
+        return f"{wanted}, such as {name}{_example(document, file, path, found)}"
     if kind == "too_short":
         return f"is empty: {_description(file, path)}"
     if isinstance(found, Mapping | list) and kind != "value_error":
@@ -77,6 +94,36 @@ def _sentence(document: Document, file: type[Section], path: Path, detail: Error
     if kind in _SENTENCES:
         return _SENTENCES[kind].format(value=shown, **context)
     return str(context.get("error", detail["msg"])).replace("{value}", shown)
+
+
+def _example(document: Document, file: type[Section], path: Path, found: object) -> str:
+    """The mapping that may have been meant by a single value."""
+    section = _section(file, path)
+    if section is None:
+        return "{NAME: ...}"
+    fields = section.model_fields
+    needed = [name for name, field in fields.items() if field.is_required()]
+    names = needed or list(fields)
+    if _SECRET.isdisjoint(fields):
+        shown = _shown(document, path, found)
+        given = [f"{name}: {shown}" for name in names if _takes(section, name, found)] or [
+            f"{name}: [{shown}]" for name in names if _takes(section, name, [found])
+        ]
+        if len(given) >= max(1, len(needed)):
+            return _mapping(given)
+    return _mapping([f"{name}: ..." for name in names])
+
+
+def _takes(section: type[BaseModel], name: str, value: object) -> bool:
+    try:
+        section.model_validate({name: value})
+    except ValidationError as error:
+        return all(detail["loc"][:1] != (name,) for detail in error.errors(include_url=False))
+    return True
+
+
+def _mapping(fields: list[str]) -> str:
+    return "{" + ", ".join([*fields[:2], *(["..."] if len(fields) > 2 else [])]) + "}"
 
 
 def _shown(document: Document, path: Path, found: object) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.policy.document import Document, read_text
 from gateway.policy.errors import PolicyError, PolicyErrors, did_you_mean
 from gateway.policy.load import text_of
-from gateway.policy.shape import shaped
+from gateway.policy.shape import is_another, shaped
 from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import Mix, Trace, open_trace
 from gateway.sim.workload import Workload
@@ -58,7 +58,8 @@ def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ)
     document: Document = read_text(text, file, environment)
     if document.data is None and not document.errors:
         document.add((), "is empty: write a workload that begins with apiVersion: tailgate/v1")
-    parsed = shaped(document, WorkloadFile) if document.data is not None else None
+    readable = document.data is not None and not is_another(document, WorkloadFile)
+    parsed = shaped(document, WorkloadFile) if readable else None
     if parsed is None or document.errors:
         raise PolicyErrors(sorted(set(document.errors), key=lambda error: (error.line, error.path)))
     return parsed.workload()

@@ -40,7 +40,7 @@ CASES = {
     "version unknown": (
         "tailgate/v1",
         "tailgate/v2",
-        "p.yaml:1: apiVersion: tailgate/v2 is not supported: write 'tailgate/v1'",
+        "p.yaml:1: apiVersion: tailgate/v2 is not supported: write apiVersion: tailgate/v1",
     ),
     "section missing": (
         "models:\n  llama:\n    pools: [short, long]\n    aliases: [gpt]\n  mistral:\n    pools: [long]\n",
@@ -71,6 +71,37 @@ CASES = {
         "slo: {ttft: {p50: 1s, p99: 2s}}",
         "slo: [1s]",
         "p.yaml:20: tiers.free.slo: is a list, must be a mapping",
+    ),
+    "number for a section": (
+        "max_tokens: {default: 10, limit: 20}",
+        "max_tokens: 5",
+        "p.yaml:21: tiers.free.max_tokens: is a single value, must be a mapping, "
+        "such as max_tokens: {default: 5, limit: 5}",
+    ),
+    "number for a section where one field takes it": (
+        "    slots: 8",
+        "    queue: 5",
+        "p.yaml:13: pools.short.queue: is a single value, must be a mapping, such as queue: {limit: 5}",
+    ),
+    "duration for a section with many fields": (
+        "slo: {ttft: {p50: 1s, p99: 2s}}",
+        "slo: {ttft: 500ms}",
+        "p.yaml:20: tiers.free.slo.ttft: is a text, must be a mapping, such as ttft: {p50: 500ms, p90: 500ms, ...}",
+    ),
+    "text for a section that needs a list": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: long",
+        "p.yaml:7: models.mistral: is a text, must be a mapping, such as mistral: {pools: [long]}",
+    ),
+    "value for a section that could hold a secret": (
+        f"  - {{sha256: {HASH_B}, tenant: acme}}",
+        "  - tg-a-whole-key",
+        "p.yaml:26: keys[1]: is a text, must be a mapping, such as {sha256: ..., tenant: ...}",
+    ),
+    "value for a mapping of names": (
+        "    slots: 8",
+        "    reserve: 50%",
+        "p.yaml:13: pools.short.reserve: is a text, must be a mapping, such as reserve: {NAME: ...}",
     ),
     "text for a list": (
         "    pools: [short, long]",
@@ -241,7 +272,7 @@ CASES = {
     "replica that is a number": (
         "http://b:1]",
         "8000]",
-        "p.yaml:12: pools.short.replicas[1]: is a single value, must be a mapping",
+        "p.yaml:12: pools.short.replicas[1]: is a single value, must be a mapping, such as {url: ...}",
     ),
     "discovery": (
         "    replicas: [http://a:1, http://b:1]\n",
@@ -475,7 +506,7 @@ def test_the_sample_itself_is_valid() -> None:
 def test_every_error_is_told_at_once_in_the_order_of_the_file() -> None:
     text = SAMPLE
     for old, new in (
-        ("kind: Policy", "kind: Polcy"),
+        ("kind: Policy", "knid: Policy"),
         ("[short, long]", "[short, lnog]"),
         ("slots: 8", "slots: none\n    slotz: 8"),
         ("p99: 2s", "p99: 2"),
@@ -484,13 +515,22 @@ def test_every_error_is_told_at_once_in_the_order_of_the_file() -> None:
     ):
         text = text.replace(old, new)
     assert [error.split(": ")[:2] for error in errors_of(text)] == [
-        ["p.yaml:2", "kind"],
+        ["p.yaml:2", "knid"],
         ["p.yaml:5", "models.llama.pools[1]"],
         ["p.yaml:13", "pools.short.slots"],
         ["p.yaml:14", "pools.short.slotz"],
         ["p.yaml:21", "tiers.free.slo.ttft.p99"],
         ["p.yaml:27", "keys[1].sha256"],
         ["p.yaml:29", "defaults.tier"],
+    ]
+
+
+def test_a_file_of_another_kind_gets_no_other_errors() -> None:
+    text = SAMPLE.replace("kind: Policy", "kind: Workload").replace("slots: 8", "slotz: ${NOT_SET}")
+    assert errors_of(text) == ["p.yaml:2: kind: Workload is not supported: write kind: Policy"]
+    assert errors_of("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n") == [
+        "p.yaml:1: apiVersion: v1 is not supported: write apiVersion: tailgate/v1",
+        "p.yaml:2: kind: Pod is not supported: write kind: Policy",
     ]
 
 

@@ -73,7 +73,7 @@ def test_conversations_can_be_written() -> None:
         (("rate: 120/min", "rate: 2"), "w.yaml:4: rate: 2 has no unit: write 2/min"),
         (("duration: 1m30s\n", ""), "w.yaml:2: duration: is missing: how long requests arrive"),
         (("tiers:", "teirs:"), "w.yaml:8: teirs: unknown field: did you mean tiers?"),
-        (("kind: Workload", "kind: Policy"), "w.yaml:3: kind: Policy is not supported: write 'Workload'"),
+        (("kind: Workload", "kind: Policy"), "w.yaml:3: kind: Policy is not supported: write kind: Workload"),
         (("azure-conversation-prompt", "azure-conversatoin-prompt"), "did you mean azure-conversation-prompt?"),
         (("output_tokens: 20", "output_tokens: 0"), "w.yaml:7: output_tokens: 0 is no length"),
         (("sigma: 0.5, ", ""), "w.yaml:10: tiers.b.prompt_tokens: median and sigma describe a lognormal together"),
@@ -91,6 +91,11 @@ def test_conversations_can_be_written() -> None:
 def test_what_is_wrong_is_told_by_line_and_field(change: tuple[str, str], told: str) -> None:
     assert change[0] in LEAST
     assert any(told in error for error in errors(LEAST.replace(*change, 1)))
+
+
+def test_a_policy_is_not_read_as_a_workload() -> None:
+    told = ["w.yaml:2: kind: Policy is not supported: write kind: Workload"]
+    assert errors("apiVersion: tailgate/v1\nkind: Policy\npools: {}\n") == told
 
 
 def test_an_empty_file_says_how_to_begin() -> None:
