@@ -26,6 +26,12 @@ OF_LIVE = ("tier", "model", "tenant", "prompt_tokens", "max_tokens", "stream")
 OF_POLICY = ("policy", "key", "endpoint")
 
 
+def _endpoint(path: str) -> Endpoint:
+    if path not in tuple(Endpoint):
+        raise typer.BadParameter(f"{path} is no path that reaches a replica; there are {', '.join(Endpoint)}")
+    return Endpoint(path)
+
+
 def explain_command(
     context: typer.Context,
     policy: Annotated[
@@ -39,7 +45,9 @@ def explain_command(
             help="The client's key. Better given as TAILGATE_KEY, which no shell history keeps.",
         ),
     ] = None,
-    endpoint: Annotated[Endpoint, typer.Option(help="Path the request is sent to.", metavar="PATH")] = Endpoint.CHAT,
+    endpoint: Annotated[
+        Endpoint, typer.Option(help="Path the request is sent to.", metavar="PATH", parser=_endpoint)
+    ] = Endpoint.CHAT,
     live: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Ask the gateway whose admin port this is, instead.", show_default=False),
