@@ -36,7 +36,7 @@ _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type":
 
 
 def is_another(document: Document, file: type[Section]) -> bool:
-    """Whether a document says that it is of another version or kind: then nothing else that is wrong with it matters."""
+    """Whether a document is of another version or kind by its own words: then nothing else that is wrong matters."""
     found = document.data if isinstance(document.data, Mapping) else {}
     errors = []
     for name in ("apiVersion", "kind"):
