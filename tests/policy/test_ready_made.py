@@ -13,12 +13,27 @@ from ruamel.yaml import YAML
 from gateway.policy import load
 from gateway.policy.json_schema import json_schema
 from gateway.policy.notes import notes
+from gateway.sim.engine import Options
+from gateway.sim.load import load_text
+from gateway.sim.run import simulate
 
 from .sample import SAMPLE
 
 FOLDER = Path(__file__).parents[2] / "policies"
 SCHEMA_FILE = FOLDER / "tailgate.schema.json"
 FILES = sorted(FOLDER.glob("*.yaml"))
+NIGHT = """\
+apiVersion: tailgate/v1
+kind: Workload
+rate: 11/s
+duration: 2m
+model: mistral-small
+prompt_tokens: azure-conversation-prompt
+output_tokens: azure-conversation-answer
+tiers:
+  interactive: {share: 30%, tenants: 20}
+  batch: {share: 70%, tenants: 4, output_tokens: {median: 600, sigma: 0.6, most: 4096}}
+"""
 
 
 def accepted(text: str) -> bool:
@@ -41,6 +56,17 @@ def test_each_names_the_schema_and_passes_it(file: Path) -> None:
     text = file.read_text()
     assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_FILE.name}\n")
     assert accepted(text)
+
+
+def test_interactive_requests_do_not_wait_for_a_backlog_of_batch() -> None:
+    policy = load(FOLDER / "batch-and-interactive.yaml")
+    found = simulate(policy, load_text(NIGHT, "night.yaml").arrivals(1), seed=1, options=Options(warmup_s=30.0))
+    interactive, batch = found.tiers["interactive"], found.tiers["batch"]
+    assert batch.queue.p50 is not None
+    assert batch.queue.p50 > 5.0, "there is a backlog"
+    assert batch.attainment == 1.0
+    assert interactive.attainment is not None
+    assert interactive.attainment > 0.99
 
 
 def test_the_default_policy_fits_what_make_run_starts() -> None:
