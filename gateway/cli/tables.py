@@ -49,8 +49,6 @@ def _lengths(rows: Sequence[Summary]) -> Table:
     lengths = dict.fromkeys(name for row in rows for tier in row.lengths.values() for name in tier)
     table = _table("policy", "tier", "all", "of those served", *lengths, "tokens", "least")
     for row in rows:
-        # Shares are of whole windows of 10 s: a run without any, or with nothing sent in them, has none.
-        known = any(share is not None and share.value for share in (t["token_share"] for t in row.tiers.values()))
         for tier, figures in row.tiers.items():
             by_length = row.lengths[tier]
             table.add_row(
@@ -59,7 +57,7 @@ def _lengths(rows: Sequence[Summary]) -> Table:
                 _interval(figures["attainment"]),
                 _share(figures["attainment_served"]),
                 *(_share(by_length.get(name)) for name in lengths),
-                _share(figures["token_share"] if known else None),
+                _share(figures["token_share"]),
                 _share(figures["token_share_short"]),
             )
     return table

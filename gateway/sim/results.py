@@ -35,7 +35,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A tier's share of the tokens dispatched, and the smallest in windows of 10 s in which it wanted more."""
+    """A tier's share of the tokens dispatched, and the smallest in windows of 10 s in which it wanted more.
+
+    A share is 0 where others were given tokens and the tier none, and None where nobody was given any.
+    """
 
     windows: int
     """Whole windows of the run after the warm-up."""
@@ -43,13 +46,13 @@ class Floor:
     """Those in which a request of the tier waited at any moment."""
     short: int
     """Those, and those in which a request of the tier was refused or waited too long."""
-    share: float
-    """Of all tokens dispatched."""
+    share: float | None
+    """Of all tokens dispatched in whole windows."""
     least: float | None
     """The smallest share in a backlogged window; None where there is none."""
     least_short: float | None
     """The same of the windows in which it went short."""
-    shares: tuple[float, ...]
+    shares: tuple[float | None, ...]
     """Of each window."""
 
 
@@ -213,13 +216,15 @@ def _floor(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> F
     windows = range(math.ceil(opened.at / WINDOW_S), math.floor(closed.at / WINDOW_S))
     spans = [*tier.spans, *([(tier.waiting_since, math.inf)] if tier.waiting else [])]
     own = totals = 0
-    shares, backlogged, short = [], [], []
+    shares: list[float | None] = []
+    backlogged: list[float | None] = []
+    short: list[float | None] = []
     for window in windows:
         total = sum(other.dispatched[window] for other in tally.tiers.values())
         totals += total
         begin, end = window * WINDOW_S, (window + 1) * WINDOW_S
         own += tier.dispatched[window]
-        share = _ratio(tier.dispatched[window], total)
+        share = tier.dispatched[window] / total if total else None
         shares.append(share)
         waited = any(since <= begin and until >= end for since, until in spans)
         if waited:
@@ -230,11 +235,15 @@ def _floor(tier: TierTally, tally: Tally, opened: Reading, closed: Reading) -> F
         windows=len(windows),
         backlogged=len(backlogged),
         short=len(short),
-        share=_ratio(own, totals),
-        least=min(backlogged, default=None),
-        least_short=min(short, default=None),
+        share=own / totals if totals else None,
+        least=_least(backlogged),
+        least_short=_least(short),
         shares=tuple(shares),
     )
+
+
+def _least(shares: Sequence[float | None]) -> float | None:
+    return min((share for share in shares if share is not None), default=None)
 
 
 def _ratio(part: float, whole: float) -> float:

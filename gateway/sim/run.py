@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from itertools import chain, takewhile
 from random import Random
 from time import process_time
 
@@ -13,6 +14,7 @@ from gateway.sim.engine import Engine, Options
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.results import Result, result
 from gateway.sim.tally import Tally
+from gateway.sim.trip import Misfit
 from gateway.sim.workload import Arrival
 
 
@@ -32,6 +34,8 @@ def simulate(
     go together.
     """
     fleet, options = fleet or FleetSpec(), options or Options()
+    if options.duration_s <= options.warmup_s:
+        raise ValueError(_all_warmup(options, f"--duration is {options.duration_s:g} s"))
     hosts = fleet.hosts(policy)
     tally = Tally(policy.tiers.values(), options.warmup_s)
     began = process_time()
@@ -41,6 +45,10 @@ def simulate(
     stream = iter(arrivals)
     try:
         engine.run(stream)
+    except Misfit as misfit:
+        rest = takewhile(lambda arrival: arrival.at < options.duration_s, stream)
+        missing = _missing(policy, chain((misfit.arrival,), rest))
+        raise ValueError(f"the workload asks for what {name} does not have: {missing}") from None
     finally:
         if isinstance(stream, Generator):
             stream.close()  # it may hold a file open, and it need not have come to its end
@@ -49,5 +57,22 @@ def simulate(
     cpu_s = process_time() - began
     opened, closed = engine.watch.opened, engine.watch.closed
     if opened is None or closed is None or not any(tier.offered for tier in tally.tiers.values()):
-        raise ValueError(f"nothing arrives after the warm-up of {options.warmup_s:g} s")
+        raise ValueError(_all_warmup(options, f"requests arrive for {len(tally.seconds)} s"))
     return result(name, seed, tally, opened, closed, len(hosts), engine.events, cpu_s)
+
+
+def _all_warmup(options: Options, arrivals: str) -> str:
+    return f"nothing arrives after the warm-up: --warmup is {options.warmup_s:g} s, {arrivals}"
+
+
+def _missing(policy: Policy, arrivals: Iterable[Arrival]) -> str:
+    """All tiers and models that these requests have and the policy has not, beside those that it has."""
+    tiers: dict[str, None] = {}
+    models: dict[str, None] = {}
+    for arrival in arrivals:
+        if arrival.tier not in policy.tiers:
+            tiers[arrival.tier] = None
+        if policy.model(arrival.model) is None:
+            models[arrival.model] = None
+    parts = [("tier", tiers, list(policy.tiers)), ("model", models, list(policy.models))]
+    return "; ".join(f"{noun} {', '.join(lost)} (it has {', '.join(known)})" for noun, lost, known in parts if lost)

@@ -48,13 +48,18 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
     """`premium=20%,free=80%` as a Mix. Raises ValueError that says what would be right."""
     parts = []
     for piece in text.split(","):
-        tier, sign, part = piece.strip().partition("=")
+        tier, _, part = piece.strip().partition("=")
         try:
-            parts.append((tier, read_share(part)))
+            share = read_share(part)
         except ValueError:
-            sign = ""
-        if not tier or not sign or parts[-1][1] <= 0:
-            raise ValueError(f"{text}: a mix is written TIER=SHARE,..., such as premium=20%,free=80%")
+            share = 0.0
+        if not tier or share <= 0:
+            lacks = f"{part} lacks its %: " if part.replace(".", "", 1).isdecimal() else ""
+            example = "such as premium=20%,free=80%"
+            raise ValueError(
+                f"{text}: {piece.strip() or 'an empty part'}: {lacks}a mix is written TIER=SHARE,..., {example}"
+            )
+        parts.append((tier, share))
     return Mix(tuple(parts), tenants, model)
 
 

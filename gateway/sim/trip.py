@@ -42,13 +42,19 @@ class Flight:
         self.output_tokens = output_tokens
 
 
+class Misfit(ValueError):
+    """A request whose tier or model the policy does not have."""
+
+    def __init__(self, arrival: Arrival) -> None:
+        super().__init__(f"the policy does not have tier {arrival.tier} or model {arrival.model}")
+        self.arrival = arrival
+
+
 def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool) -> Ask:
-    """The request as the gateway knows it. Raises ValueError where policy and workload do not go together."""
+    """The request as the gateway knows it. Raises Misfit where policy and workload do not go together."""
     tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
-    if tier is None:
-        raise ValueError(f"the workload has tier {arrival.tier}; the policy has {', '.join(policy.tiers)}")
-    if model is None:
-        raise ValueError(f"the workload asks for model {arrival.model}; the policy has {', '.join(policy.models)}")
+    if tier is None or model is None:
+        raise Misfit(arrival)
     prompt_bytes = arrival.prompt_tokens * BYTES_PER_TOKEN
     return Ask(
         id=ask_id,

@@ -113,10 +113,16 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
         (["--workload", "TRACE", "--fault", "r1@1=slow"], "a fault is written REPLICA@SECONDS=HARM"),
         (["--workload", "TRACE", "--fault", "r9@1=down"], "a fault befalls r9, but the replicas are r1, r2"),
         (["--workload", "TRACE", "--baseline", "cap"], "cap is no baseline; there is round-robin"),
-        (["--workload", "TRACE", "--warmup", "1000"], "nothing arrives after the warm-up of 1000 s"),
+        (
+            ["--workload", "TRACE", "--warmup", "1000"],
+            "--warmup is 1000 s, requests arrive for 20 s",
+        ),
+        (["--workload", "TRACE", "--duration", "5"], "after the warm-up: --warmup is 10 s, --duration is 5 s"),
         (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a workload that is shipped"),
         (["--workload", "step", "--mix", "gold=1%"], "--mix is for traces: step says itself"),
-        (["--workload", "TRACE", "--mix", "gold"], "a mix is written TIER=SHARE,..."),
+        (["--workload", "TRACE", "--mix", "gold"], "gold: gold: a mix is written TIER=SHARE,..."),
+        (["--workload", "TRACE", "--mix", "gold=0%,bulk=9%"], ": gold=0%: a mix is written TIER=SHARE,..."),
+        (["--workload", "TRACE", "--mix", "gold=20%, bulk=80"], ": bulk=80: 80 lacks its %: a mix is written"),
     ],
 )
 def test_what_is_wrong_is_told_with_status_2(policy: Path, trace: Path, arguments: list[str], said: str) -> None:
@@ -141,16 +147,18 @@ def test_a_trace_that_names_no_tiers_is_of_the_default_tier_or_mixed(policy: Pat
 def test_every_request_may_ask_for_another_model(policy: Path, trace: Path) -> None:
     policy.write_text(POLICY.replace("SLOTS", "64").replace("{default: {pools", "{llama: {pools"))
     wrong = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1")
-    assert "the workload asks for model default; the policy has llama" in wrong.stderr
+    assert "what wide does not have: model default (it has llama)" in wrong.stderr
     found = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--model", "llama")
     assert found["runs"][0]["goodput"] > 0.95
 
 
-def test_a_workload_of_other_tiers_is_told(policy: Path, trace: Path) -> None:
-    trace.write_text(TRACE.replace('"gold"', '"silver"'))
-    result = run("simulate", "--policy", policy, "--workload", trace)
+def test_every_tier_and_model_that_a_policy_lacks_is_told_at_once(policy: Path, trace: Path) -> None:
+    late = json.dumps({"at": 21, "tier": "lead", "model": "llama", "prompt_tokens": 1, "output_tokens": 1}) + "\n"
+    trace.write_text(TRACE.replace('"gold"', '"silver"') + late + late.replace("21", "90").replace("lead", "tin"))
+    result = run("simulate", "--policy", policy, "--workload", trace, "--duration", "60")
     assert result.exit_code == 2
-    assert "the workload has tier silver; the policy has gold, bulk" in result.stderr
+    told = "the workload asks for what wide does not have: tier silver, lead (it has gold, bulk); model llama (it has "
+    assert result.stderr == f"{told}default)\n"
 
 
 def test_a_broken_policy_is_told_by_line(policy: Path, trace: Path) -> None:

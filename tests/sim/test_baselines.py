@@ -155,7 +155,7 @@ class TestComparisons:
 
     def test_an_error_in_another_process_is_told(self) -> None:
         broken = replace(self.comparison(), workload=Poisson(30.0, 10.0, tier="silver"))
-        with pytest.raises(ValueError, match="the workload has tier silver"):
+        with pytest.raises(ValueError, match="does not have: tier silver"):
             broken.run_all(jobs=2)
 
     def test_several_processes_find_the_same(self) -> None:

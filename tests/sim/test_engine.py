@@ -206,14 +206,19 @@ class TestWatching:
 
 
 class TestWhatIsWrong:
-    def test_a_tier_that_the_policy_has_not(self) -> None:
-        with pytest.raises(ValueError, match="the workload has tier gold; the policy has default"):
-            simulate(policy(), [arrival(0.0, tier="gold")])
+    def test_every_tier_and_model_that_the_policy_has_not(self) -> None:
+        told = r"policy does not have: tier gold, lead \(it has default\); model gpt \(it has default\)"
+        with pytest.raises(ValueError, match=told):
+            simulate(policy(), [arrival(0.0, tier="gold"), arrival(1.0, tier="lead", model="gpt")])
 
-    def test_a_model_that_the_policy_has_not(self) -> None:
-        with pytest.raises(ValueError, match="asks for model gpt; the policy has default"):
-            simulate(policy(), [arrival(0.0, model="gpt")])
+    def test_what_is_left_out_of_the_run_need_not_fit(self) -> None:
+        left_out = [arrival(5.0, tier="gold"), arrival(6.0, tier="lead")]
+        assert simulate(policy(), [arrival(0.0), *left_out], options=Options(duration_s=5.0)).good == 1
+        with pytest.raises(ValueError, match=r"tier gold \(it has default\)$"):
+            simulate(policy(), [arrival(0.0), *left_out], options=Options(duration_s=6.0))
 
     def test_a_run_that_is_all_warm_up(self) -> None:
-        with pytest.raises(ValueError, match="nothing arrives after the warm-up of 10 s"):
+        with pytest.raises(ValueError, match="--duration is 10 s"):
+            simulate(policy(), [arrival(0.0)], options=Options(warmup_s=10.0, duration_s=10.0))
+        with pytest.raises(ValueError, match="--warmup is 10 s, requests arrive for 1 s"):
             simulate(policy(), [arrival(0.0)], options=Options(warmup_s=10.0))

@@ -150,6 +150,8 @@ class TestFloor:
         first, last = found.tiers["first"].floor, found.tiers["last"].floor
         assert (first.windows, last.windows) == (4, 4)
         assert (first.backlogged, last.backlogged) == (0, 3)  # at the very start nobody waits
+        assert first.share is not None
+        assert last.share is not None
         assert first.share + last.share == pytest.approx(1.0)
         assert last.least is not None
         assert 0.2 < last.least < last.share < 1.0
@@ -167,6 +169,16 @@ class TestFloor:
         assert (floor.windows, floor.backlogged, floor.short) == (3, 0, 1)
         assert floor.least_short is not None
         assert floor.least is None
+
+    def test_a_tier_that_got_nothing_has_a_share_of_0_and_where_nobody_got_any_there_is_none(self) -> None:
+        rules = policy(tier("first"), tier("last", 1))
+        found = simulate(rules, [arrival(i, 100, 5, tier="first") for i in (1.0, 2.0, 25.0, 31.0)])
+        assert found.tiers["first"].floor.shares == (1.0, None, 1.0)
+        assert found.tiers["last"].floor.shares == (0.0, None, 0.0)
+        assert (found.tiers["first"].floor.share, found.tiers["last"].floor.share) == (1.0, 0.0)
+        brief = simulate(rules, [arrival(i, 100, 5, tier="first") for i in (1.0, 2.0)])
+        assert [(t.floor.windows, t.floor.share) for t in brief.tiers.values()] == [(0, None)] * 2
+        assert summary([brief]).tiers["last"]["token_share"] is None
 
 
 class TestSummary:
