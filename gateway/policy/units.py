@@ -61,6 +61,8 @@ def share(value: object) -> float:
         part = float(value)
     else:
         raise ValueError("{value} is not a share: write a percentage such as 25%, or a number from 0 to 1")
+    if _is_number(value) and 1 < part <= 100:
+        raise ValueError("{value} is not a share: write {value}%, or a number from 0 to 1")
     if not 0 <= part <= 1:
         raise ValueError("{value} is not a share: it lies between 0% and 100%, such as 25% (or 0.25)")
     return part

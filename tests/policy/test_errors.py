@@ -352,6 +352,11 @@ CASES = {
         "p.yaml:23: tiers.paid.limits.tokens: '40k per min' is not a rate: "
         "write a count per s, min or h, such as 60/min or 40k/min",
     ),
+    "share without its %": (
+        "    slots: 8",
+        "    reserve: {free: 25}",
+        "p.yaml:13: pools.short.reserve.free: 25 is not a share: write 25%, or a number from 0 to 1",
+    ),
     "share over 100%": (
         "    slots: 8",
         "    reserve: {free: 101%}",
