@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, FilePath, SecretStr, model_validato
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "TAILGATE_"
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
 def _not_a_service_link(value: object) -> object:
@@ -89,6 +90,14 @@ class Settings(BaseSettings):
     def _both_parts_of_tls(self) -> Settings:
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ValueError("ssl_keyfile is given without ssl_certfile: give both")
+        return self
+
+    @model_validator(mode="after")
+    def _a_port_for_each(self) -> Settings:
+        hosts = {"127.0.0.1" if host == "localhost" else host for host in (self.host, self.admin_host)}
+        if self.port == self.admin_port != 0 and (len(hosts) == 1 or hosts & _EVERY_ADDRESS):
+            both = "--port (TAILGATE_PORT) and --admin-port (TAILGATE_ADMIN_PORT)"
+            raise ValueError(f"{both} are both {self.port}: give them different ports, 0 takes a free one")
         return self
 
     @model_validator(mode="after")

@@ -77,3 +77,13 @@ def test_a_private_key_needs_its_certificate(tmp_path_factory: pytest.TempPathFa
     key.touch()
     with pytest.raises(ValidationError, match="without ssl_certfile"):
         Settings(ssl_keyfile=key)
+
+
+@pytest.mark.parametrize(
+    ("host", "admin_host"), [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")]
+)
+def test_api_and_admin_cannot_share_a_port(host: str, admin_host: str) -> None:
+    with pytest.raises(ValidationError, match=r"--port .* and --admin-port .* are both 9000: give them different"):
+        Settings(host=host, admin_host=admin_host, port=9000, admin_port=9000)
+    Settings(host=host, admin_host=admin_host, port=0, admin_port=0)
+    Settings(host="10.0.0.1", admin_host="10.0.0.2", port=9000, admin_port=9000)
