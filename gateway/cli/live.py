@@ -59,7 +59,7 @@ def show(found: dict[str, Any], out: Console) -> None:
         out,
         "threshold",
         f"  {found['threshold']:.2f}",
-        f"(admission {found['mode']}, error budget {_budget(found['budget_left'])}, forecast {found['trust']})",
+        f"(admission {found['mode']}, error budget {_budget(found)}, forecast {found['trust']})",
     )
     rate = "not known yet" if found["drain_rate"] is None else f"{found['drain_rate']:.1f} requests/s"
     share = f"{found['higher_share']:.0%} of that for more urgent tiers"
@@ -75,9 +75,10 @@ def _line(out: Console, label: str, text: str, why: str = "", style: str = "cyan
     out.print(f"[{style}]{escape(label)}[/{style}]{escape(text)}{reason}", markup=True)
 
 
-def _budget(left: float) -> str:
-    """0 is what the gateway says as long as there are too few answers."""
-    return "not known yet (fewer than 50 answers)" if left == 0.0 else f"left {left:.0%}"
+def _budget(found: dict[str, Any]) -> str:
+    if found["budget_left"] is not None:
+        return f"left {found['budget_left']:.0%}"
+    return f"not known yet ({found['budget']})" if found["budget"] != "no objective" else "none (no objective)"
 
 
 def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:

@@ -8,8 +8,10 @@ from gateway.core.admit import Admission
 from gateway.core.forecast import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
 from gateway.core.pools import PoolNow, Replica
-from gateway.core.rules import AdmissionMode
+from gateway.core.rules import AdmissionMode, Tier
 from gateway.core.trust import Trust
+
+MEASURED = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,10 @@ class Explanation:
     trust: Trust
     threshold: float
     """The largest P(breach) that is put up with."""
-    budget_left: float
+    budget: str
+    """measured, too few answers, no objective."""
+    budget_left: float | None
+    """Of the tier's error budget, -1 to 1; None unless measured."""
     prompt_tokens: int
     max_tokens: int
     ahead: int
@@ -60,6 +65,7 @@ def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Expl
     trust = admission.trust(pool)
     threshold = admission.threshold(tier)
     verdict, why = _verdict(live, best, trust, threshold)
+    budget = _budget(tier, admission.budget_left(tier))
     return Explanation(
         verdict=verdict,
         why=why,
@@ -67,7 +73,8 @@ def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Expl
         mode=tier.admission.mode,
         trust=trust,
         threshold=threshold,
-        budget_left=admission.budget_left(tier),
+        budget=budget,
+        budget_left=admission.budget_left(tier) if budget == MEASURED else None,
         prompt_tokens=live.prompt_tokens,
         max_tokens=live.max_tokens,
         ahead=ahead.requests,
@@ -90,6 +97,13 @@ def _candidate(admission: Admission, live: Live, pool: PoolNow, replica: Replica
         e2e_s=forecast.e2e_s,
         breach=forecast.breach,
     )
+
+
+def _budget(tier: Tier, left: float) -> str:
+    """A budget that is not measured is 0, and one that is measured is so only by chance."""
+    if not tier.slo.objectives():
+        return "no objective"
+    return MEASURED if left else "too few answers"
 
 
 def _verdict(live: Live, best: Candidate, trust: Trust, threshold: float) -> tuple[str, str]:

@@ -31,7 +31,8 @@ FOUND = {
     "mode": "on",
     "trust": "trusted",
     "threshold": 0.5,
-    "budget_left": 0.0,
+    "budget": "too few answers",
+    "budget_left": None,
     "prompt_tokens": 500,
     "max_tokens": 100,
     "ahead": 0,
@@ -54,9 +55,10 @@ def test_a_pipe_gets_plain_text_and_a_terminal_colours() -> None:
     assert "\x1b[36m" in shown(FOUND, terminal=True)
 
 
-def test_a_budget_of_too_few_answers_is_not_called_used_up() -> None:
-    assert "error budget not known yet (fewer than 50 answers)" in shown(FOUND)
-    assert "error budget left -50%" in shown({**FOUND, "budget_left": -0.5})
+def test_a_budget_that_is_not_measured_says_why() -> None:
+    assert "error budget not known yet (too few answers)" in shown(FOUND)
+    assert "error budget none (no objective)" in shown({**FOUND, "budget": "no objective"})
+    assert "error budget left -50%" in shown({**FOUND, "budget": "measured", "budget_left": -0.5})
 
 
 def test_by_what_the_best_is_the_best_is_told_where_there_are_two() -> None:

@@ -65,6 +65,22 @@ def test_the_verdict_is_that_of_the_controller(
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
+def test_an_error_budget_that_is_not_measured_says_why() -> None:
+    without, _ = story_of(pool("p", "r1"), tier("std"))
+    story, _ = story_of(pool("p", "r1"), STRICT)
+
+    def budget(of: Story) -> tuple[str, float | None]:
+        found = explained(of)
+        assert isinstance(found, Explanation)
+        return found.budget, found.budget_left
+
+    assert budget(without) == ("no objective", None)
+    assert budget(story) == ("too few answers", None)
+    for n in range(60):
+        story.after(0.1).arrives(f"a{n}").served(f"a{n}").whatever()
+    assert budget(story) == ("measured", 1.0)
+
+
 def test_what_is_impossible_is_said_to_be() -> None:
     story, _ = story_of(pool("p", "r1", max_prompt_tokens=50), STRICT)
     found = explained(story, prompt=100)
