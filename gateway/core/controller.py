@@ -438,7 +438,7 @@ class Controller:
         served = True
         while served:
             served = False
-            for live in pool.room.heads():
+            for live in pool.room.heads(now):
                 replica = pool.pick(live.ask.tier, None, self._random.random())
                 if replica is None:
                     continue

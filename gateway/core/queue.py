@@ -14,6 +14,10 @@ DRAIN_TAU_S = 5.0
 DRAIN_WINDOW_S = 1.0
 ENOUGH_S = 2.0
 ARRIVALS_TAU_S = 5.0
+TURN_SHARE = 0.5
+"""Of the time that it may wait, after which a tenant's turn goes before earlier deadlines of others,"""
+MAX_TURN_S = 1.0
+"""or so much, if that is less."""
 FLOOR_MARGIN = 1.25
 """A floor is a share of every ten seconds, served in whole requests: aimed at exactly, it would often be missed."""
 STALE = 32
@@ -34,26 +38,32 @@ class _Flow:
         self.count = 0
         self.heap: list[Entry] = []
 
-    def head(self) -> Entry | None:
-        heap = self.heap
-        while heap and heap[0][3].ticket != heap[0][2]:
-            heappop(heap)
-        return heap[0] if heap else None
-
-    def compact(self) -> None:
-        if len(self.heap) > 2 * self.count + STALE:
-            self.heap = [entry for entry in self.heap if entry[3].ticket == entry[2]]
-            heapify(self.heap)
-
 
 class Band:
-    """Those of one tier. The tenant that was served least is next, with the earliest deadline among its own.
+    """Those of one tier: the earliest deadline first, until the tenant that was served least has waited for a while.
+
+    Were that tenant always next, a short burst would leave what others have in the room to wait until it is too late,
+    though there is time for all. It is next, with the earliest deadline among its own, once that one has waited for
+    `TURN_SHARE` of the time that it has, or `MAX_TURN_S`: where there are too many for all to be in time, tenants take
+    turns, and those that ask for little are in time.
 
     What a tenant was served is counted in tokens, with a half-life (`TenantUse.serve`). The heap of tenants keeps
     what that was when the tenant was put in; it only matters at the top, where it is looked up anew.
     """
 
-    __slots__ = ("_flows", "_latest", "_turns", "admitted_at", "arrivals", "count", "key", "owed", "tier", "tokens")
+    __slots__ = (
+        "_earliest",
+        "_flows",
+        "_latest",
+        "_turns",
+        "admitted_at",
+        "arrivals",
+        "count",
+        "key",
+        "owed",
+        "tier",
+        "tokens",
+    )
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
@@ -69,6 +79,7 @@ class Band:
         """and the last of them."""
         self._flows: dict[str, _Flow] = {}
         self._turns: list[tuple[float, float, int, _Flow]] = []
+        self._earliest: list[Entry] = []
         self._latest: list[Entry] = []
 
     def __iter__(self) -> Iterator[Live]:
@@ -90,7 +101,9 @@ class Band:
         if flow is None:
             flow = self._flows[live.ask.tenant] = _Flow(live.use)
             heappush(self._turns, (live.use.served, live.deadline, ticket, flow))
-        heappush(flow.heap, (live.deadline, live.ask.id, ticket, live))
+        entry = (live.deadline, live.ask.id, ticket, live)
+        heappush(flow.heap, entry)
+        heappush(self._earliest, entry)
         flow.count += 1
         if _may_be_shed(live.ask.tier):
             heappush(self._latest, (-live.deadline, -live.ask.id, ticket, live))
@@ -104,37 +117,41 @@ class Band:
         if not self.count:
             self._flows.clear()
             self._turns.clear()
+            self._earliest.clear()
             self._latest.clear()
             return
         flow = self._flows[live.ask.tenant]
         flow.count -= 1
         if not flow.count:
             del self._flows[live.ask.tenant]
-        flow.compact()
-        if len(self._latest) > 2 * self.count + STALE:
-            self._latest = [entry for entry in self._latest if entry[3].ticket == entry[2]]
-            heapify(self._latest)
+        flow.heap = _compacted(flow.heap, flow.count)
+        self._earliest = _compacted(self._earliest, self.count)
+        self._latest = _compacted(self._latest, self.count)
 
-    def head(self) -> Live | None:
-        """The one whose turn it is."""
+    def head(self, now: float) -> Live | None:
+        """The one to be served next."""
+        turn = self._turn()
+        if turn is None or now - turn.ask.body_at >= min(MAX_TURN_S, TURN_SHARE * (turn.deadline - turn.ask.body_at)):
+            return turn
+        return _first(self._earliest)
+
+    def _turn(self) -> Live | None:
+        """The earliest deadline of the tenant that was served least."""
         turns = self._turns
         while turns:
             served, _, _, flow = turns[0]
-            head = flow.head()
+            head = _first(flow.heap)
             if head is None:
                 heappop(turns)
             elif flow.use.served != served:
-                heapreplace(turns, (flow.use.served, head[0], head[2], flow))
+                heapreplace(turns, (flow.use.served, head.deadline, head.ticket, flow))
             else:
-                return head[3]
+                return head
         return None
 
     def last(self) -> Live | None:
         """The one with the latest deadline of those that may be shed."""
-        latest = self._latest
-        while latest and latest[0][3].ticket != latest[0][2]:
-            heappop(latest)
-        return latest[0][3] if latest else None
+        return _first(self._latest)
 
     def ahead_of(self, tenant: str) -> int:
         """How many of this tier go before a newcomer of `tenant`: tenants take turns."""
@@ -142,6 +159,22 @@ class Band:
         mine = 0 if flow is None else flow.count
         others = len(self._flows) - (flow is not None)
         return min(self.count, mine + others * (mine + 1))
+
+
+def _first(heap: list[Entry]) -> Live | None:
+    """The top of a heap, without those that are gone."""
+    while heap and heap[0][3].ticket != heap[0][2]:
+        heappop(heap)
+    return heap[0][3] if heap else None
+
+
+def _compacted(heap: list[Entry], count: int) -> list[Entry]:
+    """A heap of which `count` still wait, rid of the others once they are many."""
+    if len(heap) <= 2 * count + STALE:
+        return heap
+    kept = [entry for entry in heap if entry[3].ticket == entry[2]]
+    heapify(kept)
+    return kept
 
 
 class WaitingRoom:
@@ -194,9 +227,9 @@ class WaitingRoom:
         band = self._bands.get((tier.priority, tier.name))
         return band is not None and band.count > 0
 
-    def heads(self) -> list[Live]:
+    def heads(self, now: float) -> list[Live]:
         """The first of every band, in the order in which they are served."""
-        heads = [(band.owed <= 0.0, _turn(head), head) for band in self._bands.values() if (head := band.head())]
+        heads = [(band.owed <= 0.0, _turn(head), head) for band in self._bands.values() if (head := band.head(now))]
         if len(heads) > 1:
             heads.sort(key=_place)
         return [head for _, _, head in heads]

@@ -408,7 +408,7 @@ class Driver:
         assert sorted(live.ask.id for live in pool.room) == [live.ask.id for live in waiting]
         assert len(pool.room) == len(waiting)
         assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
-        for head in pool.room.heads():
+        for head in pool.room.heads(self.now):
             assert not (pool._free and pool._may_take(head.ask.tier)), "a slot is free for one who waits"
 
     @staticmethod

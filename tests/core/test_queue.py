@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.core.ledger import Live
 from gateway.core.limits import FAIRNESS_HALF_LIFE_S, TenantUse
-from gateway.core.queue import DRAIN_WINDOW_S, DrainRate, Rate, WaitingRoom
+from gateway.core.queue import DRAIN_WINDOW_S, MAX_TURN_S, DrainRate, Rate, WaitingRoom
 
 from .made import SHADOW, STEADY, ask, policy, pool, tier
 
@@ -41,7 +41,7 @@ def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str
             room.push(live)
             plain.append(live)
         elif plain:
-            heads = room.heads()
+            heads = room.heads(0.0)
             pick = heads if what == "serve" else plain
             live = pick[choice % len(pick)]  # type: ignore[operator]
             room.remove(live)
@@ -65,7 +65,7 @@ def check(room: WaitingRoom, plain: list[Live]) -> None:
     for t in TIERS:
         assert room.holds(t) == any(live.ask.tier is t for live in plain)
     firsts = {live.ask.tier.name: live for live in reversed(plain)}
-    assert room.heads() == sorted(firsts.values(), key=turn)
+    assert room.heads(0.0) == sorted(firsts.values(), key=turn)
     for priority in range(-1, 4):
         assert room.ahead_of(priority) == sum(live.ask.tier.priority <= priority for live in plain)
         below = [live for live in plain if live.ask.tier.priority > priority and live.ask.tier.name != "shadow"]
@@ -143,11 +143,15 @@ def waiting(*who: tuple[str, float], shared: dict[str, TenantUse] | None = None)
     return room, lives
 
 
-def order(room: WaitingRoom, cost: float = 0.0) -> list[int]:
+LONG_AFTER = 1000.0
+"""By then all have waited for so long that tenants take turns."""
+
+
+def order(room: WaitingRoom, cost: float = 0.0, now: float = LONG_AFTER) -> list[int]:
     """Who is served when, each costing its tenant so many tokens."""
     ids = []
     while room:
-        (live,) = room.heads()
+        (live,) = room.heads(now)
         room.remove(live)
         assert live.use is not None
         if cost:
@@ -159,6 +163,22 @@ def order(room: WaitingRoom, cost: float = 0.0) -> list[int]:
 def test_the_earliest_deadline_is_first_whoever_came_first() -> None:
     room, _ = waiting(("a", 5.0), ("a", 2.0), ("a", 9.0), ("a", 2.0))
     assert order(room) == [2, 4, 1, 3]
+
+
+def test_tenants_take_no_turns_before_any_has_waited_for_long() -> None:
+    room, _ = waiting(*[("a", 8.0)] * 4, ("b", 9.0), ("c", 9.5))
+    assert order(room, cost=100.0, now=0.9) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("deadline", "patience_s"), [(1.4, 0.7), (100.0, MAX_TURN_S)])
+def test_the_turn_of_a_tenant_comes_after_half_of_the_time_that_its_request_has_and_a_second_at_most(
+    deadline: float, patience_s: float
+) -> None:
+    room, (first, *_, light) = waiting(("heavy", 1.0), ("heavy", 1.1), ("light", deadline))
+    assert first.use is not None
+    first.use.serve(9000.0, 0.0)
+    assert room.heads(patience_s - 0.01) == [first]
+    assert room.heads(patience_s) == [light]
 
 
 def test_tenants_take_turns_however_many_requests_one_of_them_has() -> None:
@@ -196,7 +216,7 @@ def test_no_tenant_that_waits_falls_behind_another_by_more_than_one_request(
     cost = {live.ask.id: tokens for live, (_, _, tokens) in zip(lives, who, strict=True)}
     had = dict.fromkeys("abc", 0.0)
     while room:
-        (live,) = room.heads()
+        (live,) = room.heads(LONG_AFTER)
         tenant, mine = live.ask.tenant, cost[live.ask.id]
         still = {other.ask.tenant for other in room}
         assert all(had[tenant] <= had[other] + 1e-9 for other in still)
@@ -220,7 +240,7 @@ def test_what_is_gone_from_a_room_is_forgotten_by_its_heaps() -> None:
         room.push(live)
         room.remove(live)
     band = room.band(RULES.tiers["free"])
-    assert len(band._latest) + sum(len(flow.heap) for flow in band._flows.values()) < 200
+    assert len(band._latest) + len(band._earliest) + sum(len(flow.heap) for flow in band._flows.values()) < 200
 
 
 # ---- the floor of a tier
@@ -237,7 +257,7 @@ def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list
                 live = Live(ask(2 * number + (name == "low") + 1, rules, float(number), tier=name))
                 live.use = TenantUse("acme", name)
                 room.push(live)
-        head = room.heads()[0]
+        head = room.heads(0.0)[0]
         name = head.ask.tier.name
         tokens = costs[name][number % len(costs[name])]
         room.remove(head)
