@@ -99,9 +99,17 @@ def in_order(paths: Sequence[Path]) -> list[Header]:
         if part.part != expected:
             raise NotReplayable(
                 f"{part.path} begins in the middle: it is part {part.part} of its run, and what the controller knew by "
-                f"then is not in it. Give the parts from 1 on too (part {expected} is not among these files)"
+                f"then is not in it. Part {expected} is needed too, which is {_earlier(part, expected)} unless it was "
+                "renamed; if that was deleted (TAILGATE_JOURNAL_FILES are kept), this run cannot be replayed"
             )
     return parts
+
+
+def _earlier(part: Header, number: int) -> Path:
+    """What an earlier part of the run is called beside `part`: FILE.2 was written before FILE.1, that before FILE."""
+    name, suffix = part.path.name, part.path.suffix[1:]
+    base, turn = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
+    return part.path.with_name(f"{base}.{turn + part.part - number}")
 
 
 def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:

@@ -48,13 +48,20 @@ def test_parts_given_in_any_order_are_replayed_in_theirs(tmp_path: Path) -> None
     assert sum(sizes) + heads == sum(file.stat().st_size for file in files)
 
 
-def test_a_journal_that_begins_in_the_middle_is_refused(tmp_path: Path) -> None:
+def test_a_journal_that_begins_in_the_middle_is_refused_with_the_file_that_is_missing(tmp_path: Path) -> None:
     files = written(tmp_path, max_bytes=6000)
-    first, *rest = in_order(files)
-    with pytest.raises(NotReplayable, match=r"j\S* begins in the middle: it is part 2 of its run"):
-        in_order([part.path for part in rest])
-    with pytest.raises(NotReplayable, match=r"it is part 3 of its run.*part 2 is not among these files"):
-        in_order([first.path, *(part.path for part in rest[1:])])
+    first, second, *rest = in_order(files)
+    with pytest.raises(NotReplayable, match=r"j\S* begins in the middle: it is part 2 of its run") as refused:
+        in_order([second.path, *(part.path for part in rest)])
+    assert f"Part 1 is needed too, which is {first.path} unless" in str(refused.value)
+    assert "if that was deleted (TAILGATE_JOURNAL_FILES are kept), this run cannot be replayed" in str(refused.value)
+    with pytest.raises(NotReplayable, match=r"it is part 3 of its run") as refused:
+        in_order([first.path, *(part.path for part in rest)])
+    assert f"Part 2 is needed too, which is {second.path} unless" in str(refused.value)
+    with pytest.raises(NotReplayable) as refused:
+        in_order([rest[-1].path])
+    assert rest[-1].path.name == "j"
+    assert f"Part 1 is needed too, which is {first.path} unless" in str(refused.value)
 
 
 def test_files_of_two_runs_are_told_apart(tmp_path: Path) -> None:
