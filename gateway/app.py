@@ -35,7 +35,7 @@ from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done, admin_app
 from gateway.observe.journal import Journal
 from gateway.observe.lag import LoopLag
-from gateway.observe.logs import AccessLog, configure_logging
+from gateway.observe.logs import AccessLog, configure_logging, log_quarantine
 from gateway.observe.metrics import Metrics
 from gateway.observe.parts import JournalError
 from gateway.observe.sources import Reload, Sources, Watched
@@ -335,6 +335,7 @@ class Gateway:
             self.guard.sweep(now)
             self.upstreams.sweep(now)
             self._tell_breakers()
+            log_quarantine(self.controller._quarantine.news(now))
 
     def _tell_breakers(self) -> None:
         """Log each replica whose breaker has moved since the last look: the core itself writes no log."""

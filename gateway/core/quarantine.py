@@ -7,9 +7,34 @@ are served by the next replica, and forgotten.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 REPLICAS = 2
 KEEP_S = 300.0
 MOST = 1024
+TELL_EVERY_S = 60.0
+"""Refusals of one request are told of no more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Of one request in quarantine, since it was last told of."""
+
+    request: int
+    replicas: tuple[str, ...]
+    """Those that broke off while they had it."""
+    caught: bool
+    """Whether it is only now in quarantine."""
+    refused: int
+
+
+@dataclass(slots=True)
+class _Suspect:
+    until: float
+    replicas: tuple[str, ...]
+    caught: bool = False
+    refused: int = 0
+    tell_at: float = 0.0
 
 
 class Quarantine:
@@ -17,20 +42,26 @@ class Quarantine:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._broke: dict[int, tuple[float, frozenset[str]]] = {}
-        """Until when, and with whom it was; the latest are the last."""
+        self._broke: dict[int, _Suspect] = {}
+        """The latest are the last."""
 
     def __len__(self) -> int:
         return len(self._broke)
 
     def is_empty(self, now: float) -> bool:
         """Whether nothing is remembered, so that no request needs to be looked at."""
-        return not self._broke or self._broke[next(reversed(self._broke))][0] <= now
+        return not self._broke or self._broke[next(reversed(self._broke))].until <= now
 
     def broke(self, request: int, replica: str, now: float) -> None:
         """The connection to `replica` broke off before this request had any answer."""
-        until, replicas = self._broke.pop(request, (0.0, frozenset[str]()))
-        self._broke[request] = now + KEEP_S, (replicas if until > now else frozenset()) | {replica}
+        suspect = self._broke.pop(request, None)
+        if suspect is None or suspect.until <= now:
+            suspect = _Suspect(now, ())
+        suspect.until = now + KEEP_S
+        if replica not in suspect.replicas:
+            suspect.replicas = (*suspect.replicas, replica)
+            suspect.caught = suspect.caught or len(suspect.replicas) == REPLICAS
+        self._broke[request] = suspect
         if len(self._broke) > self._most:
             del self._broke[next(iter(self._broke))]
 
@@ -39,6 +70,21 @@ class Quarantine:
         self._broke.pop(request, None)
 
     def holds(self, request: int, now: float) -> bool:
-        """Whether this request must not be sent to any replica."""
-        until, replicas = self._broke.get(request, (0.0, frozenset[str]()))
-        return len(replicas) >= REPLICAS and until > now
+        """Whether this request must not be sent to any replica; one that must not is counted as refused."""
+        suspect = self._broke.get(request)
+        if suspect is None or len(suspect.replicas) < REPLICAS or suspect.until <= now:
+            return False
+        suspect.refused += 1
+        return True
+
+    def news(self, now: float) -> list[News]:
+        """What is to be told of requests in quarantine, once: the core itself writes no log."""
+        found = []
+        for request, suspect in self._broke.items():
+            refused = suspect.refused if now >= suspect.tell_at else 0
+            if suspect.caught or refused:
+                found.append(News(request, suspect.replicas, suspect.caught, refused))
+                suspect.caught = False
+            if refused:
+                suspect.refused, suspect.tell_at = 0, now + TELL_EVERY_S
+        return found

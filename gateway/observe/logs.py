@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
 from gateway.core.model import Record
+from gateway.core.quarantine import KEEP_S, News
 
 ACCESS = logging.getLogger("gateway.access")
+QUARANTINE = logging.getLogger("gateway.quarantine")
+MOST_NEWS = 10
 
 
 def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
@@ -48,6 +51,21 @@ class AccessLog:
         """Log `record`, if anybody listens."""
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(record.outcome.value, extra={"fields": _fields(record, request_id)})
+
+
+def log_quarantine(news: Sequence[News]) -> None:
+    """Tell of requests in quarantine, of `MOST_NEWS` at a time: by the fingerprint of what they ask, never by that."""
+    for told in news[:MOST_NEWS]:
+        about: dict[str, object] = {"fingerprint": f"{told.request:016x}", "replicas": ",".join(told.replicas)}
+        if told.caught:
+            text = "a request is in quarantine for %.0f s: replicas broke off while they had it"
+            QUARANTINE.warning(text, KEEP_S, extra={"fields": about})
+        if told.refused:
+            QUARANTINE.warning(
+                "a request in quarantine was refused", extra={"fields": {**about, "times": told.refused}}
+            )
+    if len(news) > MOST_NEWS:
+        QUARANTINE.warning("%d more requests in quarantine", len(news) - MOST_NEWS)
 
 
 class JsonLines(logging.Formatter):

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.model import End, Outcome, Why
-from gateway.core.quarantine import KEEP_S, Quarantine
+from gateway.core.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine
 
 from .made import policy, pool
 from .playbook import dispatch, ended, play, refuse
@@ -52,6 +52,24 @@ def test_the_oldest_are_forgotten() -> None:
             quarantine.broke(request, replica, 0.0)
     assert len(quarantine) == 3
     assert [quarantine.holds(request, 0.0) for request in range(5)] == [False, False, True, True, True]
+
+
+def test_what_is_caught_and_what_is_refused_is_told_once() -> None:
+    quarantine = Quarantine()
+    quarantine.broke(POISON, "b", 0.0)
+    quarantine.broke(OTHER, "b", 0.0)
+    assert quarantine.news(0.0) == []
+    quarantine.broke(POISON, "a", 1.0)
+    assert quarantine.news(1.0) == [News(POISON, ("b", "a"), True, 0)]
+    assert quarantine.news(1.0) == []
+    quarantine.holds(OTHER, 2.0)
+    quarantine.holds(POISON, 2.0)
+    assert quarantine.news(2.0) == [News(POISON, ("b", "a"), False, 1)]
+    for second in range(3, 3 + int(TELL_EVERY_S)):
+        quarantine.holds(POISON, float(second))
+        if second < 2.0 + TELL_EVERY_S:
+            assert quarantine.news(float(second)) == [], "who repeats it does not fill the log"
+    assert quarantine.news(2.0 + TELL_EVERY_S) == [News(POISON, ("b", "a"), False, int(TELL_EVERY_S))]
 
 
 @pytest.mark.parametrize("end", [End.RESET, End.TRUNCATED])

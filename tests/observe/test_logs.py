@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.observe.logs import AccessLog, configure_logging
+from gateway.core.quarantine import News
+from gateway.observe.logs import MOST_NEWS, AccessLog, configure_logging, log_quarantine
 
 from .made import OK, REFUSED
 
@@ -78,6 +79,26 @@ def test_nor_through_a_message(as_json: bool) -> None:
     logging.getLogger("gateway.test").warning("bad model %s", FORGED)
     assert len(out.getvalue().splitlines()) == 1
     assert "\x1b" not in out.getvalue()
+
+
+def test_quarantine_is_told_by_fingerprint_and_replicas() -> None:
+    out = io.StringIO()
+    configure_logging("info", True, out)
+    log_quarantine([News(0xBAD, ("a", "b"), True, 2)])
+    caught, refused = map(json.loads, out.getvalue().splitlines())
+    assert caught["message"].startswith("a request is in quarantine for 300 s")
+    assert (caught["level"], caught["fingerprint"], caught["replicas"]) == ("warning", "0000000000000bad", "a,b")
+    assert (refused["message"], refused["fingerprint"]) == ("a request in quarantine was refused", "0000000000000bad")
+    assert (refused["replicas"], refused["times"]) == ("a,b", 2)
+
+
+def test_a_fleet_that_breaks_off_as_a_whole_does_not_fill_the_log() -> None:
+    out = io.StringIO()
+    configure_logging("info", False, out)
+    log_quarantine([News(number, ("a", "b"), True, 0) for number in range(100)])
+    lines = out.getvalue().splitlines()
+    assert len(lines) == MOST_NEWS + 1
+    assert lines[-1].endswith(f"{100 - MOST_NEWS} more requests in quarantine")
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -13,6 +13,7 @@ from .capture import Answer, Capture, Then, by_default
 from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
 from .raw import MODEL, chat
+from .waiting import until
 
 POISON = "kill-the-replica"
 REPLICAS = 6
@@ -51,7 +52,7 @@ async def test_the_gateway_does_not_carry_it_on(
 
 
 async def test_whoever_repeats_it_kills_two_at_most(
-    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Other requests, some of which were there when a replica died, are served meanwhile and afterwards."""
     replicas = await emulator(replicas=REPLICAS)
@@ -68,6 +69,13 @@ async def test_whoever_repeats_it_kills_two_at_most(
     assert codes[:2] == [(502, "upstream_error", None)] * 2
     assert set(codes[2:]) == {(400, "request_quarantined", "false")}, "streamed or not, it is the same request"
     assert _dead(replicas) == 2
+    await until(lambda: any(line.endswith("was refused") for line in _told(caplog)))
+    assert _told(caplog)[0].startswith("a request is in quarantine")
+    assert POISON not in caplog.text
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line.getMessage() for line in caplog.records if line.name == "gateway.quarantine"]
 
 
 async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, emulator: EmulatorFactory) -> None:
