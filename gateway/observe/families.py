@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from gateway.core.estimators import LogHistogram
-from gateway.observe.facts import Attainment, TierFacts, percentile
+from gateway.observe.facts import Attainment, Cell, TierFacts, percentile
 from gateway.observe.metrics import Metrics, early_outcome
 
 Row = tuple[tuple[str, ...], float]
+
+LATENCIES: tuple[tuple[str, str, Callable[[Cell], LogHistogram]], ...] = (
+    (
+        "tailgate_ttft_seconds",
+        "Time to first token of streamed requests, from the complete request body.",
+        lambda cell: cell.ttft,
+    ),
+    (
+        "tailgate_tpot_seconds",
+        "Mean time per output token after the first, of streamed requests.",
+        lambda cell: cell.tpot,
+    ),
+    (
+        "tailgate_e2e_seconds",
+        "Time from the complete request body to the end of the answer, of finished requests.",
+        lambda cell: cell.e2e,
+    ),
+    (
+        "tailgate_queue_seconds",
+        "Time from the complete request body to the first dispatch, or to leaving the queue without one.",
+        lambda cell: cell.queue,
+    ),
+)
 
 
 class RequestFamilies:
@@ -53,32 +76,9 @@ class RequestFamilies:
 
 
 def _latencies(metrics: Metrics) -> Iterator[Metric]:
-    labels = ("tier", "pool", "replica")
     cells = list(metrics.cells.items())
-    yield histogram(
-        "tailgate_ttft_seconds",
-        "Time to first token of streamed requests, from the complete request body.",
-        labels,
-        ((key, cell.ttft) for key, cell in cells),
-    )
-    yield histogram(
-        "tailgate_tpot_seconds",
-        "Mean time per output token after the first, of streamed requests.",
-        labels,
-        ((key, cell.tpot) for key, cell in cells),
-    )
-    yield histogram(
-        "tailgate_e2e_seconds",
-        "Time from the complete request body to the end of the answer, of finished requests.",
-        labels,
-        ((key, cell.e2e) for key, cell in cells),
-    )
-    yield histogram(
-        "tailgate_queue_seconds",
-        "Time from the complete request body to the first dispatch, or to leaving the queue without one.",
-        labels,
-        ((key, cell.queue) for key, cell in cells),
-    )
+    for name, about, read in LATENCIES:
+        yield histogram(name, about, ("tier", "pool", "replica"), ((key, read(cell)) for key, cell in cells))
     yield histogram(
         "tailgate_itl_seconds",
         "Inter-token latency: time between two chunks of a streamed answer.",

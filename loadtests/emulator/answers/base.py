@@ -81,6 +81,75 @@ class Answer(ABC):
         }
 
 
+class TokenAnswer(Answer):
+    """A chunk per token, usage if asked for, `[DONE]`: what chat and completions have in common."""
+
+    kind = ""
+    """`object` of a chunk."""
+    start = b""
+    """Of a plain chunk, up to its token: id, created, model and choice to be filled in."""
+    end = b""
+    """Of a plain chunk, from its token on."""
+    begun = True
+    """Whether everything has been said that comes with the first token of any choice."""
+
+    def voice(self, index: int) -> Callable[[], None]:
+        choice = self.ask.choices[index]
+        pieces, last, write, end = choice.pieces, choice.output_tokens - 1, self.write, self.end
+        plain = self.ask.top_logprobs is None and not self.ask.continuous_usage
+        start = self.start % (self.id.encode(), self.created, orjson.dumps(self.ask.model)[1:-1], index)
+        size = len(start) + len(end) - 2
+        said = 0
+
+        def speak() -> None:
+            nonlocal said
+            if not self.begun:
+                self.begin()
+            if plain and said != last:
+                piece = pieces[said]
+                write(b"%x\r\n%b%b%b" % (size + len(piece), start, piece, end))
+            else:
+                write(self._chunk(index, choice, said))
+            said += 1
+
+        return speak
+
+    def begin(self) -> None:
+        """Say what comes with the first token of any choice."""
+        self.begun = True
+
+    def closing(self) -> None:
+        if self.ask.include_usage:
+            usage = {"choices": [], "usage": self.usage(), "system_fingerprint": FINGERPRINT}
+            self.write(data(self.head(self.kind) | usage))
+        self.write(DONE)
+
+    @abstractmethod
+    def part(self, index: int, choice: Choice, said: int) -> dict[str, object]:
+        """The token at `said` of a choice, as a chunk has it."""
+
+    def head(self, kind: str) -> dict[str, object]:
+        """What every object begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.ask.model}
+
+    def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
+        """An answer in one piece, with the fields of `absent` null."""
+        usage = self.usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
+        return orjson.dumps(
+            self.head(kind)
+            | {"choices": choices, "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
+            | dict.fromkeys((*absent, "kv_transfer_params", "ec_transfer_params", "metrics"))
+        )
+
+    def _chunk(self, index: int, choice: Choice, said: int) -> bytes:
+        chunk = self.head(self.kind) | {"choices": [self.part(index, choice, said)]}
+        if self.ask.continuous_usage:
+            chunk["usage"] = self.running_usage(choice, said + 1)
+        if said + 1 == choice.output_tokens and not self.ask.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        return data(chunk)
+
+
 def logprob(index: int) -> float:
     """A log-probability for the token at `index`: any value will do, but always the same."""
     return -0.1 - (index * 37 % 64) / 16

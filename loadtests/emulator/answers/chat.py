@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import orjson
-
-from loadtests.emulator.answers.base import DONE, FINGERPRINT, Answer, alternatives, data, framed, logprob
+from loadtests.emulator.answers.base import TokenAnswer, alternatives, data, logprob
 from loadtests.emulator.asks import Choice
 
 CHUNK = (
@@ -17,14 +13,15 @@ CHUNK_END = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n\r\
 ABSENT = ("refusal", "annotations", "audio", "function_call", "reasoning")
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(TokenAnswer):
     """The dialect that nearly everybody speaks."""
 
     prefix = "chatcmpl"
-    _begun = False
+    kind, start, end = "chat.completion.chunk", CHUNK, CHUNK_END
+    begun = False
 
     def body(self) -> bytes:
-        choices = [
+        choices: list[dict[str, object]] = [
             {
                 "index": index,
                 "message": {"role": "assistant", "content": choice.text()} | dict.fromkeys(ABSENT),
@@ -36,75 +33,32 @@ class ChatAnswer(Answer):
             }
             for index, choice in enumerate(self.ask.choices)
         ]
-        usage = self.usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
-        absent = ("prompt_logprobs", "prompt_token_ids", "prompt_text", "kv_transfer_params", "ec_transfer_params")
-        return orjson.dumps(
-            self._head("chat.completion")
-            | {"choices": choices, "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
-            | dict.fromkeys((*absent, "metrics"))
-        )
+        return self.whole("chat.completion", choices, ("prompt_logprobs", "prompt_token_ids", "prompt_text"))
 
-    def voice(self, index: int) -> Callable[[], None]:
-        choice = self.ask.choices[index]
-        pieces, last, write = choice.pieces, choice.output_tokens - 1, self.write
-        plain = self.ask.top_logprobs is None and not self.ask.continuous_usage
-        start = CHUNK % (self.id.encode(), self.created, orjson.dumps(self.ask.model)[1:-1], index)
-        size = len(start) + len(CHUNK_END) - 2
-        said = 0
-
-        def speak() -> None:
-            nonlocal said
-            if not self._begun:
-                self._begin()
-            if plain and said != last:
-                piece = pieces[said]
-                write(b"%x\r\n%b%b%b" % (size + len(piece), start, piece, CHUNK_END))
-            else:
-                write(self._chunk(index, choice, said))
-            said += 1
-
-        return speak
-
-    def closing(self) -> None:
-        if self.ask.include_usage:
-            usage = {"choices": [], "usage": self.usage(), "system_fingerprint": FINGERPRINT}
-            self.write(data(self._head("chat.completion.chunk") | usage))
-        self.write(DONE)
-
-    def _head(self, kind: str) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.ask.model}
-
-    def _begin(self) -> None:
-        """The roles of all choices come with the first token of any."""
-        self._begun = True
+    def begin(self) -> None:
+        """The roles of all choices."""
+        super().begin()
         for index, choice in enumerate(self.ask.choices):
             self.write(self._role(index, choice))
 
     def _role(self, index: int, choice: Choice) -> bytes:
         delta = {"role": "assistant", "content": ""}
         first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        chunk = self._head("chat.completion.chunk") | {"choices": [first]}
+        chunk = self.head(self.kind) | {"choices": [first]}
         if self.ask.continuous_usage:
             chunk["usage"] = self.running_usage(choice, 0)
         return data(chunk | {"prompt_token_ids": None, "prompt_text": None})
 
-    def _chunk(self, index: int, choice: Choice, said: int) -> bytes:
-        piece = choice.pieces[said].decode()
+    def part(self, index: int, choice: Choice, said: int) -> dict[str, object]:
         part: dict[str, object] = {
             "index": index,
-            "delta": {"content": piece},
+            "delta": {"content": choice.pieces[said].decode()},
             "logprobs": self._logprobs(choice, range(said, said + 1)),
             "finish_reason": None,
         }
-        over = said + 1 == choice.output_tokens
-        if over:
+        if said + 1 == choice.output_tokens:
             part |= {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        chunk = self._head("chat.completion.chunk") | {"choices": [part | {"token_ids": None}]}
-        if self.ask.continuous_usage:
-            chunk["usage"] = self.running_usage(choice, said + 1)
-        if over and not self.ask.include_usage:
-            chunk["system_fingerprint"] = FINGERPRINT
-        return framed(b"data: %b\n\n" % orjson.dumps(chunk))
+        return part | {"token_ids": None}
 
     def _logprobs(self, choice: Choice, said: range) -> dict[str, object] | None:
         count = self.ask.top_logprobs

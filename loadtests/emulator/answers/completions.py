@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import orjson
-
-from loadtests.emulator.answers.base import DONE, FINGERPRINT, Answer, alternatives, data, logprob
+from loadtests.emulator.answers.base import TokenAnswer, alternatives, logprob
 from loadtests.emulator.asks import Choice
 
 CHUNK = b'data: {"id":"%b","object":"text_completion","created":%d,"model":"%b","choices":[{"index":%d,"text":"'
@@ -15,13 +11,14 @@ CHUNK_END = (
 )
 
 
-class CompletionsAnswer(Answer):
+class CompletionsAnswer(TokenAnswer):
     """The old dialect, and the one that takes token ids and batches."""
 
     prefix = "cmpl"
+    kind, start, end = "text_completion", CHUNK, CHUNK_END
 
     def body(self) -> bytes:
-        choices = [
+        choices: list[dict[str, object]] = [
             {
                 "index": index,
                 "text": choice.text(),
@@ -35,43 +32,11 @@ class CompletionsAnswer(Answer):
             }
             for index, choice in enumerate(self.ask.choices)
         ]
-        usage = self.usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
-        return orjson.dumps(
-            self._head()
-            | {"choices": choices, "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
-            | dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "metrics"))
-        )
+        return self.whole(self.kind, choices, ())
 
-    def voice(self, index: int) -> Callable[[], None]:
-        choice = self.ask.choices[index]
-        pieces, last, write = choice.pieces, choice.output_tokens - 1, self.write
-        plain = self.ask.top_logprobs is None and not self.ask.continuous_usage
-        start = CHUNK % (self.id.encode(), self.created, orjson.dumps(self.ask.model)[1:-1], index)
-        size = len(start) + len(CHUNK_END) - 2
-        said = 0
-
-        def speak() -> None:
-            nonlocal said
-            if plain and said != last:
-                piece = pieces[said]
-                write(b"%x\r\n%b%b%b" % (size + len(piece), start, piece, CHUNK_END))
-            else:
-                write(self._chunk(index, choice, said))
-            said += 1
-
-        return speak
-
-    def closing(self) -> None:
-        if self.ask.include_usage:
-            self.write(data(self._head() | {"choices": [], "usage": self.usage(), "system_fingerprint": FINGERPRINT}))
-        self.write(DONE)
-
-    def _head(self) -> dict[str, object]:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.ask.model}
-
-    def _chunk(self, index: int, choice: Choice, said: int) -> bytes:
+    def part(self, index: int, choice: Choice, said: int) -> dict[str, object]:
         over = said + 1 == choice.output_tokens
-        part = {
+        return {
             "index": index,
             "text": choice.pieces[said].decode(),
             "logprobs": self._logprobs(choice, range(said, said + 1)),
@@ -80,12 +45,6 @@ class CompletionsAnswer(Answer):
             "prompt_token_ids": None,
             "token_ids": None,
         }
-        chunk = self._head() | {"choices": [part]}
-        if self.ask.continuous_usage:
-            chunk["usage"] = self.running_usage(choice, said + 1)
-        if over and not self.ask.include_usage:
-            chunk["system_fingerprint"] = FINGERPRINT
-        return data(chunk)
 
     def _logprobs(self, choice: Choice, said: range) -> dict[str, object] | None:
         count = self.ask.top_logprobs
