@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, auto
+from typing import Final
 
 from gateway.core.budget import Budget
 from gateway.core.fleet import Fleet
@@ -23,28 +24,28 @@ from gateway.core.rules import AdmissionMode, Policy, Tier
 from gateway.core.snapshot import TierView
 from gateway.core.trust import Trust
 
-PROBE_EVERY_S = 1.0
+PROBE_EVERY_S: Final = 1.0
 """A tier of which nothing was let in for so long gets its next doubtful request in."""
-MAX_HIGHER_SHARE = 0.95
-SPILL_HEADROOM = 0.3
+MAX_HIGHER_SHARE: Final = 0.95
+SPILL_HEADROOM: Final = 0.3
 """Share of its slots that a pool must have free to take what another one sheds,"""
-SPILL_BREACH = 0.05
+SPILL_BREACH: Final = 0.05
 """and how probable a miss may be there."""
-CONTESTED_BREACH = 0.1
+CONTESTED_BREACH: Final = 0.1
 """The same of one that others of its tier wait behind: they are fresher, and its slot is worth more to them."""
-RECHECK_FROM = 4.0
+RECHECK_FROM: Final = 4.0
 """It is looked at again if no more time is left than so many times what its engine was to take to its first token."""
-DEGRADE_MARGIN = 0.8
+DEGRADE_MARGIN: Final = 0.8
 """Of the time that is left for an answer, what a shorter one is made to fit,"""
-LEAST_DEGRADED_TOKENS = 16
+LEAST_DEGRADED_TOKENS: Final = 16
 """and the shortest that is worth sending."""
-HOLD_SHARE = 0.2
+HOLD_SHARE: Final = 0.2
 """Of the tightest TTFT objective, what may wait unread inside an engine,"""
-MAX_TIGHTEST_S = 5.0
+MAX_TIGHTEST_S: Final = 5.0
 """which is taken to be no looser than this."""
-LEAST_WINDOW_TOKENS = 2048.0
+LEAST_WINDOW_TOKENS: Final = 2048.0
 """What one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
-MOST_WINDOW_TOKENS = 16384.0
+MOST_WINDOW_TOKENS: Final = 16384.0
 """Also the window before it is known how fast an engine reads."""
 
 

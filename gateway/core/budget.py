@@ -12,16 +12,17 @@ refusals to count, a tier that sheds would look worse, take less risk and shed m
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from gateway.core.model import Outcome, Record
 from gateway.core.rules import Metric, Objective, Slo
 
-MEMORY_S = 300.0
-EVERY_S = 0.005
-SWING = 0.5
-LEAST_ANSWERS = 50.0
+MEMORY_S: Final = 300.0
+EVERY_S: Final = 0.005
+SWING: Final = 0.5
+LEAST_ANSWERS: Final = 50.0
 """Fewer say nothing: the threshold is then as it is written."""
-MOST = 0.95
+MOST: Final = 0.95
 
 
 class Budget:

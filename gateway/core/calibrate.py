@@ -6,21 +6,22 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.regress import solve
 
-FORGET = 0.9998
+FORGET: Final = 0.9998
 """Weight that a label keeps when the next one comes: about the last 5,000 count."""
-BATCH = 32
+BATCH: Final = 32
 """Labels to a Newton step."""
-PRIOR_INFORMATION = 200.0
+PRIOR_INFORMATION: Final = 200.0
 """What the prior weighs, for ever: as much as some two thousand labels, each of which adds p(1 - p) x feature^2."""
-OFFSET_INFORMATION = 60.0
-WINDOW = 3000
+OFFSET_INFORMATION: Final = 60.0
+WINDOW: Final = 3000
 """Labels that reliability is read from."""
-BINS = 15
-MAX_LOGIT = 8.0
-SIZE = 5
+BINS: Final = 15
+MAX_LOGIT: Final = 8.0
+SIZE: Final = 5
 Weights = tuple[float, float, float, float, float]
 Features = tuple[float, float, float, float]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.costs import Costs
 from gateway.core.labels import Labels, over, tpot_kind
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gateway.core.ledger import Live
     from gateway.core.pools import PoolNow
 
-BURST_S = 10.0
+BURST_S: Final = 10.0
 """For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""
-SLOW_TAU_S = 60.0
+SLOW_TAU_S: Final = 60.0
 
 
 class Higher:

@@ -12,7 +12,7 @@ t is learned from first tokens.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.estimators import Pace
 from gateway.core.regress import FIRST, NonNegative
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 # Units in which coefficients are of one size: prompt tokens and decoding sequences in thousands, context tokens in
 # hundreds of thousands. Priors are on the slow side: a small model on one card.
-TOKENS = 1e-3
-DECODES = 1e-3
-CONTEXT = 1e-5
-STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
-TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
-RATE_TAU_S = 5.0
-STEP_AND_A_HALF = 1.5
+TOKENS: Final = 1e-3
+DECODES: Final = 1e-3
+CONTEXT: Final = 1e-5
+STEP_PRIOR: Final = (0.02, 0.15, 0.03, 0.15)
+TTFT_PRIOR: Final = (0.05, 0.15, 0.15, 1.5)
+RATE_TAU_S: Final = 5.0
+STEP_AND_A_HALF: Final = 1.5
 """Half of the step that is under way, and one of its own."""
-MAX_BUSY = 0.8
+MAX_BUSY: Final = 0.8
 """Most of a step that prompts are believed to take for long."""
-SAMPLES_PER_S = 50.0
+SAMPLES_PER_S: Final = 50.0
 """What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from gateway.core.ledger import Live
 from gateway.core.model import Why
 from gateway.core.rules import AdmissionMode
 
 # The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
-PROGRESS_EVERY_S = 0.25
+PROGRESS_EVERY_S: Final = 0.25
 
 
 def next_deadline(live: Live) -> tuple[float, Why]:

@@ -6,7 +6,7 @@ Costs are of the pool's typical replica (costs.py); a replica's `factor` multipl
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.costs import CONTEXT, DECODES, TOKENS, Costs
 from gateway.core.estimators import Pace
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gateway.core.ledger import Attempt
     from gateway.core.pools import Replica
 
-SPEED_BOUND = math.log(2.0)
-SCRAPE_TAU_S = 5.0
-REPLICA_SAMPLES_PER_S = 5.0
-HEAD_SHARE = 0.9
+SPEED_BOUND: Final = math.log(2.0)
+SCRAPE_TAU_S: Final = 5.0
+REPLICA_SAMPLES_PER_S: Final = 5.0
+HEAD_SHARE: Final = 0.9
 """Most of a prompt that is believed to be read before its first token says so."""
 
 

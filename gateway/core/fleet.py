@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from gateway.core.model import End, Sample
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 
-DEFAULT_RETRY_AFTER_S = 1.0
+DEFAULT_RETRY_AFTER_S: Final = 1.0
 
 
 class Fleet:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.chance import Higher, raw_breach, wait_in_gateway_s
 from gateway.core.costs import Costs
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gateway.core.ledger import Attempt, Live
     from gateway.core.pools import PoolNow, Replica
 
-MAX_HIGHER_SHARE = 0.9
-NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
-IDLE = EngineFacts(Costs(), 0.0)
+MAX_HIGHER_SHARE: Final = 0.9
+NO_FEATURES: Final = (0.0, 0.0, 0.0, 0.0)
+IDLE: Final = EngineFacts(Costs(), 0.0)
 """What a replica is taken for that was never sent anything."""
 
 
@@ -59,7 +59,7 @@ class Ahead:
         self.floor = floor
 
 
-NOTHING_AHEAD = Ahead()
+NOTHING_AHEAD: Final = Ahead()
 
 
 class Forecast:

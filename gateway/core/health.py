@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import Final
 
 from gateway.core.model import End
 from gateway.core.rules import Health
@@ -22,11 +23,13 @@ class Event(Enum):
     """The breaker has been open for `open_s`."""
 
 
-_UP, _DOWN, _PROBING = ReplicaState.UP, ReplicaState.DOWN, ReplicaState.PROBING
+_UP: Final = ReplicaState.UP
+_DOWN: Final = ReplicaState.DOWN
+_PROBING: Final = ReplicaState.PROBING
 
 # The whole breaker. A passing check alone does not close it: engines answer /health with 200 while they shut down,
 # so one real request has to succeed.
-TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
+TRANSITIONS: Final[dict[tuple[ReplicaState, Event], ReplicaState]] = {
     (_UP, Event.LIMIT): _DOWN,
     (_DOWN, Event.HEALTHY): _PROBING,
     (_DOWN, Event.COOLED): _PROBING,
@@ -36,7 +39,7 @@ TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
 }
 
 # 4xx, and 429/503 from the engine's own valve, say nothing of the replica's health; nor does our own cancelling.
-VERDICTS: dict[End, bool | None] = {
+VERDICTS: Final[dict[End, bool | None]] = {
     End.COMPLETE: True,
     End.REJECTED: None,
     End.BUSY: None,

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.controller import Controller
 from gateway.core.model import Ask, Command, Ended, Finish, Random, Sample, Why
 from gateway.core.plain import PLAIN, RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
 from gateway.core.rules import Model, Policy, Tier
 
-FORMAT = 1
+FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class Recorded(Controller):
         return answer
 
 
-CALLS = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
-NOW_AT = {"leave": 1}
+CALLS: Final = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
+NOW_AT: Final = {"leave": 1}
 """Which argument is `now`, where it is not the last."""
 
 
@@ -261,4 +262,4 @@ class Replay:
         return self._encoder.answer(answer)
 
 
-WHOLE = Writer({})
+WHOLE: Final = Writer({})

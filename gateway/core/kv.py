@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from gateway.core.model import Sample
 
-LEAST_FRACTION = 0.05
+LEAST_FRACTION: Final = 0.05
 """A cache that is emptier than this says nothing of its size."""
-FOLLOW = 0.2
-PREEMPTIONS_TAU_S = 60.0
+FOLLOW: Final = 0.2
+PREEMPTIONS_TAU_S: Final = 60.0
 
 
 class KvCache:

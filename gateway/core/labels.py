@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from gateway.core.calibrate import Features, Logistic, Offset, Scores, logistic, logit
 from gateway.core.estimators import Pace
 from gateway.core.trust import Gate, PageHinkley
 
-PROBIT = 1.702
+PROBIT: Final = 1.702
 """The normal distribution function is about logistic(1.702 z)."""
-LABELS_PER_S = 50.0
+LABELS_PER_S: Final = 50.0
 """What is learned from; the 51st of a second would teach nothing, but cost as much."""
-MAX_SKIPPED = 20
-KEEP = 0.995
-PRIOR_VARIANCE = 0.09
-MIN_SPREAD = 0.03
-HIGHER_SHARE = 3
+MAX_SKIPPED: Final = 20
+KEEP: Final = 0.995
+PRIOR_VARIANCE: Final = 0.09
+MIN_SPREAD: Final = 0.03
+HIGHER_SHARE: Final = 3
 """Which feature that is."""
-DIRECT = 3
-QUEUED = 4
-KINDS = QUEUED + 12
+DIRECT: Final = 3
+QUEUED: Final = 4
+KINDS: Final = QUEUED + 12
 
 
 def tpot_kind(output_tokens: float) -> int:

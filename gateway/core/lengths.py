@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Final
 
 from gateway.core.estimators import log_edges
 
-EDGES = log_edges(1.0, 65536.0, 0.12)
-SHRINK = 20.0
+EDGES: Final = log_edges(1.0, 65536.0, 0.12)
+SHRINK: Final = 20.0
 """Answers that the parent of a bucket counts for."""
-REFRESH = 256
+REFRESH: Final = 256
 """Answers after which a bucket is read anew, at the latest: after every eighth more than there were."""
-KEEP = 2000.0
+KEEP: Final = 2000.0
 """Answers that are remembered, about: counts are halved when there are twice as many."""
-PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+PRIOR_TOKENS: Final = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Equally likely before anything is known."""
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.model import Why
 from gateway.core.rules import Limits, Tier
 from gateway.core.snapshot import LimitView
 
-FAIRNESS_HALF_LIFE_S = 60.0
+FAIRNESS_HALF_LIFE_S: Final = 60.0
 """How long tokens served count against a tenant in the waiting room (llm-d's default)."""
 
 Rate = tuple[float, float, float]

@@ -21,21 +21,22 @@ from enum import StrEnum
 from math import isfinite
 from operator import attrgetter
 from types import NoneType
+from typing import Final
 
 from gateway.core import model, rules
 
 Code = Callable[[object], object]
 
-WITHHELD: dict[tuple[str, str], object] = {("Policy", "keys"): {}}
+WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
 """Fields that are not written though they are shown elsewhere, and what they are when read."""
-PLAIN = frozenset({NoneType, bool, int, str})
-NO_NUMBERS = ("inf", "-inf", "nan")
+PLAIN: Final = frozenset({NoneType, bool, int, str})
+NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
 _TYPES = [value for module in (rules, model) for value in vars(module).values() if isinstance(value, type)]
-ENUMS: dict[str, type[StrEnum]] = {
+ENUMS: Final[dict[str, type[StrEnum]]] = {
     kind.__name__: kind for kind in _TYPES if issubclass(kind, StrEnum) and kind is not StrEnum
 }
-RECORDS: dict[str, type] = {kind.__name__: kind for kind in _TYPES if is_dataclass(kind)}
+RECORDS: Final[dict[str, type]] = {kind.__name__: kind for kind in _TYPES if is_dataclass(kind)}
 
 
 class Unreadable(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from operator import attrgetter
+from typing import Final
 
 from gateway.core.health import Breaker
 from gateway.core.kv import KvCache
@@ -16,10 +17,10 @@ from gateway.core.rules import Pool, ReplicaSpec, Tier
 from gateway.core.slots import SlotLimit
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 
-WINDOW_STEP = 0.1
+WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
-_rank = attrgetter("rank")
-_load = attrgetter("unprefilled_tokens", "in_flight", "rank")
+_rank: Final = attrgetter("rank")
+_load: Final = attrgetter("unprefilled_tokens", "in_flight", "rank")
 
 
 class Replica:

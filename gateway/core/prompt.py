@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 # Before anything is learned: English text is about 4 bytes per token, code about 3, and CJK text about one token
 # per character of 3 bytes. The prior errs on the long side for the high estimate, on the short side for the low.
-PRIOR_HIGH = 0.40
-PRIOR_LOW = 0.12
-HIGH_QUANTILE = 0.98
-LOW_QUANTILE = 0.02
-MIN_STEP = 0.01
-TEMPLATE_TOKENS = 16
-MOST = 4096
+PRIOR_HIGH: Final = 0.40
+PRIOR_LOW: Final = 0.12
+HIGH_QUANTILE: Final = 0.98
+LOW_QUANTILE: Final = 0.02
+MIN_STEP: Final = 0.01
+TEMPLATE_TOKENS: Final = 16
+MOST: Final = 4096
 
 
 class QuantileTracker:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-BLOCK = 40
+from typing import Final
+
+BLOCK: Final = 40
 """Samples after which the coefficients are fitted again."""
-BLOCKS = 10
+BLOCKS: Final = 10
 """The window: the last 400 samples."""
-FIRST = 10
+FIRST: Final = 10
 """Samples after which they are fitted for the first time."""
-NOISE = 0.3
+NOISE: Final = 0.3
 """Relative error of one sample, against the prior's of 1: says how soon samples outweigh it."""
 
 Coefficients = tuple[float, float, float, float]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 # Up to here every replica is compared; above, two drawn at random are, so that the cost does not grow with the fleet.
-FULL_SCAN = 16
+FULL_SCAN: Final = 16
 
 
 class Candidate(Protocol):
@@ -25,9 +25,9 @@ class Candidate(Protocol):
 C = TypeVar("C", bound=Candidate)
 W = TypeVar("W", int, tuple[int, int])
 
-_rank: Callable[[Candidate], int] = attrgetter("rank")
-_requests: Callable[[Candidate], int] = attrgetter("in_flight")
-_prefill_then_requests: Callable[[Candidate], tuple[int, int]] = attrgetter("unprefilled_tokens", "in_flight")
+_rank: Final[Callable[[Candidate], int]] = attrgetter("rank")
+_requests: Final[Callable[[Candidate], int]] = attrgetter("in_flight")
+_prefill_then_requests: Final[Callable[[Candidate], tuple[int, int]]] = attrgetter("unprefilled_tokens", "in_flight")
 
 
 class Router(Protocol):
@@ -84,7 +84,7 @@ def _least(free: Sequence[C], weigh: Callable[[Candidate], W], random: float) ->
     return free[index]
 
 
-ROUTERS: dict[str, Callable[[], Router]] = {
+ROUTERS: Final[dict[str, Callable[[], Router]]] = {
     "least-prefill": LeastPrefill,
     "least-requests": LeastRequests,
     "round-robin": RoundRobin,

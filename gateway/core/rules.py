@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 
 class Metric(StrEnum):
@@ -37,7 +38,7 @@ class AdmissionMode(StrEnum):
     OFF = "off"
 
 
-ASKED_QUANTILE = 0.99
+ASKED_QUANTILE: Final = 0.99
 """Of an objective that a request asks for where its tier has none."""
 
 
@@ -150,7 +151,7 @@ class Timeouts:
         )
 
 
-NO_TIMEOUTS = Timeouts(math.inf, math.inf, math.inf, math.inf)
+NO_TIMEOUTS: Final = Timeouts(math.inf, math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ class Key:
     tier: str
 
 
-ANONYMOUS = "anonymous"
+ANONYMOUS: Final = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,15 @@ there for the engine's own pace. The limit moves only while requests wait for a 
 
 from __future__ import annotations
 
-START = 32.0
-GROWTH = 1.08
-RISE = 0.5
+from typing import Final
+
+START: Final = 32.0
+GROWTH: Final = 1.08
+RISE: Final = 0.5
 """Share of the way to a larger limit that is gone in an interval,"""
-FALL = 0.3
+FALL: Final = 0.3
 """and to a smaller one."""
-INTERVAL_S = 1.0
+INTERVAL_S: Final = 1.0
 
 
 class SlotLimit:

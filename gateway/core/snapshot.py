@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.learned import ForecastView
 from gateway.core.model import Sample
 
-NOTHING_LEARNED = ForecastView((), ())
+NOTHING_LEARNED: Final = ForecastView((), ())
 
 
 class ReplicaState(StrEnum):

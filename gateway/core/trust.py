@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
-COLD_SAMPLES = 30
+COLD_SAMPLES: Final = 30
 """First tokens or whole answers seen before costs are believed."""
-COLD_LABELS = 100
+COLD_LABELS: Final = 100
 """Labels before probabilities are believed."""
-DRIFT_OFFSET = 0.5
+DRIFT_OFFSET: Final = 0.5
 """Log-offset of latencies while cold and after an alarm (x 1.65)."""
-OFFSET_KEPT = 0.97
+OFFSET_KEPT: Final = 0.97
 """What of the offset is left after one more sample: a tenth after 75."""
-DRIFTED_OFFSET = 0.1
-SCORE_WEIGHT = 0.0005
+DRIFTED_OFFSET: Final = 0.1
+SCORE_WEIGHT: Final = 0.0005
 """Of one label, in the running Brier scores: about the last 2,000 count."""
-BASE_WEIGHT = 0.0001
+BASE_WEIGHT: Final = 0.0001
 """Of one label, in the base rate. Slower: a base rate that follows every burst is itself a forecast, and a good one."""
-MAX_EXCESS = 0.02
+MAX_EXCESS: Final = 0.02
 """Brier score over that of always saying the base rate, from which on probabilities are no good."""
-UNLABELLED = 200
+UNLABELLED: Final = 200
 """Forecasts in a row without one label, or out of what labels covered, after which nothing is known of them."""
 
 

@@ -8,23 +8,25 @@ Labels come from policies and enums only: a name that no policy knows is counted
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import End, Outcome, Record, Why
 from gateway.core.rules import Policy
 from gateway.observe.facts import Cell, Edges, Lane, TierFacts, decided
 from gateway.observe.window import EDGES, NEVER, Quantiles, Sliding
 
-REPLICA_LABEL_LIMIT = 64
+REPLICA_LABEL_LIMIT: Final = 64
 """More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
 
-COUNTED = frozenset(outcome for outcome in Outcome if outcome.counts)
-LEFT_THE_QUEUE = frozenset({Why.QUEUE_TIMEOUT, Why.EVICTED, Why.CLIENT_GONE})
+COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
+LEFT_THE_QUEUE: Final = frozenset({Why.QUEUE_TIMEOUT, Why.EVICTED, Why.CLIENT_GONE})
 """Why one that waited was never dispatched: it had a queue time; a request refused at the door had none."""
 
-WHYS = tuple(Why)
-_WHY_INDEX = {why: index for index, why in enumerate(WHYS)}
+WHYS: Final = tuple(Why)
+_WHY_INDEX: Final = {why: index for index, why in enumerate(WHYS)}
 
-_EARLY = {
+_EARLY: Final = {
     Why.RECEIVING_FULL: Outcome.REFUSED,
     Why.QUEUE_FULL: Outcome.REFUSED,
     Why.NO_REPLICAS: Outcome.REFUSED,

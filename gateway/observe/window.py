@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.core.estimators import LogHistogram, log_edges, quantile
 
-SPAN_S = 60.0
-SLICE_S = 5.0
-RELATIVE_ERROR = 0.02
+SPAN_S: Final = 60.0
+SLICE_S: Final = 5.0
+RELATIVE_ERROR: Final = 0.02
 SHORTEST_S, LONGEST_S = 1e-4, 3600.0
-NEVER = -math.inf
+NEVER: Final = -math.inf
 
 
 class Sliding:
@@ -52,7 +53,7 @@ class Sliding:
         return [count - before for count, before in zip(self.counts, base, strict=True)]
 
 
-EDGES = log_edges(SHORTEST_S, LONGEST_S, RELATIVE_ERROR)
+EDGES: Final = log_edges(SHORTEST_S, LONGEST_S, RELATIVE_ERROR)
 
 
 class Quantiles:

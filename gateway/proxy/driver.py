@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.controller import Controller
 from gateway.core.model import Ask, Cancel, Command, Commit, Dispatch, End, Ended, Finish, Record, Refuse, Sample, Why
@@ -15,7 +15,7 @@ from gateway.core.rules import Policy
 from gateway.wire.replies import CLIENT_FAULTS
 
 # An end that says something of the replica is counted as an upstream error.
-QUIET_ENDS = (End.COMPLETE, End.CANCELLED)
+QUIET_ENDS: Final = (End.COMPLETE, End.CANCELLED)
 
 
 def _is_failure(finish: Finish) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote
 
 import orjson
@@ -22,11 +22,11 @@ from gateway.wire.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.request import BadRequest, Parsed, parse
 
-POSTS: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
-MODELS = b"/v1/models"
-HEALTH = b"/health"
-READY = b"/ready"
-GETS = (MODELS, HEALTH, READY)
+POSTS: Final[dict[bytes, Endpoint]] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
+MODELS: Final = b"/v1/models"
+HEALTH: Final = b"/health"
+READY: Final = b"/ready"
+GETS: Final = (MODELS, HEALTH, READY)
 
 
 class Catalog(Protocol):
@@ -50,7 +50,7 @@ class Caller:
     tier: Tier
 
 
-_NOBODY: tuple[bytes, Caller | None] = (b"", None)
+_NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
 class Gate:

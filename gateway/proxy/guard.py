@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Gate
 
-LINGER_S = 2.0
-SWEEP_S = 0.25
+LINGER_S: Final = 2.0
+SWEEP_S: Final = 0.25
 
 
 class Door(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import End, Finish
@@ -25,13 +25,16 @@ log = logging.getLogger("tailgate.upstream")
 
 # What is held before commit. A whole answer that is longer is committed early and streamed; of an error only this
 # much is looked at.
-HOLD_STREAM_BYTES = 64 * 1024
-HOLD_WHOLE_BYTES = 1024 * 1024
-HOLD_ERROR_BYTES = 64 * 1024
+HOLD_STREAM_BYTES: Final = 64 * 1024
+HOLD_WHOLE_BYTES: Final = 1024 * 1024
+HOLD_ERROR_BYTES: Final = 64 * 1024
 
 # Plain integers and names of the module: flags and members of an enum cost ten times as much to read and combine.
-CONTENT, USAGE_ONLY, DONE, ERROR = (int(k) for k in (Kind.CONTENT, Kind.USAGE_ONLY, Kind.DONE, Kind.ERROR))
-COMPLETE = End.COMPLETE
+CONTENT: Final = int(Kind.CONTENT)
+USAGE_ONLY: Final = int(Kind.USAGE_ONLY)
+DONE: Final = int(Kind.DONE)
+ERROR: Final = int(Kind.ERROR)
+COMPLETE: Final = End.COMPLETE
 
 
 class Leg:

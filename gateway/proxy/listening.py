@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
+from typing import Final
 
 # A client that vanished without a word, on a connection where nothing is to be sent, is found out after two minutes.
-KEEP_ALIVE_IDLE_S = 60
-KEEP_ALIVE_INTERVAL_S = 15
-KEEP_ALIVE_PROBES = 4
+KEEP_ALIVE_IDLE_S: Final = 60
+KEEP_ALIVE_INTERVAL_S: Final = 15
+KEEP_ALIVE_PROBES: Final = 4
 # Linux doubles it, and would else let it grow to 4 MiB (tcp_wmem) for a reader that does not read.
-SEND_BUFFER_BYTES = 128 * 1024
+SEND_BUFFER_BYTES: Final = 128 * 1024
 
 # By the names they have where they exist: Linux says KEEPIDLE, macOS KEEPALIVE.
-_TCP = {
+_TCP: Final = {
     "TCP_KEEPIDLE": KEEP_ALIVE_IDLE_S,
     "TCP_KEEPALIVE": KEEP_ALIVE_IDLE_S,
     "TCP_KEEPINTVL": KEEP_ALIVE_INTERVAL_S,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.model import Ask, End, Endpoint, Finish, Record, Why
 from gateway.core.rules import Model
@@ -34,9 +34,9 @@ class Client(Protocol):
         """The answer ends here, incomplete. `politely`: what was written still goes out first."""
 
 
-MESSAGES = Endpoint.MESSAGES
+MESSAGES: Final = Endpoint.MESSAGES
 
-_LINES = b"x-request-id: %b\r\n%bserver-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
+_LINES: Final = b"x-request-id: %b\r\n%bserver-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
 
 
 class Relay:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from enum import Enum, auto
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
@@ -29,9 +29,9 @@ from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
 
-WRITE_HIGH_WATER_BYTES = 64 * 1024
+WRITE_HIGH_WATER_BYTES: Final = 64 * 1024
 # Bytes on the wire for each byte of a body; chunks of one byte need six.
-MAX_FRAMING = 8
+MAX_FRAMING: Final = 8
 
 
 class Phase(Enum):
@@ -44,8 +44,11 @@ class Phase(Enum):
 
 
 # Reading a member through its class costs ten times as much as a name of the module (CPython 3.11).
-_IDLE, _RECEIVING, _ANSWERING, _LINGERING = Phase
-_OPENAI = Dialect.OPENAI
+_IDLE: Final = Phase.IDLE
+_RECEIVING: Final = Phase.RECEIVING
+_ANSWERING: Final = Phase.ANSWERING
+_LINGERING: Final = Phase.LINGERING
+_OPENAI: Final = Dialect.OPENAI
 
 
 class FrontDoor:

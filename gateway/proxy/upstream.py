@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from time import monotonic
+from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.core.model import End, Endpoint
@@ -16,9 +17,9 @@ from gateway.wire.headers import upstream_prefix
 log = logging.getLogger("tailgate.upstream")
 
 # Below the 5 s after which uvicorn, and so vLLM and SGLang, closes an idle connection from its side.
-IDLE_LIMIT_S = 4.0
+IDLE_LIMIT_S: Final = 4.0
 
-_SERVED_BY = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
+_SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
 
 
 class Connecting:

@@ -14,9 +14,9 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 CHUNKED: Final = -1
 TO_THE_END: Final = -2
 
-_VERSIONS = (b"HTTP/1.1 ", b"HTTP/1.0 ")
-_AFTER = (b"", b" ")
-_WANTED = frozenset({b"content-type", b"content-length", b"transfer-encoding", b"connection", b"retry-after"})
+_VERSIONS: Final = (b"HTTP/1.1 ", b"HTTP/1.0 ")
+_AFTER: Final = (b"", b" ")
+_WANTED: Final = frozenset({b"content-type", b"content-length", b"transfer-encoding", b"connection", b"retry-after"})
 
 
 class AnswerHead:

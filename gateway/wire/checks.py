@@ -7,27 +7,27 @@ clamped, None to drop it. What cannot be forwarded in any form raises `BadReques
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from gateway.core.model import Why
 from gateway.core.rules import Caps
 
-MAX_INT = 2**53
+MAX_INT: Final = 2**53
 """Above this a JSON reader that uses doubles, such as JavaScript's, no longer sees the same number."""
-MAX_MODEL_CHARS = 256
-MAX_WORD_CHARS = 64
-MAX_STOPS = 4
+MAX_MODEL_CHARS: Final = 256
+MAX_WORD_CHARS: Final = 64
+MAX_STOPS: Final = 4
 """OpenAI's limit, and vLLM's own unless VLLM_MAX_STOP_STRINGS is raised there."""
-MAX_STOP_CHARS = 256
-MAX_FLAGS = 16
-MAX_ENTRIES = 1024
+MAX_STOP_CHARS: Final = 256
+MAX_FLAGS: Final = 16
+MAX_ENTRIES: Final = 1024
 """Of lists and maps that the engine works through for every token: logit_bias, bad_words and the like."""
 
 Check: TypeAlias = Callable[[Any, str, Caps], Any]
 
-MISSING = "missing_required_parameter"
-BAD_TYPE = "invalid_type"
-BAD_VALUE = "invalid_value"
+MISSING: Final = "missing_required_parameter"
+BAD_TYPE: Final = "invalid_type"
+BAD_VALUE: Final = "invalid_value"
 
 
 class BadRequest(Exception):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from gateway.core.rules import Caps
 from gateway.wire.checks import MISSING, BadRequest, wrong_type
 
-MEDIA_BYTES = 8192
+MEDIA_BYTES: Final = 8192
 """What one image, audio clip or video counts as: about 2,000 tokens at 4 bytes each, on the long side for an image."""
-MAX_ITEMS = 20_000
-MAX_KEYS = 64
-MAX_ROLE_CHARS = 64
-MAX_BLOCK_DEPTH = 3
+MAX_ITEMS: Final = 20_000
+MAX_KEYS: Final = 64
+MAX_ROLE_CHARS: Final = 64
+MAX_BLOCK_DEPTH: Final = 3
 """How deep content may hold content, as a tool's result does."""
 
-TEXT_PARTS = frozenset(
+TEXT_PARTS: Final = frozenset(
     {
         "text",
         "input_text",
@@ -35,7 +35,7 @@ TEXT_PARTS = frozenset(
     }
 )
 # Parts that carry media, and the field that holds it.
-MEDIA_PARTS = {
+MEDIA_PARTS: Final = {
     "image_url": "image_url",
     "input_image": "image_url",
     "image": "source",
@@ -43,7 +43,7 @@ MEDIA_PARTS = {
     "audio_url": "audio_url",
     "video_url": "video_url",
 }
-_BESIDES_MEDIA = {"type", "detail", "cache_control"}
+_BESIDES_MEDIA: Final = {"type", "detail", "cache_control"}
 # Fields from which vLLM takes the kind of a part where `type` does not tell; the embeddings are raw tensors.
 _HIDDEN_MEDIA = {*MEDIA_PARTS, *MEDIA_PARTS.values(), "audio", "video", "file", "file_id", "file_data", "uuid"} | {
     "image_embeds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import IntFlag
+from typing import Final
 
 from msgspec import Raw
 
@@ -22,9 +23,9 @@ from gateway.wire.shapes import (
     decode_typed,
 )
 
-MAX_EVENT_BYTES = 1024 * 1024
-_TEXT = b'"delta":{"content":"'
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+MAX_EVENT_BYTES: Final = 1024 * 1024
+_TEXT: Final = b'"delta":{"content":"'
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
 class StreamError(Exception):
@@ -270,7 +271,7 @@ class ResponsesReader(TypedReader):
         return Kind.OTHER
 
 
-READERS: dict[Endpoint, type[StreamReader]] = {
+READERS: Final[dict[Endpoint, type[StreamReader]]] = {
     Endpoint.CHAT: CompletionReader,
     Endpoint.COMPLETIONS: CompletionReader,
     Endpoint.RESPONSES: ResponsesReader,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import Raw
 
@@ -10,7 +11,7 @@ from gateway.core.model import End
 from gateway.wire.shapes import EMPTY, DecodeError, Error, decode_error
 
 # What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
-_STATUS_OF_TYPE = {
+_STATUS_OF_TYPE: Final = {
     "Service Unavailable": 503,
     "ServiceUnavailableError": 503,
     "overloaded_error": 503,
@@ -22,7 +23,7 @@ _STATUS_OF_TYPE = {
     "not_found_error": 404,
 }
 # vLLM's answer to every new request after SIGTERM, with status 500.
-_SHUT_DOWN = b"cannot schedule new futures after shutdown"
+_SHUT_DOWN: Final = b"cannot schedule new futures after shutdown"
 
 
 def end_of(status: int, body: bytes) -> End:

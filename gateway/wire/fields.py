@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
@@ -33,7 +33,7 @@ def _all(rule: Check, names: str) -> dict[str, Check]:
 
 # Taken from the client in no form. Control: who is served first, where, from which cache, under which id.
 # Templates and media: the prompt would be another one than was measured. Cost: work that no cap bounds.
-_STRIPPED = _all(
+_STRIPPED: Final = _all(
     STRIP,
     # control
     "priority service_tier speed request_id rid session_id session_params cache_salt extra_key kv_transfer_params"
@@ -46,14 +46,14 @@ _STRIPPED = _all(
     " ignore_eos use_beam_search early_stopping return_hidden_states routed_experts_prompt_start prediction"
     " web_search_options watermarking return_token_offsets",
 )
-_SAMPLING = {
+_SAMPLING: Final = {
     **_STRIPPED,
     "model": checks.model_name,
     "stream": checks.boolean,
     **_all(ALLOW, "user metadata safety_identifier prompt_cache_key prompt_cache_retention"),
     **_all(ALLOW, "temperature top_p top_k min_p seed"),
 }
-_GENERATION = {
+_GENERATION: Final = {
     **_SAMPLING,
     **_all(ALLOW, "frequency_penalty presence_penalty repetition_penalty length_penalty"),
     **_all(ALLOW, "skip_special_tokens spaces_between_special_tokens include_stop_str_in_output"),
@@ -74,7 +74,7 @@ _GENERATION = {
     "truncate_prompt_tokens": checks.truncation,
     "max_tokens": bounds.output_cap,
 }
-CHAT: dict[str, Check] = {
+CHAT: Final[dict[str, Check]] = {
     **_GENERATION,
     # `echo` would make vLLM compute log-probabilities of the whole prompt.
     **_all(STRIP, "best_of echo store return_prompt_text"),
@@ -88,7 +88,7 @@ CHAT: dict[str, Check] = {
     "top_logprobs": bounds.top_log_probs,
     "chat_template_kwargs": checks.template_options,
 }
-COMPLETIONS: dict[str, Check] = {
+COMPLETIONS: Final[dict[str, Check]] = {
     **_GENERATION,
     "prompt": ALLOW,
     "suffix": checks.string,
@@ -96,7 +96,7 @@ COMPLETIONS: dict[str, Check] = {
     "best_of": bounds.best_of,
     "logprobs": bounds.completion_log_probs,
 }
-EMBEDDINGS: dict[str, Check] = {
+EMBEDDINGS: Final[dict[str, Check]] = {
     **_STRIPPED,
     **_all(STRIP, "messages padding stream task"),
     "model": checks.model_name,
@@ -105,7 +105,7 @@ EMBEDDINGS: dict[str, Check] = {
     "dimensions": checks.positive,
     "truncate_prompt_tokens": checks.truncation,
 }
-RESPONSES: dict[str, Check] = {
+RESPONSES: Final[dict[str, Check]] = {
     **_SAMPLING,
     **_all(STRIP, "prompt_cache_options context_management enable_response_messages max_tool_calls"),
     **_all(ALLOW, "input tool_choice parallel_tool_calls truncation include_reasoning"),
@@ -126,7 +126,7 @@ RESPONSES: dict[str, Check] = {
     "max_output_tokens": bounds.output_cap,
     "chat_template_kwargs": checks.template_options,
 }
-MESSAGES: dict[str, Check] = {
+MESSAGES: Final[dict[str, Check]] = {
     **_STRIPPED,
     **_all(STRIP, "mcp_servers context_management cache_control"),
     "model": checks.model_name,
@@ -153,7 +153,7 @@ class Shape:
     usage: bool = False
 
 
-SHAPES: Mapping[Endpoint, Shape] = {
+SHAPES: Final[Mapping[Endpoint, Shape]] = {
     Endpoint.CHAT: Shape(
         CHAT, ("model", "messages"), prompt.chat, caps=("max_completion_tokens", "max_tokens"), usage=True
     ),

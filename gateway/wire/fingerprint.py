@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 import orjson
 
 from gateway.wire.request import Parsed
 
 # What only says how the answer is delivered.
-_DELIVERY = ("stream", "stream_options")
+_DELIVERY: Final = ("stream", "stream_options")
 
 
 def fingerprint(parsed: Parsed) -> int:

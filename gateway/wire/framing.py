@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-HEX = b"0123456789abcdefABCDEF"
-MAX_SIZE_LINE = 256
-MAX_TRAILER_BYTES = 8192
+from typing import Final
+
+HEX: Final = b"0123456789abcdefABCDEF"
+MAX_SIZE_LINE: Final = 256
+MAX_TRAILER_BYTES: Final = 8192
 
 
 class FramingError(Exception):
@@ -104,4 +106,4 @@ def chunk(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"

@@ -6,18 +6,19 @@ import os
 import re
 from http import HTTPStatus
 from itertools import count
+from typing import Final
 
 from gateway.core.limits import Left
 from gateway.core.model import Endpoint
 from gateway.core.rules import ReplicaSpec, Slo
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACESTATE = re.compile(rb"[\x20-\x7e]{1,512}")
-_CONTENT_TYPE = re.compile(rb"[\x20-\x7e]{1,128}")
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACESTATE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
+_CONTENT_TYPE: Final = re.compile(rb"[\x20-\x7e]{1,128}")
 
-_process = os.urandom(5).hex()
-_serial = count(1)
+_process: Final = os.urandom(5).hex()
+_serial: Final = count(1)
 
 
 class RequestHead(dict[bytes, bytes]):
@@ -53,14 +54,14 @@ class RequestHead(dict[bytes, bytes]):
 
 
 # An objective that a request wants of its own, in milliseconds: llm-d's names, with its prefix and without.
-_TTFT = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
-_TPOT = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
-SLO_HEADERS = frozenset(_TTFT + _TPOT)
-MAX_SLO_MS = 86_400_000.0
-_MILLISECONDS = re.compile(rb"\d{1,9}(\.\d{1,6})?")
+_TTFT: Final = (b"x-slo-ttft-ms", b"x-llm-d-slo-ttft-ms")
+_TPOT: Final = (b"x-slo-tpot-ms", b"x-llm-d-slo-tpot-ms")
+SLO_HEADERS: Final = frozenset(_TTFT + _TPOT)
+MAX_SLO_MS: Final = 86_400_000.0
+_MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 
 # Headers that change how a request is read; an ordinary one has none of them.
-UNUSUAL = frozenset({b"expect", b"transfer-encoding", b"content-encoding"})
+UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"content-encoding"})
 WANTED = UNUSUAL | {
     b"host",
     b"connection",
@@ -76,10 +77,10 @@ WANTED = UNUSUAL | {
 
 
 # First letter and length of the wanted names: most headers are told by these alone.
-_SHAPES = frozenset((name[0], len(name)) for name in WANTED)
+_SHAPES: Final = frozenset((name[0], len(name)) for name in WANTED)
 
 # Headers whose value is a list, which a client may cut into several lines.
-LISTS = frozenset({b"connection", b"tracestate"})
+LISTS: Final = frozenset({b"connection", b"tracestate"})
 
 
 def read_head(raw: bytes) -> RequestHead:
@@ -131,7 +132,7 @@ def _seconds(name: bytes, value: bytes) -> float:
     return float(value) / 1000.0
 
 
-_UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 
 
 def without_upgrade(raw: bytes) -> bytes:
@@ -186,8 +187,8 @@ def status_line(status: int) -> bytes:
         return b"HTTP/1.1 %d \r\n" % status
 
 
-_OK = status_line(200)
-STREAM_HEAD = (
+_OK: Final = status_line(200)
+STREAM_HEAD: Final = (
     _OK + b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
 )
 
@@ -211,10 +212,10 @@ def rate_limit_lines(left: Left) -> bytes:
     return lines
 
 
-_REQUESTS = (
+_REQUESTS: Final = (
     b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
 )
-_TOKENS = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
+_TOKENS: Final = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
 
 
 def _span(seconds: float) -> bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.model import Why
 
-INVALID = "invalid_request_error"
+INVALID: Final = "invalid_request_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def _failed(status: int, code: str, message: str) -> Row:
     return Row(status, "server_error", code, "api_error", True, message)
 
 
-ROWS: Mapping[Why, Row] = {
+ROWS: Final[Mapping[Why, Row]] = {
     Why.BAD_REQUEST: _refused(400, None, "The request is malformed."),
     Why.UNAUTHORIZED: _refused(401, "invalid_api_key", "The API key is missing or unknown.", "authentication_error"),
     Why.NOT_FOUND: _refused(404, "not_found", "There is nothing at this path.", "not_found_error"),

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-MAX_BODY_BYTES = 256 * 1024
-MAX_MESSAGE_CHARS = 1000
-CONTEXT_LENGTH = "context_length_exceeded"
+MAX_BODY_BYTES: Final = 256 * 1024
+MAX_MESSAGE_CHARS: Final = 1000
+CONTEXT_LENGTH: Final = "context_length_exceeded"
 
-_WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
-_CONTEXT = re.compile(
+_WORD: Final = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
+_CONTEXT: Final = re.compile(
     r"context[ _]?(length|window|size)|max(imum)?[ _](model|seq\w*)[ _]len|longer than the maximum"
     r"|`max_new_tokens` must be",
     re.IGNORECASE,
 )
 # Where the replica lives and what it runs is nobody's business: URLs, addresses, paths of files.
-_INTERNAL = re.compile(
+_INTERNAL: Final = re.compile(
     r"\b[a-z][a-z0-9+.-]{0,20}://\S+"
     r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
     r"|\b(?:[\w-]{1,63}\.){1,8}(?:local|internal|svc|lan)\b(?::\d+)?"
@@ -32,7 +32,7 @@ _INTERNAL = re.compile(
     r"|(?<![\w.])/(?:[\w.@+-]+/)+[\w.@+-]*",
     re.IGNORECASE,
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import orjson
 
@@ -19,16 +19,16 @@ from gateway.wire import rejected
 from gateway.wire.headers import status_line
 from gateway.wire.reasons import INVALID, ROWS, Row
 
-RETRY_AFTER_S = 1.0
+RETRY_AFTER_S: Final = 1.0
 """Said where nothing better is known."""
-MAX_RETRY_AFTER_S = 86400.0
-MAX_MESSAGE_CHARS = 2000
+MAX_RETRY_AFTER_S: Final = 86400.0
+MAX_MESSAGE_CHARS: Final = 2000
 
-_OUTSIDE = re.compile(r"[^\x21-\x7e]")
-_OPENAI_PATHS = frozenset(e.value.encode() for e in Endpoint if e is not Endpoint.MESSAGES)
-_ANTHROPIC_PREFIX = Endpoint.MESSAGES.value.encode()
+_OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
+_OPENAI_PATHS: Final = frozenset(e.value.encode() for e in Endpoint if e is not Endpoint.MESSAGES)
+_ANTHROPIC_PREFIX: Final = Endpoint.MESSAGES.value.encode()
 # What an engine may hold against a request. Its other 4xx are about us, our key or our path: not the client's fault.
-CLIENT_FAULTS = {400: 400, 404: 404, 413: 413, 422: 400}
+CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
 
 
 class Dialect(StrEnum):

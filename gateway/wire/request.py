@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -21,11 +21,11 @@ from gateway.wire.fields import ALLOW, SHAPES, STRIP, Shape
 
 __all__ = ["BadRequest", "Parsed", "parse", "render"]
 
-MAX_FIELDS = 256
-MAX_REPORTED = 16
-MIN_THINKING_BUDGET = 1024
+MAX_FIELDS: Final = 256
+MAX_REPORTED: Final = 16
+MIN_THINKING_BUDGET: Final = 1024
 """Anthropic's smallest budget_tokens; vLLM refuses less."""
-_TIED = ("min_tokens", "thinking_token_budget", "thinking")
+_TIED: Final[tuple[str, ...]] = ("min_tokens", "thinking_token_budget", "thinking")
 """Fields that count tokens of their own, which the output cap bounds too."""
 
 
@@ -130,8 +130,8 @@ def _finish(
     )
 
 
-_USAGE_ALWAYS = {"include_usage": True, "continuous_usage_stats": True}
-_USAGE = {"include_usage": True}
+_USAGE_ALWAYS: Final = {"include_usage": True, "continuous_usage_stats": True}
+_USAGE: Final = {"include_usage": True}
 
 
 def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> bytes:

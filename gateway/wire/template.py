@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
-FILES = ("chat_template.jinja", "tokenizer_config.json")
+FILES: Final = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class Template(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -15,11 +15,11 @@ from gateway.wire.content import MEDIA_PARTS
 from gateway.wire.request import Parsed
 from gateway.wire.template import Template
 
-MAX_EXACT_BYTES = 256 * 1024
+MAX_EXACT_BYTES: Final = 256 * 1024
 """Above this counting would hold up everyone else (about 1 ms for each 4 kB); the learned estimate has to do."""
-MESSAGE_TOKENS = 5
+MESSAGE_TOKENS: Final = 5
 """Without a template: `<|im_start|>role newline ... <|im_end|> newline`, ChatML's overhead for each message."""
-ANSWER_TOKENS = 3
+ANSWER_TOKENS: Final = 3
 """And its opening of the answer."""
 
 
