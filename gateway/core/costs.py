@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TOKENS: Final = 1e-3
 DECODES: Final = 1e-3
 CONTEXT: Final = 1e-5
-STEP_PRIOR: Final = (0.02, 0.15, 0.03, 0.15)
-TTFT_PRIOR: Final = (0.05, 0.15, 0.15, 1.5)
+STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
+TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
 RATE_TAU_S: Final = 5.0
 STEP_AND_A_HALF: Final = 1.5
 """Half of the step that is under way, and one of its own."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.core.pools import PoolNow, Replica
 
 MAX_HIGHER_SHARE: Final = 0.9
-NO_FEATURES: Final = (0.0, 0.0, 0.0, 0.0)
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
 IDLE: Final = EngineFacts(Costs(), 0.0)
 """What a replica is taken for that was never sent anything."""
 

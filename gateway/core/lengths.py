@@ -14,7 +14,7 @@ REFRESH: Final = 256
 """Answers after which a bucket is read anew, at the latest: after every eighth more than there were."""
 KEEP: Final = 2000.0
 """Answers that are remembered, about: counts are halved when there are twice as many."""
-PRIOR_TOKENS: Final = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Equally likely before anything is known."""
 
 

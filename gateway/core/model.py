@@ -9,7 +9,8 @@ Time anchors, all from `time.monotonic` (seconds), all of one request:
     ended_at      answer complete or refused    TPOT and e2e end
 
 What is made for every request (asks, commands, records) is not frozen, though nobody changes it: a frozen dataclass
-takes four times as long to make.
+takes four times as long to make. Where it is made for every request its `__init__` is written out: what `dataclass`
+generates is never compiled, and takes ten times as long.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Outcome(StrEnum):
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Ask:
     """One request that wants a replica. Filled once by the caller, then read only."""
 
@@ -143,6 +144,46 @@ class Ask:
     slo: Slo | None = None
     """That of its tier, tightened as the request asks for; None: as it is."""
 
+    def __init__(
+        self,
+        id: int,
+        policy: Policy,
+        tier: Tier,
+        model: Model,
+        tenant: str,
+        endpoint: Endpoint,
+        stream: bool,
+        prompt_bytes: int,
+        prompt_exact: int | None,
+        max_tokens: int | None,
+        choices: int,
+        body_bytes: int,
+        head_at: float,
+        body_at: float,
+        batch: int = 1,
+        asked_model: str = "",
+        body_hash: int | None = None,
+        slo: Slo | None = None,
+    ) -> None:
+        self.id = id
+        self.policy = policy
+        self.tier = tier
+        self.model = model
+        self.tenant = tenant
+        self.endpoint = endpoint
+        self.stream = stream
+        self.prompt_bytes = prompt_bytes
+        self.prompt_exact = prompt_exact
+        self.max_tokens = max_tokens
+        self.choices = choices
+        self.body_bytes = body_bytes
+        self.head_at = head_at
+        self.body_at = body_at
+        self.batch = batch
+        self.asked_model = asked_model
+        self.body_hash = body_hash
+        self.slo = slo
+
 
 class End(StrEnum):
     """How one attempt at one replica ended."""
@@ -167,7 +208,7 @@ class End(StrEnum):
     """We closed it: the client left, a deadline passed, or another attempt won."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Finish:
     """What is known when an attempt ends. Token counts are the engine's own `usage`, None where it gave none."""
 
@@ -180,6 +221,24 @@ class Finish:
     retry_after_s: float | None = None
     body_hash: int | None = None
     """64 bits for what was asked, where the connection broke off before commit."""
+
+    def __init__(
+        self,
+        end: End,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        tokens_seen: int = 0,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        body_hash: int | None = None,
+    ) -> None:
+        self.end = end
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.tokens_seen = tokens_seen
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.body_hash = body_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +258,7 @@ class Sample:
 # The controller's answers. Each is addressed: finishing one request may release others.
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Dispatch:
     """Open `attempt` of ask `ask` at `replica`, with this cap on the output of each choice, 0 for none."""
 
@@ -210,13 +269,24 @@ class Dispatch:
     degraded: bool = False
     """Whether the cap is lower than was asked for, so that the answer is in time."""
 
+    def __init__(self, ask: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False) -> None:
+        self.ask = ask
+        self.attempt = attempt
+        self.replica = replica
+        self.max_tokens = max_tokens
+        self.degraded = degraded
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class Commit:
     """From now on the client gets what `attempt` says, and nothing else."""
 
     ask: int
     attempt: int
+
+    def __init__(self, ask: int, attempt: int) -> None:
+        self.ask = ask
+        self.attempt = attempt
 
 
 @dataclass(slots=True)
@@ -240,7 +310,7 @@ class Refuse:
     detail: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Record:
     """One ask from end to end, for metrics, logs and the journal. Durations in seconds."""
 
@@ -272,12 +342,55 @@ class Record:
     degraded: bool = False
     """Whether its answer was held shorter than it asked for."""
 
+    def __init__(
+        self,
+        ask: Ask,
+        outcome: Outcome,
+        why: Why | None,
+        pool: str | None,
+        replica: str | None,
+        queue_s: float,
+        ttft_s: float | None,
+        tpot_s: float | None,
+        e2e_s: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        tokens_exact: bool,
+        good: bool,
+        attempts: int,
+        breach: float | None = None,
+        would_shed: bool = False,
+        explored: bool = False,
+        degraded: bool = False,
+    ) -> None:
+        self.ask = ask
+        self.outcome = outcome
+        self.why = why
+        self.pool = pool
+        self.replica = replica
+        self.queue_s = queue_s
+        self.ttft_s = ttft_s
+        self.tpot_s = tpot_s
+        self.e2e_s = e2e_s
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.tokens_exact = tokens_exact
+        self.good = good
+        self.attempts = attempts
+        self.breach = breach
+        self.would_shed = would_shed
+        self.explored = explored
+        self.degraded = degraded
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class Ended:
     """The ask is over and every slot it held is free."""
 
     record: Record
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
 
 
 Command = Dispatch | Commit | Cancel | Refuse | Ended

@@ -24,7 +24,8 @@ from gateway.core.model import Endpoint, Why
 from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
 from gateway.proxy.relay import Relay
-from gateway.wire.headers import UNUSUAL, RequestHead, read_head, request_id, status_line, without_upgrade
+from gateway.wire.headers import RequestHead, read_head, request_id, status_line, without_upgrade
+from gateway.wire.lines import number
 from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
@@ -32,6 +33,7 @@ log = logging.getLogger("tailgate.server")
 WRITE_HIGH_WATER_BYTES: Final = 64 * 1024
 # Bytes on the wire for each byte of a body; chunks of one byte need six.
 MAX_FRAMING: Final = 8
+QUESTION_MARK: Final = 0x3F
 
 
 class Phase(Enum):
@@ -49,6 +51,7 @@ _RECEIVING: Final = Phase.RECEIVING
 _ANSWERING: Final = Phase.ANSWERING
 _LINGERING: Final = Phase.LINGERING
 _OPENAI: Final = Dialect.OPENAI
+_NO_HEAD: Final = RequestHead()
 
 
 class FrontDoor:
@@ -77,7 +80,7 @@ class FrontDoor:
         self._begin()
 
     def _begin(self) -> None:
-        self._head = RequestHead()
+        self._head = _NO_HEAD
         self._head_at = 0.0
         self._head_done = False
         self._raw_head: bytes | bytearray = b""
@@ -217,10 +220,10 @@ class FrontDoor:
         parser = self.parser
         head = self._head = read_head(bytes(self._raw_head))
         self._raw_head = b""
-        version = parser.get_http_version()
+        version = "1.1" if head.http_11 else parser.get_http_version()
         self.chunked = version == "1.1"
         self._keep_alive = self.chunked and parser.should_keep_alive()
-        self._path = self.url.partition(b"?")[0]
+        self._path = self.url.partition(b"?")[0] if QUESTION_MARK in self.url else self.url
         gate = self._guard.gate
         self._dialect = gate.dialect(self._path, head)
         self._problem = self._malformed(version, head)
@@ -228,10 +231,11 @@ class FrontDoor:
             self._urgent = True
             return
         self._endpoint, self._caller, self._problem = gate.check(parser.get_method(), self._path, head)
-        if int(head.get(b"content-length", b"0")) > self._guard.max_body_bytes:
+        length = head.fields.get(b"content-length")
+        if length is not None and not 0 <= number(length) <= self._guard.max_body_bytes:
             self._problem = self._problem or self._too_large()
             self._urgent = True
-        elif b"expect" in head and self.chunked:
+        elif b"expect" in head.fields and self.chunked:
             # A client that asks first must not be made to send what is refused anyway.
             if self._problem is None:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -244,17 +248,17 @@ class FrontDoor:
             return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
         if head.repeated is not None:
             return Problem(Why.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
-        if b"host" not in head and version == "1.1":
+        if b"host" not in head.fields and version == "1.1":
             return Problem(Why.BAD_REQUEST, "The Host header is missing.")
-        return None if UNUSUAL.isdisjoint(head) else self._unusual(head)
+        return self._unusual(head.fields) if head.unusual else None
 
     @staticmethod
-    def _unusual(head: RequestHead) -> Problem | None:
-        if head.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+    def _unusual(fields: dict[bytes, bytes]) -> Problem | None:
+        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
-        if head.get(b"content-encoding", b"identity").lower() != b"identity":
+        if fields.get(b"content-encoding", b"identity").lower() != b"identity":
             return Problem(Why.BAD_REQUEST, "Send the body without a content encoding.")
-        if head.get(b"expect", b"100-continue").lower() != b"100-continue":
+        if fields.get(b"expect", b"100-continue").lower() != b"100-continue":
             return Problem(Why.EXPECTATION_FAILED)
         return None
 
@@ -293,7 +297,7 @@ class FrontDoor:
         body, self._body = bytes(self._body), b""
         if guard.parts:
             guard.let_go(self)
-        rid = request_id(self._head.get(b"x-request-id"))
+        rid = request_id(self._head.fields.get(b"x-request-id"))
         problem = self._problem
         if problem is None and self._endpoint is None:
             found = gate.read(self._path, self._caller)
@@ -320,7 +324,7 @@ class FrontDoor:
         """Say that this was a bug, if nothing else has been said yet; and let nothing of the request remain."""
         if self._phase is _ANSWERING and self._relay is None:
             self._keep_alive = False
-            self._turn_away(Problem(Why.INTERNAL), request_id(self._head.get(b"x-request-id")), close=True)
+            self._turn_away(Problem(Why.INTERNAL), request_id(self._head.fields.get(b"x-request-id")), close=True)
             self.done()
         else:
             self.abort()
@@ -344,7 +348,7 @@ class FrontDoor:
         guard.let_go(self)
         self._body = b""
         head = self._head if self._head_done else read_head(bytes(self._raw_head) + b"\r\n\r\n")
-        self._turn_away(problem, request_id(head.get(b"x-request-id")), close=True)
+        self._turn_away(problem, request_id(head.fields.get(b"x-request-id")), close=True)
         self._phase = _LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():

@@ -8,7 +8,6 @@ tier adds comes on top, so a vLLM that serves such tiers wants VLLM_MAX_STOP_STR
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -145,7 +144,7 @@ class Shape:
     """One endpoint's requests. `caps` are the names of the output cap: the first that a client used is kept, else the
     last is written; `stop` is the field that stop sequences go to; `usage` says that a stream must ask for usage."""
 
-    rules: Mapping[str, Check]
+    rules: dict[str, Check]
     required: tuple[str, ...]
     measure: prompt.Measure
     caps: tuple[str, ...] = ("max_tokens",)
@@ -153,7 +152,7 @@ class Shape:
     usage: bool = False
 
 
-SHAPES: Final[Mapping[Endpoint, Shape]] = {
+SHAPES: Final[dict[Endpoint, Shape]] = {
     Endpoint.CHAT: Shape(
         CHAT, ("model", "messages"), prompt.chat, caps=("max_completion_tokens", "max_tokens"), usage=True
     ),

@@ -5,52 +5,74 @@ from __future__ import annotations
 import os
 import re
 from http import HTTPStatus
-from itertools import count
 from typing import Final
 
-from gateway.core.limits import Left
+from gateway.core.limits import Left, Rate
 from gateway.core.model import Endpoint
 from gateway.core.rules import ReplicaSpec, Slo
+from gateway.wire.lines import Names, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACESTATE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
 _CONTENT_TYPE: Final = re.compile(rb"[\x20-\x7e]{1,128}")
-
-_process: Final = os.urandom(5).hex()
-_serial: Final = count(1)
+_JSON: Final = b"application/json"
 
 
-class RequestHead(dict[bytes, bytes]):
-    """What the gateway takes from a client's header, by lower-case name; everything else is dropped."""
+class _Ids:
+    """Makes request ids, of this process alone."""
 
-    __slots__ = ("repeated",)
+    __slots__ = ("_made", "_process")
 
     def __init__(self) -> None:
-        super().__init__()
+        self._process = f"tg-{os.urandom(5).hex()}-"
+        self._made = 0
+
+    def next(self) -> str:
+        self._made += 1
+        return self._process + hex(self._made)[2:]
+
+
+_IDS: Final = _Ids()
+
+
+class RequestHead:
+    """What the gateway takes from a client's header; everything else is dropped."""
+
+    __slots__ = ("asks_slo", "fields", "http_11", "repeated", "unusual")
+
+    def __init__(self) -> None:
+        self.fields: dict[bytes, bytes] = {}
+        """By lower-case name."""
+        self.http_11 = False
+        """Whether the request line plainly ends with this version."""
+        self.unusual = False
+        """Whether there is a header that changes how the request is read."""
+        self.asks_slo = False
+        """Whether it asks for an objective of its own."""
         self.repeated: bytes | None = None
         """The name of a header that may stand once and stood twice."""
 
     @property
     def key(self) -> bytes | None:
         """The client's API key: `Authorization: Bearer` or `x-api-key`; None if it sent none."""
-        authorization = self.get(b"authorization")
+        authorization = self.fields.get(b"authorization")
         if authorization is None:
-            return self.get(b"x-api-key")
-        if authorization.startswith(b"Bearer "):
-            return authorization[7:].strip()
+            return self.fields.get(b"x-api-key")
+        if authorization[:7] == b"Bearer ":
+            return trimmed(authorization, 7)
         scheme, _, token = authorization.partition(b" ")
         return token.strip() if scheme.lower() == b"bearer" else b""
 
     def is_for_us_alone(self, name: bytes) -> bool:
         """Whether `Connection` names this header, so that it may not be passed on (RFC 9110, 7.6.1)."""
-        options = self.get(b"connection", b"").lower().split(b",")
+        options = self.fields.get(b"connection", b"").lower().split(b",")
         return name in [option.strip() for option in options]
 
     @property
     def anthropic(self) -> bool:
         """Whether the caller speaks as Anthropic's SDK does."""
-        return b"anthropic-version" in self or b"x-api-key" in self
+        return b"anthropic-version" in self.fields or b"x-api-key" in self.fields
 
 
 # An objective that a request wants of its own, in milliseconds: llm-d's names, with its prefix and without.
@@ -62,7 +84,7 @@ _MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 
 # Headers that change how a request is read; an ordinary one has none of them.
 UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"content-encoding"})
-WANTED = UNUSUAL | {
+WANTED: Final = UNUSUAL | {
     b"host",
     b"connection",
     b"authorization",
@@ -75,9 +97,7 @@ WANTED = UNUSUAL | {
     *SLO_HEADERS,
 }
 
-
-# First letter and length of the wanted names: most headers are told by these alone.
-_SHAPES: Final = frozenset((name[0], len(name)) for name in WANTED)
+_NAMES: Final = Names(WANTED)
 
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
@@ -90,19 +110,25 @@ def read_head(raw: bytes) -> RequestHead:
     nobody here wants.
     """
     head = RequestHead()
-    for line in raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")[1:]:
-        colon = line.find(b":")
-        if (line[0] | 0x20, colon) not in _SHAPES:
+    fields = head.fields
+    lines = raw[: raw.find(b"\r\n\r\n")].split(b"\r\n")
+    head.http_11 = lines[0][-9:] == b" HTTP/1.1"
+    for line in lines[1:]:
+        name = _NAMES.find(line)
+        if name is None:
             continue
-        name = line[:colon].lower()
-        if name in WANTED:
-            value = line[colon + 1 :].strip(b" \t")
-            if name in head:
-                if name in LISTS:
-                    value = head[name] + b"," + value
-                else:
-                    head.repeated = name
-            head[name] = value
+        value = trimmed(line, len(name) + 1)
+        before = fields.get(name)
+        if before is not None:
+            if name in LISTS:
+                value = before + b"," + value
+            else:
+                head.repeated = name
+        elif name in UNUSUAL:
+            head.unusual = True
+        elif name in SLO_HEADERS:
+            head.asks_slo = True
+        fields[name] = value
     return head
 
 
@@ -116,13 +142,13 @@ class BadHeader(ValueError):
 
 def asked_slo(head: RequestHead, slo: Slo) -> Slo | None:
     """`slo` tightened to what the headers ask for; None if they ask for nothing. Raises BadHeader."""
-    if SLO_HEADERS.isdisjoint(head):
+    if not head.asks_slo:
         return None
-    return slo.tightened(_tightest_s(head, _TTFT), _tightest_s(head, _TPOT))
+    return slo.tightened(_tightest_s(head.fields, _TTFT), _tightest_s(head.fields, _TPOT))
 
 
-def _tightest_s(head: RequestHead, names: tuple[bytes, ...]) -> float | None:
-    found = [_seconds(name, head[name]) for name in names if name in head]
+def _tightest_s(fields: dict[bytes, bytes], names: tuple[bytes, ...]) -> float | None:
+    found = [_seconds(name, fields[name]) for name in names if name in fields]
     return min(found, default=None)
 
 
@@ -145,7 +171,7 @@ def request_id(given: bytes | None) -> str:
     """The client's own request id if it is harmless, else a new one."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return f"tg-{_process}-{next(_serial):x}"
+    return _IDS.next()
 
 
 def upstream_prefix(endpoint: Endpoint, replica: ReplicaSpec, upstream_key: str | None) -> bytes:
@@ -170,10 +196,10 @@ def upstream_prefix(endpoint: Endpoint, replica: ReplicaSpec, upstream_key: str 
 
 def upstream_head(prefix: bytes, head: RequestHead, rid: bytes, body_bytes: int) -> bytes:
     """The whole upstream head, with the trace context passed on if it is well formed."""
-    parent = head.get(b"traceparent")
+    parent = head.fields.get(b"traceparent")
     if parent is None or not _TRACEPARENT.fullmatch(parent) or head.is_for_us_alone(b"traceparent"):
-        return b"%b%b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, body_bytes)
-    state = head.get(b"tracestate", b"")
+        return b"".join((prefix, rid, b"\r\ncontent-length: ", written(body_bytes), b"\r\n\r\n"))
+    state = head.fields.get(b"tracestate", b"")
     passed = _TRACESTATE.fullmatch(state) and not head.is_for_us_alone(b"tracestate")
     trace = b"%b\r\ntracestate: %b" % (parent, state) if passed else parent
     return b"%b%b\r\ntraceparent: %b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid, trace, body_bytes)
@@ -195,32 +221,48 @@ STREAM_HEAD: Final = (
 
 def whole_head(content_type: bytes | None, body_bytes: int | None) -> bytes:
     """The first lines of an answer of status 200 that is not streamed; no length means chunked."""
-    kind = content_type if content_type is not None and _CONTENT_TYPE.fullmatch(content_type) else b"application/json"
+    kind = _JSON
+    if content_type is not None and content_type != _JSON and _CONTENT_TYPE.fullmatch(content_type):
+        kind = content_type
     if body_bytes is None:
-        return b"%bcontent-type: %b\r\n" % (_OK, kind)
-    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n" % (_OK, kind, body_bytes)
+        return b"".join((_OK, b"content-type: ", kind, b"\r\n"))
+    return b"".join((_OK, b"content-type: ", kind, b"\r\ncontent-length: ", written(body_bytes), b"\r\n"))
 
 
 def rate_limit_lines(left: Left) -> bytes:
     """`x-ratelimit-*` for people: limit, what is left, and when it is full again."""
     requests, tokens = left
-    lines = b""
-    if requests is not None:
-        lines = _REQUESTS % (requests[0], requests[1], _span(requests[2]))
-    if tokens is not None:
-        lines += _TOKENS % (tokens[0], tokens[1], _span(tokens[2]))
-    return lines
+    lines = b"" if requests is None else _rate_lines(b"requests", requests)
+    return lines if tokens is None else lines + _rate_lines(b"tokens", tokens)
 
 
-_REQUESTS: Final = (
-    b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
-)
-_TOKENS: Final = b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n"
+def _rate_lines(what: bytes, rate: Rate) -> bytes:
+    limit, left, reset_s = rate
+    return b"".join(
+        (
+            b"x-ratelimit-limit-",
+            what,
+            b": ",
+            written(int(limit)),
+            b"\r\nx-ratelimit-remaining-",
+            what,
+            b": ",
+            written(int(left)),
+            b"\r\nx-ratelimit-reset-",
+            what,
+            b": ",
+            _span(reset_s),
+            b"\r\n",
+        )
+    )
 
 
 def _span(seconds: float) -> bytes:
-    """`1m12.5s`, the way OpenAI writes it."""
-    if seconds < 60.0:
-        return b"%.3gs" % seconds
-    minutes, rest = divmod(seconds, 60.0)
-    return b"%dm%.3gs" % (minutes, rest)
+    """`1m12.5s`, the way OpenAI writes it; below a second `120ms`."""
+    thousandths = int(seconds * 1000.0 + 0.5)
+    if thousandths < 1000:
+        return f"{thousandths}ms".encode()
+    tenths = thousandths // 100
+    if tenths < 600:
+        return f"{tenths // 10}.{tenths % 10}s".encode()
+    return f"{tenths // 600}m{tenths % 600 // 10}.{tenths % 10}s".encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from gateway.core.rules import Caps
@@ -16,13 +15,15 @@ RESPONSE_ITEMS: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
 class Prompt:
     """The size of a prompt. `exact` is in tokens, for prompts that came as token ids; `batch` counts prompts."""
 
-    size: int = 0
-    exact: int | None = None
-    batch: int = 1
+    __slots__ = ("batch", "exact", "size")
+
+    def __init__(self, size: int = 0, exact: int | None = None, batch: int = 1) -> None:
+        self.size = size
+        self.exact = exact
+        self.batch = batch
 
 
 Measure: TypeAlias = Callable[[dict[str, Any], Caps], Prompt]
@@ -32,9 +33,10 @@ def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
     """The messages of a chat, of OpenAI's or Anthropic's kind, and all that is laid before them."""
     messages = _items(fields["messages"], "messages")
     total = 0
-    for i, message in enumerate(messages):
-        if type(message) is not dict:
-            raise wrong_type(f"messages[{i}]", "an object", message)
+    for i, given in enumerate(messages):
+        if type(given) is not dict:
+            raise wrong_type(f"messages[{i}]", "an object", given)
+        message: dict[str, Any] = given
         if not role_fits(message):
             raise bad_role(message, f"messages[{i}]")
         content = message.get("content")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -18,9 +17,12 @@ from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.fields import ALLOW, SHAPES, STRIP, Shape
+from gateway.wire.prompt import Prompt
 
 __all__ = ["BadRequest", "Parsed", "parse", "render"]
 
+_loads: Final = orjson.loads
+_dumps: Final = orjson.dumps
 MAX_FIELDS: Final = 256
 MAX_REPORTED: Final = 16
 MIN_THINKING_BUDGET: Final = 1024
@@ -29,31 +31,62 @@ _TIED: Final[tuple[str, ...]] = ("min_tokens", "thinking_token_budget", "thinkin
 """Fields that count tokens of their own, which the output cap bounds too."""
 
 
-@dataclass(slots=True)
 class Parsed:
     """A request that may be forwarded. Shared by every attempt, so `render` leaves it as it is."""
 
-    endpoint: Endpoint
-    model: str
-    stream: bool
-    wants_usage: bool
-    """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
-    fields: dict[str, Any]
-    """What goes to the engine, less the model, the output cap and what is tied to it, which `render` writes."""
-    payload: bytes
-    """The same as JSON, and what the tier adds to it."""
-    tied: dict[str, Any]
-    prompt_bytes: int
-    prompt_exact: int | None
-    choices: int
-    batch: int
-    """How many prompts or inputs there are."""
-    max_tokens: int | None
-    """What was asked for each choice, before any clamp; None where nothing was asked."""
-    cap_field: str | None
-    """The name under which the output cap is sent; None for embeddings."""
-    changed: tuple[str, ...]
-    """Names of the fields that were clamped or dropped, fit for a header."""
+    __slots__ = (
+        "batch",
+        "cap_field",
+        "changed",
+        "choices",
+        "endpoint",
+        "fields",
+        "max_tokens",
+        "model",
+        "payload",
+        "prompt_bytes",
+        "prompt_exact",
+        "stream",
+        "tied",
+        "wants_usage",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        model: str,
+        stream: bool,
+        wants_usage: bool,
+        fields: dict[str, Any],
+        payload: bytes,
+        tied: dict[str, Any],
+        prompt: Prompt,
+        choices: int,
+        max_tokens: int | None,
+        cap_field: str | None,
+        changed: tuple[str, ...],
+    ) -> None:
+        self.endpoint = endpoint
+        self.model = model
+        self.stream = stream
+        self.wants_usage = wants_usage
+        """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
+        self.fields = fields
+        """What goes to the engine, less the model, the output cap and what is tied to it, which `render` writes."""
+        self.payload = payload
+        """The same as JSON, and what the tier adds to it."""
+        self.tied = tied
+        self.prompt_bytes = prompt.size
+        self.prompt_exact = prompt.exact
+        self.choices = choices
+        self.batch = prompt.batch
+        """How many prompts or inputs there are."""
+        self.max_tokens = max_tokens
+        """What was asked for each choice, before any clamp; None where nothing was asked."""
+        self.cap_field = cap_field
+        """The name under which the output cap is sent; None for embeddings."""
+        self.changed = changed
+        """Names of the fields that were clamped or dropped, fit for a header."""
 
 
 def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
@@ -63,6 +96,7 @@ def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
     fields: dict[str, Any] = {}
     changed: list[str] = []
     rules = shape.rules
+    allow, strip = ALLOW, STRIP
     for name, value in document.items():
         rule = rules.get(name)
         if rule is None:
@@ -70,9 +104,9 @@ def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
             changed.append(name)
         elif value is None:
             continue  # null is absent, in both references
-        elif rule is ALLOW:
+        elif rule is allow:
             fields[name] = value
-        elif rule is STRIP:
+        elif rule is strip:
             changed.append(name)
         else:
             checked = rule(value, name, caps)
@@ -92,7 +126,7 @@ def _finish(
     _check_together(endpoint, fields, caps)
     prompt = shape.measure(fields, caps)
     stream = fields.get("stream", False)
-    options = fields.pop("stream_options", None)
+    options = _taken(fields, "stream_options")
     if options is not None and not stream:
         raise BadRequest("stream_options", "is only allowed when 'stream' is true")
     wants_usage = shape.usage and bool(options and options.get("include_usage"))
@@ -103,15 +137,14 @@ def _finish(
             fields["stream_options"] = _USAGE_ALWAYS
     asked, cap_field = None, None
     for name in shape.caps:
-        value = fields.pop(name, None)
-        if value is not None and asked is None:
+        if _taken(fields, name) is not None and asked is None:
             asked, cap_field = document[name], name
     if cap_field is None and shape.caps:
         cap_field = shape.caps[-1]
     if endpoint is Endpoint.RESPONSES:
         fields["store"] = False
-    model = fields.pop("model")
-    tied = {name: fields.pop(name) for name in _TIED if name in fields} if cap_field is not None else {}
+    model = _taken(fields, "model")
+    tied = {name: _taken(fields, name) for name in _TIED if name in fields} if cap_field is not None else {}
     return Parsed(
         endpoint,
         model,
@@ -120,14 +153,20 @@ def _finish(
         fields,
         _payload(shape, fields, stream, caps),
         tied,
-        prompt.size,
-        prompt.exact,
+        prompt,
         max(fields.get("n", 1), fields.get("best_of", 1)) * prompt.batch,
-        prompt.batch,
         asked,
         cap_field,
         _reported(changed) if changed else (),
     )
+
+
+def _taken(fields: dict[str, Any], name: str) -> Any:
+    """Take a field out; None if it is not there. `pop` is looked up by name where this is compiled."""
+    value = fields.get(name)
+    if value is not None:
+        del fields[name]
+    return value
 
 
 _USAGE_ALWAYS: Final = {"include_usage": True, "continuous_usage_stats": True}
@@ -144,7 +183,7 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
     if caps.engine_priority is not None:
         fields["priority"] = caps.engine_priority
     try:
-        return orjson.dumps(fields)
+        return _dumps(fields)
     except TypeError:  # orjson reads 1,024 levels and writes 254
         raise BadRequest(None, "the body is nested too deeply", None) from None
 
@@ -161,7 +200,7 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int) -> bytes:
         first[parsed.cap_field] = max_tokens
         if parsed.tied:
             _bound(first, parsed.tied, max_tokens)
-    return orjson.dumps(first)[:-1] + b"," + parsed.payload[1:]
+    return _dumps(first)[:-1] + b"," + parsed.payload[1:]
 
 
 def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
@@ -182,7 +221,7 @@ def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
 
 def _load(body: bytes) -> dict[str, Any]:
     try:
-        document = orjson.loads(body)
+        document = _loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
     if type(document) is not dict:
