@@ -1,55 +1,21 @@
-"""One connection to a replica: sends a request, reads the answer, tells its receiver."""
+"""One connection to a replica: sends a request, reads the answer, tells its leg."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from gateway.core.model import End
-from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, AnswerHead, read_answer_head
+from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, read_answer_head
 from gateway.wire.framing import ChunkReader, FramingError
 
 if TYPE_CHECKING:
+    from gateway.proxy.leg import Leg
     from gateway.proxy.upstream import Upstream
 
 log = logging.getLogger("tailgate.upstream")
-
-
-class Line(Protocol):
-    """What a receiver can do to the call it waits for."""
-
-    def cancel(self) -> None:
-        """Give it up: the connection is closed at once, and the receiver hears nothing more."""
-
-    def pause(self) -> None:
-        """Stop reading the answer."""
-
-    def resume(self) -> None:
-        """Read on."""
-
-
-class Receiver(Protocol):
-    """Whoever waits for an answer. Exactly one of `on_end` and `on_lost` is called, once, and nothing after it."""
-
-    line: Line | None
-    """Set by the upstream: the call as it stands."""
-
-    def on_sent(self) -> None:
-        """The request has been handed to a connection."""
-
-    def on_head(self, head: AnswerHead) -> None:
-        """The head of the answer."""
-
-    def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
-
-    def on_end(self) -> None:
-        """The answer is complete."""
-
-    def on_lost(self, end: End) -> None:
-        """There will be no more: never connected, broken off, or not HTTP."""
 
 
 class Connection(asyncio.Protocol):
@@ -74,7 +40,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.receiver: Receiver | None = None
+        self.receiver: Leg | None = None
         self.request = b""
         self.reused = False
         self.idle_since = 0.0
@@ -93,7 +59,7 @@ class Connection(asyncio.Protocol):
 
     # ---- sending
 
-    def send(self, request: bytes, receiver: Receiver) -> None:
+    def send(self, request: bytes, receiver: Leg) -> None:
         """Start a request on this connection, which is idle."""
         receiver.line = self
         self.receiver = receiver

@@ -18,12 +18,13 @@ class Deadline(Generic[K]):
 
     def start(self, key: K, now: float) -> None:
         """Give `key` its time, from now."""
-        self._due.pop(key, None)
+        self.stop(key)
         self._due[key] = now + self.limit_s
 
     def stop(self, key: K) -> None:
         """Let `key` off; it may not be in the set."""
-        self._due.pop(key, None)
+        if key in self._due:
+            del self._due[key]
 
     def sweep(self, now: float) -> None:
         """Act on every key whose time is up."""

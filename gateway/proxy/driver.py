@@ -7,12 +7,16 @@ import math
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Cancel, Command, Commit, Dispatch, End, Ended, Finish, Record, Refuse, Sample, Why
+from gateway.core.estimators import LogHistogram
+from gateway.core.model import Ask, Cancel, Command, Commit, Dispatch, End, Ended, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.wire.replies import CLIENT_FAULTS
+
+if TYPE_CHECKING:
+    from gateway.proxy.relay import Relay
 
 # An end that says something of the replica is counted as an upstream error.
 QUIET_ENDS: Final = (End.COMPLETE, End.CANCELLED)
@@ -24,29 +28,13 @@ def _is_failure(finish: Finish) -> bool:
     return finish.end not in QUIET_ENDS
 
 
-class Gaps(Protocol):
-    """Where the time between two events of a stream is counted."""
-
-    def add(self, gap_s: float) -> None: ...
-
-
 class Meter(Protocol):
     """Where facts about requests go."""
 
     def ended(self, record: Record) -> None: ...
     def refused_early(self, why: Why) -> None: ...
     def upstream_error(self, pool: str, replica: str, end: End) -> None: ...
-    def gaps(self, tier: str, pool: str) -> Gaps: ...
-
-
-class Handler(Protocol):
-    """One request, acting on commands. `dispatch` may report failures of its own by calling the driver."""
-
-    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None: ...
-    def commit(self, attempt: int) -> None: ...
-    def cancel(self, attempt: int) -> None: ...
-    def refuse(self, why: Why, retry_after_s: float | None, detail: str) -> None: ...
-    def ended(self, record: Record) -> None: ...
+    def gaps(self, tier: str, pool: str) -> LogHistogram: ...
 
 
 class Driver:
@@ -56,19 +44,12 @@ class Driver:
         self.controller = controller
         self._meter = meter
         self._loop = loop
-        self._handlers: dict[int, Handler] = {}
+        self._relays: dict[int, Relay] = {}
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...]]] = deque()
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._next_ask = 0
-        self._acts: dict[type, Callable[..., None]] = {
-            Dispatch: self._dispatch,
-            Commit: self._commit,
-            Cancel: self._cancel,
-            Refuse: self._refuse,
-            Ended: self._end,
-        }
 
     # ---- calls
 
@@ -77,14 +58,19 @@ class Driver:
         self._next_ask += 1
         return self._next_ask
 
-    def arrive(self, ask: Ask, handler: Handler) -> None:
-        """A request is complete; its commands go to `handler`."""
-        self._handlers[ask.id] = handler
-        self._call(self.controller.arrive, ask)
+    def arrive(self, ask: Ask, relay: Relay) -> None:
+        """A request is complete; its commands go to `relay`."""
+        self._relays[ask.id] = relay
+        if self._busy:
+            self._waiting.append((self.controller.arrive, (ask,)))
+        else:
+            self._carry_out(self.controller.arrive(ask, monotonic()))
 
     def sent(self, attempt: int) -> None:
-        """An attempt was handed to its connection."""
-        self._call(self.controller.sent, attempt)
+        """An attempt was handed to its connection. Never followed by commands, so that it need not wait."""
+        self.controller.sent(attempt, monotonic())
+        if not self._busy:
+            self._arm()
 
     def first_token(self, attempt: int) -> None:
         """An attempt has something to show."""
@@ -106,7 +92,10 @@ class Driver:
         """An attempt is closed."""
         if _is_failure(finish):
             self._meter.upstream_error(pool, replica, finish.end)
-        self._call(self.controller.finish, attempt, finish)
+        if self._busy:
+            self._waiting.append((self.controller.finish, (attempt, finish)))
+        else:
+            self._carry_out(self.controller.finish(attempt, finish, monotonic()))
 
     def leave(self, ask: int, why: Why) -> None:
         """The client is gone."""
@@ -128,7 +117,7 @@ class Driver:
     @property
     def under_way(self) -> int:
         """Requests that are not over."""
-        return len(self._handlers)
+        return len(self._relays)
 
     def close(self) -> None:
         """Forget the alarm."""
@@ -140,38 +129,39 @@ class Driver:
     def _call(self, method: Callable[..., list[Command]], *args: object) -> None:
         if self._busy:
             self._waiting.append((method, args))
-            return
+        else:
+            self._carry_out(method(*args, monotonic()))
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        """Act on commands, then on those of the calls that came meanwhile."""
         self._busy = True
-        act = self._acts
         try:
-            for command in method(*args, monotonic()):
-                act[type(command)](command)
+            for command in commands:
+                self._act(command)
             while self._waiting:
                 method, args = self._waiting.popleft()
                 for command in method(*args, monotonic()):
-                    act[type(command)](command)
+                    self._act(command)
         finally:
             self._busy = False
         self._arm()
 
-    def _dispatch(self, command: Dispatch) -> None:
-        handler = self._handlers[command.ask]
-        handler.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
-
-    def _commit(self, command: Commit) -> None:
-        self._handlers[command.ask].commit(command.attempt)
-
-    def _cancel(self, command: Cancel) -> None:
-        self._handlers[command.ask].cancel(command.attempt)
-        self._waiting.append((self.controller.finish, (command.attempt, Finish(End.CANCELLED))))
-
-    def _refuse(self, command: Refuse) -> None:
-        self._handlers[command.ask].refuse(command.why, command.retry_after_s, command.detail)
-
-    def _end(self, command: Ended) -> None:
-        record = command.record
-        self._meter.ended(record)
-        self._handlers.pop(record.ask.id).ended(record)
+    def _act(self, command: Command) -> None:
+        # The commonest first. A dictionary by type would be slower: compiled code has to look up what it holds.
+        if isinstance(command, Dispatch):
+            relay = self._relays[command.ask]
+            relay.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
+        elif isinstance(command, Commit):
+            self._relays[command.ask].commit(command.attempt)
+        elif isinstance(command, Ended):
+            record = command.record
+            self._meter.ended(record)
+            self._relays.pop(record.ask.id).ended(record)
+        elif isinstance(command, Cancel):
+            self._relays[command.ask].cancel(command.attempt)
+            self._waiting.append((self.controller.finish, (command.attempt, Finish(End.CANCELLED))))
+        else:
+            self._relays[command.ask].refuse(command.why, command.retry_after_s, command.detail)
 
     def _arm(self) -> None:
         """Keep one timer, for the earliest alarm; one that comes too early finds nothing to do and is set anew."""

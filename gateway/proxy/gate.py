@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
 import orjson
@@ -15,12 +15,15 @@ import orjson
 from gateway.core.model import Ask, Endpoint, Record, Why
 from gateway.core.rules import ANONYMOUS, Policy, Tier
 from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.relay import Client, Relay
+from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.request import BadRequest, Parsed, parse
+
+if TYPE_CHECKING:
+    from gateway.proxy.server import FrontDoor
 
 POSTS: Final[dict[bytes, Endpoint]] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
 MODELS: Final = b"/v1/models"
@@ -138,7 +141,7 @@ class Gate:
 
     def enter(
         self,
-        client: Client,
+        client: FrontDoor,
         endpoint: Endpoint,
         caller: Caller,
         dialect: Dialect,

@@ -8,15 +8,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
+from gateway.core.estimators import LogHistogram
 from gateway.core.model import End, Finish
-from gateway.proxy.connection import Connection, Line
-from gateway.proxy.driver import Gaps
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.connection import Connection
+from gateway.proxy.upstream import Connecting, Upstream
 from gateway.wire.answer import AnswerHead
 from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
 from gateway.wire.failure import EngineError, end_of
 from gateway.wire.framing import is_one_chunk
-from gateway.wire.whole import AnswerError, read_whole, usage_at_end
+from gateway.wire.whole import AnswerError, counted, read_whole, usage_at_end
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay
@@ -35,10 +35,14 @@ USAGE_ONLY: Final = int(Kind.USAGE_ONLY)
 DONE: Final = int(Kind.DONE)
 ERROR: Final = int(Kind.ERROR)
 COMPLETE: Final = End.COMPLETE
+NO_GAPS: Final = LogHistogram(())
 
 
 class Leg:
-    """The receiver of one call. Tells the driver what happened, and the relay what to show."""
+    """The receiver of one call. Tells the driver what happened, and the relay what to show.
+
+    Of `on_end` and `on_lost` exactly one is called, once, and nothing after it; after `cancel` nothing at all.
+    """
 
     __slots__ = (
         "_committed",
@@ -62,11 +66,12 @@ class Leg:
         "upstream",
     )
 
-    def __init__(self, relay: Relay, attempt: int, upstream: Upstream, gaps: Gaps) -> None:
+    def __init__(self, relay: Relay, attempt: int, upstream: Upstream) -> None:
         self.relay = relay
         self.id = attempt
         self.upstream = upstream
-        self.line: Line | None = None
+        self.line: Connection | Connecting | None = None
+        """Set by the upstream: the call as it stands."""
         self.status = 0
         self.content_type: bytes | None = None
         self.retry_after_s: float | None = None
@@ -83,7 +88,7 @@ class Leg:
         self._framed = True
         self._held_bytes = 0
         self._committed = False
-        self._gaps = gaps
+        self._gaps = NO_GAPS
         self._last_at = 0.0
         self._progress_at = 0.0
 
@@ -129,20 +134,24 @@ class Leg:
         if self.line is not None:
             self.line.cancel()
 
-    # ---- Receiver
+    # ---- from the connection
 
     def on_sent(self) -> None:
+        """The request has been handed to a connection."""
         self.relay.driver.sent(self.id)
 
     def on_head(self, head: AnswerHead) -> None:
+        """The head of the answer."""
         self.status = head.status
         self.content_type = head.content_type
         self.retry_after_s = head.retry_after_s
         if head.status == 200 and self.relay.streams and (head.content_type or b"").startswith(b"text/event-stream"):
             self.reader = READERS[self.relay.endpoint]()
             self._framed = head.framed
+            self._gaps = self.relay.gaps(self.upstream)
 
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
+        """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
         if self.reader is None:
             self._hold_whole(pieces)
             return
@@ -153,6 +162,7 @@ class Leg:
             self._give_up(End.TRUNCATED)
 
     def on_end(self) -> None:
+        """The answer is complete."""
         self.line = None
         if self.reader is not None:
             self._stream_ended(self.reader)
@@ -163,6 +173,7 @@ class Leg:
             self._tell(Finish(end, status=self.status, retry_after_s=self.retry_after_s))
 
     def on_lost(self, end: End) -> None:
+        """There will be no more: never connected, broken off, or not HTTP."""
         self.line = None
         broke = end is End.RESET or end is End.TRUNCATED
         self._tell(Finish(end, tokens_seen=self._seen, body_hash=self.relay.body_hash() if broke else None))
@@ -269,13 +280,14 @@ class Leg:
         limit = HOLD_WHOLE_BYTES if self.status == 200 else HOLD_ERROR_BYTES
         if self._held_bytes > limit and self.status != 200:
             return
-        self.held += pieces
-        self._held_bytes += sum(map(len, pieces))
+        for piece in pieces:
+            self.held.append(piece)
+            self._held_bytes += len(piece)
         if self._held_bytes > limit and self.status == 200:
             self.relay.driver.first_token(self.id)
 
     def _whole_ended(self) -> None:
-        body = b"".join(self.held)
+        body = self.held[0] if len(self.held) == 1 else b"".join(self.held)
         error = None
         try:
             if self._committed:
@@ -291,8 +303,10 @@ class Leg:
             return
         self.complete = True
         self.held = [body]
-        prompt, output = (None, None) if usage is None else (usage.prompt, usage.output)
-        self._tell(Finish(COMPLETE, prompt_tokens=prompt, output_tokens=output, status=self.status))
+        finish = Finish(COMPLETE, status=self.status)
+        if usage is not None:
+            finish.prompt_tokens, finish.output_tokens = counted(usage)
+        self._tell(finish)
 
     # ---- the end
 

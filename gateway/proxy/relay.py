@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, End, Endpoint, Finish, Record, Why
 from gateway.core.rules import Model
 from gateway.proxy.leg import Leg
+from gateway.proxy.upstream import Upstream
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.framing import LAST_CHUNK, chunk
 from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.lines import milliseconds
 from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error
 from gateway.wire.request import Parsed, render
 
 if TYPE_CHECKING:
     from gateway.proxy.gate import Gate
-
-
-class Client(Protocol):
-    """The connection that the request came on."""
-
-    chunked: bool
-    """False for HTTP/1.0: an answer without length then ends with the connection."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes of the answer."""
-
-    def done(self) -> None:
-        """The answer is complete; the connection may be used again."""
-
-    def cut(self, politely: bool) -> None:
-        """The answer ends here, incomplete. `politely`: what was written still goes out first."""
+    from gateway.proxy.server import FrontDoor
 
 
 MESSAGES: Final = Endpoint.MESSAGES
-
-_LINES: Final = b"x-request-id: %b\r\n%bserver-timing: queue;dur=%.2f, replica;dur=%.2f\r\n%b%b"
 
 
 class Relay:
@@ -65,7 +51,14 @@ class Relay:
     )
 
     def __init__(
-        self, gate: Gate, client: Client, dialect: Dialect, head: RequestHead, request_id: str, parsed: Parsed, ask: Ask
+        self,
+        gate: Gate,
+        client: FrontDoor,
+        dialect: Dialect,
+        head: RequestHead,
+        request_id: str,
+        parsed: Parsed,
+        ask: Ask,
     ) -> None:
         self.driver = gate.driver
         self.ask = ask
@@ -77,7 +70,7 @@ class Relay:
         self.engine_said = ""
         """What the engine gave as its reason, when it failed inside an answer."""
         self._gate = gate
-        self._client: Client | None = client
+        self._client: FrontDoor | None = client
         self._dialect = dialect
         self._head = head
         self._parsed: Parsed | None = parsed
@@ -111,7 +104,7 @@ class Relay:
                 # The name under which Anthropic's SDK looks for it.
                 self._extra += b"request-id: %b\r\n" % self._rid
         head = upstream_head(upstream.prefixes[self.endpoint], self._head, self._rid, len(body))
-        leg = Leg(self, attempt, upstream, self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name))
+        leg = Leg(self, attempt, upstream)
         self._legs[attempt] = leg
         upstream.send(head + body, leg)
 
@@ -183,6 +176,10 @@ class Relay:
         client = self._client
         if client is not None:
             client.write(raw if client.chunked else b"".join(pieces))
+
+    def gaps(self, upstream: Upstream) -> LogHistogram:
+        """Where the time between two events of a stream is counted."""
+        return self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
         """What marks this request as the same as another; None once there was a commit."""
@@ -258,13 +255,20 @@ class Relay:
     def _lines(self, leg: Leg) -> bytes:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
         upstream, now = leg.upstream, monotonic()
-        return _LINES % (
-            self._rid,
-            upstream.served_by(self.ask.tier.name),
-            (self._dispatched_at - self.ask.body_at) * 1000.0,
-            (now - self._dispatched_at) * 1000.0,
-            self._extra,
-            self._limit_lines(),
+        return b"".join(
+            (
+                b"x-request-id: ",
+                self._rid,
+                b"\r\n",
+                upstream.served_by(self.ask.tier.name),
+                b"server-timing: queue;dur=",
+                milliseconds(self._dispatched_at - self.ask.body_at),
+                b", replica;dur=",
+                milliseconds(now - self._dispatched_at),
+                b"\r\n",
+                self._extra,
+                self._limit_lines(),
+            )
         )
 
     def _limit_lines(self) -> bytes:

@@ -6,13 +6,16 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.core.model import End, Endpoint
 from gateway.core.rules import Pool, ReplicaSpec
-from gateway.proxy.connection import Connection, Receiver
+from gateway.proxy.connection import Connection
 from gateway.wire.headers import upstream_prefix
+
+if TYPE_CHECKING:
+    from gateway.proxy.leg import Leg
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -56,7 +59,7 @@ class Upstream:
         self._all: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def send(self, request: bytes, receiver: Receiver) -> None:
+    def send(self, request: bytes, receiver: Leg) -> None:
         """Send `request`, a whole HTTP message, on an idle connection or on a new one."""
         connection = self._take_idle()
         if connection is None:
@@ -65,7 +68,7 @@ class Upstream:
             connection.reused = True
             connection.send(request, receiver)
 
-    def resend(self, request: bytes, receiver: Receiver) -> None:
+    def resend(self, request: bytes, receiver: Leg) -> None:
         """The keep-alive race: the replica closed an idle connection just as a request was put on it.
 
         Not a byte came back, so it is sent once more, on a fresh connection. Whether the replica has seen it the
@@ -137,13 +140,13 @@ class Upstream:
             connection.transport.close()
         return None
 
-    def _connect(self, request: bytes, receiver: Receiver, otherwise: End) -> None:
+    def _connect(self, request: bytes, receiver: Leg, otherwise: End) -> None:
         task = asyncio.get_running_loop().create_task(self._open(request, receiver, otherwise))
         receiver.line = Connecting(task)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _open(self, request: bytes, receiver: Receiver, otherwise: End) -> None:
+    async def _open(self, request: bytes, receiver: Leg, otherwise: End) -> None:
         connection = Connection(self)
         try:
             async with asyncio.timeout(self.pool.connect_timeout_s):

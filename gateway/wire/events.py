@@ -22,6 +22,7 @@ from gateway.wire.shapes import (
     decode_stop,
     decode_typed,
 )
+from gateway.wire.whole import counted
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 _TEXT: Final = b'"delta":{"content":"'
@@ -123,9 +124,10 @@ class StreamReader:
         if usage is None:
             return
         # Anthropic's last event repeats the prompt's count as 0 or not at all.
-        self.prompt_tokens = usage.prompt or self.prompt_tokens
-        if usage.output is not None:
-            self.output_tokens = usage.output
+        prompt, output = counted(usage)
+        self.prompt_tokens = prompt or self.prompt_tokens
+        if output is not None:
+            self.output_tokens = output
 
     def _failed(self, error: Raw) -> Kind:
         self.error = engine_error(error)

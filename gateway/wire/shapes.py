@@ -23,16 +23,6 @@ class Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
 
-    @property
-    def prompt(self) -> int | None:
-        """Prompt tokens, in whichever words."""
-        return self.prompt_tokens if self.input_tokens is None else self.input_tokens
-
-    @property
-    def output(self) -> int | None:
-        """Output tokens, in whichever words."""
-        return self.completion_tokens if self.output_tokens is None else self.output_tokens
-
 
 class Delta(msgspec.Struct):
     """What one event adds to an answer."""

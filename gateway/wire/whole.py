@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.model import Endpoint
 from gateway.wire.failure import EngineError, engine_error
-from gateway.wire.shapes import ABORT, EMPTY, DecodeError, Usage, decode_usage, decode_whole
+from gateway.wire.shapes import ABORT, ABSENT, EMPTY, DecodeError, Usage, decode_usage, decode_whole
 
 
 class AnswerError(Exception):
@@ -22,8 +22,19 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineErr
     for choice in whole.choices or ():
         if choice.finish_reason == ABORT:
             raise AnswerError("the engine gave it up")
-    failed = bytes(whole.error) not in EMPTY and endpoint is not Endpoint.RESPONSES
-    return whole.usage, engine_error(whole.error) if failed else None
+    said = whole.error
+    if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:
+        return whole.usage, None
+    return whole.usage, engine_error(said)
+
+
+def counted(usage: Usage) -> tuple[int | None, int | None]:
+    """Prompt and output tokens, in whichever words."""
+    prompt, output = usage.input_tokens, usage.output_tokens
+    return (
+        usage.prompt_tokens if prompt is None else prompt,
+        usage.completion_tokens if output is None else output,
+    )
 
 
 def usage_at_end(tail: bytes) -> Usage | None:
