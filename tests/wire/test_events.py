@@ -21,7 +21,7 @@ from gateway.wire.events import (
     StreamReader,
     data_of,
 )
-from gateway.wire.whole import AnswerError, read_whole, usage_at_end
+from gateway.wire.whole import AnswerError, counted, read_whole, usage_at_end
 
 
 def chat(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
@@ -241,7 +241,7 @@ def test_data_lines_are_joined() -> None:
 def test_a_whole_answer_has_usage_or_an_error() -> None:
     usage, error = read_whole(Endpoint.CHAT, b'{"usage":{"prompt_tokens":5,"completion_tokens":6},"error":null}')
     assert usage is not None
-    assert (usage.prompt, usage.output, error) == (5, 6, None)
+    assert (counted(usage), error) == ((5, 6), None)
     usage, error = read_whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
     assert error is not None
     assert error.end is End.BUSY
