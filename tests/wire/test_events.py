@@ -252,7 +252,7 @@ def test_a_whole_answer_has_usage_or_an_error() -> None:
 def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
     usage = usage_at_end(b'0.123],"index":0}],"usage":{"prompt_tokens":8,"total_tokens":8}}')
     assert usage is not None
-    assert usage.prompt == 8
+    assert counted(usage)[0] == 8
     assert usage_at_end(b"no usage here") is None
 
 
