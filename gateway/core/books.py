@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.core.admit import Admission
 from gateway.core.forecast import Forecaster
@@ -14,7 +15,8 @@ from gateway.core.prompt import PromptEstimator
 from gateway.core.rules import Tier
 from gateway.core.snapshot import LimitView
 
-OUTPUT_WEIGHT = 2.0  # what a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)
+OUTPUT_WEIGHT: Final = 2.0
+"""What a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)."""
 
 
 class Books:

@@ -27,6 +27,7 @@ re-entered: the caller carries commands out after the call has returned.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
@@ -60,11 +61,11 @@ from gateway.core.retry import MAX_REST_S, RETRYABLE, Retries
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
-MAX_RETRY_AFTER_S = 60.0
-BREAKERS = -1  # the alarm of all open breakers; requests have keys above zero
+MAX_RETRY_AFTER_S: Final = 60.0
+BREAKERS: Final = -1  # the alarm of all open breakers; requests have keys above zero
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
-FAILURES: dict[End, Why] = {
+FAILURES: Final[dict[End, Why]] = {
     End.BUSY: Why.UPSTREAM_BUSY,
     End.CLOSING: Why.UPSTREAM_ERROR,
     End.FAILED: Why.UPSTREAM_ERROR,

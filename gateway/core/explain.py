@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.admit import Admission
 from gateway.core.forecast import NOTHING_AHEAD, Forecast
@@ -11,7 +12,7 @@ from gateway.core.pools import PoolNow, Replica
 from gateway.core.rules import AdmissionMode, Tier
 from gateway.core.trust import Trust
 
-MEASURED = "measured"
+MEASURED: Final = "measured"
 
 
 @dataclass(frozen=True, slots=True)

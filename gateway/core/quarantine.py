@@ -8,11 +8,12 @@ are served by the next replica, and forgotten.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-REPLICAS = 2
-KEEP_S = 300.0
-MOST = 1024
-TELL_EVERY_S = 60.0
+REPLICAS: Final = 2
+KEEP_S: Final = 300.0
+MOST: Final = 1024
+TELL_EVERY_S: Final = 60.0
 """Refusals of one request are told of no more often."""
 
 

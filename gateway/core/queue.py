@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
 
 from gateway.core.ledger import Live
 from gateway.core.limits import TenantUse
 from gateway.core.rules import AdmissionMode, Tier
 
-DRAIN_TAU_S = 5.0
-DRAIN_WINDOW_S = 1.0
-ENOUGH_S = 2.0
-ARRIVALS_TAU_S = 5.0
-TURN_SHARE = 0.5
+DRAIN_TAU_S: Final = 5.0
+DRAIN_WINDOW_S: Final = 1.0
+ENOUGH_S: Final = 2.0
+ARRIVALS_TAU_S: Final = 5.0
+TURN_SHARE: Final = 0.5
 """Of the time that it may wait, after which a tenant's turn goes before earlier deadlines of others,"""
-MAX_TURN_S = 1.0
+MAX_TURN_S: Final = 1.0
 """or so much, if that is less."""
-FLOOR_MARGIN = 1.25
+FLOOR_MARGIN: Final = 1.25
 """A floor is a share of every ten seconds, served in whole requests: aimed at exactly, it would often be missed."""
-STALE = 32
+STALE: Final = 32
 """Entries of requests that are gone, beyond as many as wait, that a heap may hold."""
 
 Entry = tuple[float, int, int, Live]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import End, Random
 from gateway.core.pools import Replica
 
 # Only what provably never ran: it cannot have been the request that killed the replica, and no work was done for it.
-RETRYABLE = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
+RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
 
 # A replica that says when to come back (`Retry-After`) is passed over until then, but for no longer than this.
-MAX_REST_S = 60.0
+MAX_REST_S: Final = 60.0
 
-BURST = 10.0
+BURST: Final = 10.0
 
 
 class RetryBudget:
