@@ -128,6 +128,7 @@ class Controller:
         live = attempt.live
         out: list[Command] = []
         pool = attempt.replica.pool
+        saturated = pool.saturated
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool.read(attempt)
@@ -139,8 +140,8 @@ class Controller:
             self._commit(attempt, out)
         if live.outcome is None:
             self._arm(live)
-        if pool.room:
-            self._pump(pool, out, now)
+        if saturated:
+            self._offer(pool, saturated, out, now)
         return out
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
@@ -173,7 +174,6 @@ class Controller:
         saturated = pool.saturated
         pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
-        pool.drain.departed(saturated, now, attempt.prompt_tokens)
         out: list[Command] = []
         if finish.body_hash is not None:
             self._quarantine.broke(finish.body_hash, replica.spec.name, now)
@@ -187,8 +187,7 @@ class Controller:
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)
         self._settle(live, out, now)
-        if pool.room:
-            self._pump(pool, out, now)
+        self._offer(pool, saturated, out, now)
         return out
 
     def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
@@ -434,6 +433,13 @@ class Controller:
         self._dispatch(live, replica, out, now)
         return True
 
+    def _offer(self, pool: PoolNow, saturated: bool, out: list[Command], now: float) -> None:
+        """There may be room on an engine of `pool`, where there was none if it was `saturated`."""
+        if pool.room:
+            self._pump(pool, out, now)
+        elif not saturated or not pool.saturated:
+            pool.drain.opened(saturated, now)
+
     def _pump(self, pool: PoolNow, out: list[Command], now: float) -> None:
         """Give free slots to those who wait. A band whose head must wait (reserved slots) does not block others."""
         served = True
@@ -450,6 +456,7 @@ class Controller:
                     wait_s = self._drains_in_s(pool, live)
                     self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, wait_s, hopeless)
                 else:
+                    pool.drain.opened(True, now)
                     self._unqueue(live)
                     self._dispatch(live, replica, out, now)
                 break

@@ -303,19 +303,21 @@ class Rate:
 
 
 class DrainRate:
-    """Departures from a pool, and their prompt tokens, per second in which a newcomer would have to wait.
+    """How often a pool has room for one more, per second in which a newcomer would have to wait.
+
+    What makes room is the end of a request where slots are what is short, and a prompt that was read where the engines
+    are behind with their prompts: while slots fill up nothing ends, and yet nobody waits for long.
 
     Measured at any other time it would be the arrival rate; measured only while somebody does wait, it would hardly
-    ever be measured where most of those who would are shed. Departures and the time they took are forgotten alike,
-    exponentially over `DRAIN_TAU_S`. Where that was hardly ever so, the rate of all departures is a better lower bound:
+    ever be measured where most of those who would are shed. Openings and the time they took are forgotten alike,
+    exponentially over `DRAIN_TAU_S`. Where that was hardly ever so, the rate of all openings is a better lower bound:
     a few that came in a short moment say little.
     """
 
-    __slots__ = ("_all", "_all_at", "_departures", "_last_at", "_seconds", "_tokens")
+    __slots__ = ("_all", "_all_at", "_last_at", "_openings", "_seconds")
 
     def __init__(self) -> None:
-        self._departures = 0.0
-        self._tokens = 0.0
+        self._openings = 0.0
         self._seconds = 0.0
         self._last_at: float | None = None
         self._all = 0.0
@@ -324,18 +326,13 @@ class DrainRate:
     @property
     def per_s(self) -> float | None:
         """The rate; None before there was a backlog. What was seen for less than `DRAIN_WINDOW_S` is spread over it."""
-        if not self._departures:
+        if not self._openings:
             return None
-        rate = self._departures / max(self._seconds, DRAIN_WINDOW_S)
+        rate = self._openings / max(self._seconds, DRAIN_WINDOW_S)
         return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
 
-    @property
-    def tokens_per_s(self) -> float | None:
-        """The same of prompt tokens."""
-        return self._tokens / max(self._seconds, DRAIN_WINDOW_S) if self._departures else None
-
-    def departed(self, saturated: bool, now: float, tokens: int = 0) -> None:
-        """A slot was freed at `now` by a request of so many prompt tokens; `saturated`: until then none was free."""
+    def opened(self, saturated: bool, now: float) -> None:
+        """There is room for one more, who may be one that waited; `saturated`: until then there was none."""
         self._all = self._all * math.exp((self._all_at - now) / DRAIN_TAU_S) + 1.0
         self._all_at = now
         last, self._last_at = self._last_at, now if saturated else None
@@ -343,6 +340,5 @@ class DrainRate:
             return
         gap_s = now - last
         kept = math.exp(-gap_s / DRAIN_TAU_S)
-        self._departures = self._departures * kept + 1.0
-        self._tokens = self._tokens * kept + tokens
+        self._openings = self._openings * kept + 1.0
         self._seconds = self._seconds * kept + gap_s

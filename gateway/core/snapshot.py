@@ -58,7 +58,7 @@ class PoolView:
     queue_limit: int
     slots: int
     drain_rate: float | None
-    """Requests per second that end while no slot is free; None before that was the case."""
+    """Requests per second that there is room for, while newcomers have to wait; None before any had to."""
     replicas: tuple[ReplicaView, ...]
     prefill_limit_tokens: float | None = None
     """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""

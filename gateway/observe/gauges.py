@@ -23,7 +23,7 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...
     ("tailgate_queue_bytes", "Bytes of request bodies in the waiting room.", "bytes", lambda p: p.queued_bytes),
     (
         "tailgate_queue_drain_rate",
-        "Requests per second that end while no slot is free; none before that was the case.",
+        "Requests per second that there is room for, while newcomers have to wait; none before any had to.",
         "",
         lambda p: p.drain_rate,
     ),

@@ -273,6 +273,28 @@ def test_an_engine_that_is_behind_with_prompts_is_sent_no_more_until_it_has_read
     story.sent("a").first_token("a").expect(commit(), dispatch("r1", of="d"))
 
 
+def test_prompts_that_are_read_make_room_as_ends_do_where_engines_are_behind() -> None:
+    story = play(policy(pool("p", "r1", slots=99), tier("std")))
+    story.arrives("0", prompt=8000).arrives("1", prompt=8000).arrives("2", prompt=8000)
+    story.observes("r1", sample()).whatever()
+    for number in range(40):  # four in a second, and none of them ends
+        story.arrives(str(number + 3), prompt=8000).after(0.25).sent(str(number)).first_token(str(number)).whatever()
+    assert story.pool("p").drain_rate == pytest.approx(4.0, rel=0.05)
+
+
+def test_ends_make_no_room_where_engines_are_behind() -> None:
+    story = play(policy(pool("p", "r1", slots=99), tier("std")))
+    for number in range(80):
+        story.arrives(str(number), prompt=10)
+    story.sent("0").first_token("0").whatever()
+    for name in ("a", "b", "c"):
+        story.arrives(name, prompt=8000)
+    story.observes("r1", sample()).whatever()
+    for number in range(60):
+        story.after(0.1).finishes(str(number)).whatever()
+    assert story.pool("p").drain_rate is None
+
+
 def test_an_engine_whose_cache_is_nearly_full_is_sent_no_more() -> None:
     story = play(policy(pool("p", "r1", slots=99, kv_headroom=0.2), tier("std")))
     story.arrives("a", prompt=700).sent("a").first_token("a").whatever()

@@ -266,7 +266,7 @@ def test_a_breach_is_the_more_probable_the_more_stand_before_it(ahead: int, more
     world = WARM
     live = world.live()
     for _ in range(20):
-        world.pool.drain.departed(True, world.now)
+        world.pool.drain.opened(True, world.now)
         world.now += 0.05
     live.ask.body_at = world.now
     less = world.forecast(live, Ahead(requests=ahead, higher_share=higher))
@@ -289,7 +289,7 @@ def test_a_breach_is_the_more_probable_the_longer_the_prompt(prompt: int, more: 
 def test_a_floor_bounds_the_wait() -> None:
     world = World().warm()
     for _ in range(20):
-        world.pool.drain.departed(True, world.now)
+        world.pool.drain.opened(True, world.now)
         world.now += 0.1
     strict = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9))
     floored = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9, floor=0.05))

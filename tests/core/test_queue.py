@@ -77,10 +77,10 @@ def check(room: WaitingRoom, plain: list[Live]) -> None:
 
 def rate_of(gaps: list[float], *, backlogged: bool = True) -> float | None:
     rate, now = DrainRate(), 0.0
-    rate.departed(backlogged, now)
+    rate.opened(backlogged, now)
     for gap in gaps:
         now += gap
-        rate.departed(backlogged, now)
+        rate.opened(backlogged, now)
     return rate.per_s
 
 
@@ -103,20 +103,20 @@ def test_without_a_backlog_nothing_is_measured() -> None:
     assert rate_of([0.1] * 100, backlogged=False) is None
 
 
-def test_where_it_was_hardly_ever_saturated_the_rate_of_all_departures_is_taken() -> None:
+def test_where_it_was_hardly_ever_saturated_the_rate_of_all_openings_is_taken() -> None:
     rate = DrainRate()
     for number in range(400):
-        rate.departed(number in (200, 201), number * 0.05)
+        rate.opened(number in (200, 201), number * 0.05)
     assert rate.per_s == pytest.approx(20.0, rel=0.02)
 
 
 def test_the_time_without_a_backlog_does_not_count() -> None:
     rate = DrainRate()
     for at in (0.0, 0.5, 1.0):
-        rate.departed(True, at)
-    rate.departed(False, 1.2)
+        rate.opened(True, at)
+    rate.opened(False, 1.2)
     for at in (1000.0, 1000.5, 1001.0):
-        rate.departed(True, at)
+        rate.opened(True, at)
     assert rate.per_s == pytest.approx(2.0)
 
 
