@@ -335,7 +335,7 @@ class Gateway:
             self.guard.sweep(now)
             self.upstreams.sweep(now)
             self._tell_breakers()
-            log_quarantine(self.controller._quarantine.news(now))
+            log_quarantine(self.controller.quarantined(now))
 
     def _tell_breakers(self) -> None:
         """Log each replica whose breaker has moved since the last look: the core itself writes no log."""

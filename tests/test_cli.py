@@ -94,10 +94,14 @@ class TestCheck:
         }
 
     def test_notes_are_told_without_failing(self, policy: Path) -> None:
-        policy.write_text(POLICY.replace("  paid:\n", "  paid:\n    hedge: {}\n"))
+        policy.write_text(
+            POLICY.replace("limit: 200}", "limit: 200, degrade: true}").replace(
+                ", e2e: {p99: 30s, up_to_tokens: 100}", ""
+            )
+        )
         result = run("check", policy)
         assert result.exit_code == 0
-        assert f"{policy}: note: tiers.paid.hedge: Checked, but not acted on in this version." in result.stdout
+        assert f"{policy}: note: tiers.paid.max_tokens.degrade: has no effect" in result.stdout
 
     def test_a_file_that_is_not_there_is_an_error_of_that_file(self, tmp_path: Path) -> None:
         result = run("check", tmp_path / "none.yaml")

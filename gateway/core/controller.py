@@ -34,8 +34,10 @@ from gateway.core.alarms import Alarms
 from gateway.core.books import Books
 from gateway.core.deadlines import next_deadline, slo_deadline
 from gateway.core.explain import Explanation, explain
+from gateway.core.extra import ExtraBudget
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.forecast import Forecaster
+from gateway.core.hedge import Hedges
 from gateway.core.ledger import Attempt, Live
 from gateway.core.limits import Left
 from gateway.core.model import (
@@ -56,7 +58,7 @@ from gateway.core.model import (
 from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
-from gateway.core.quarantine import Quarantine
+from gateway.core.quarantine import News, Quarantine
 from gateway.core.retry import MAX_REST_S, RETRYABLE, Retries
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
@@ -93,7 +95,9 @@ class Controller:
         self._admission = Admission(policy, self._fleet, self.forecaster, random)
         self._books = Books(share, self.prompts, self.forecaster, self._admission)
         self._places = Places(self._fleet, self.prompts)
-        self._retries = Retries(self._fleet, random)
+        self._extra = ExtraBudget()
+        self._retries = Retries(self._fleet, self._extra, random)
+        self._hedges = Hedges(policy, self._admission, self._quarantine, self._extra, random)
         self.policy = policy
 
     # ---- what happens to requests
@@ -120,6 +124,8 @@ class Controller:
         live.reached = True
         if live.outcome is None and live.ask.stream:
             self._arm(live)
+            if self._hedges.on:
+                self._hedges.sent(attempt, now)
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
@@ -133,6 +139,8 @@ class Controller:
             attempt.first_at = attempt.last_at = now
             pool.read(attempt)
             self.forecaster.first_token(attempt, now)
+            if self._hedges.on and live.ask.stream:
+                self._hedges.first_token(attempt, now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             if live.ask.stream:
                 live.first_at = now
@@ -174,6 +182,8 @@ class Controller:
         saturated = pool.saturated
         pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
+        if self._hedges.on and live.ask.stream:
+            self._hedges.closed(attempt, now)
         out: list[Command] = []
         if finish.body_hash is not None:
             self._quarantine.broke(finish.body_hash, replica.spec.name, now)
@@ -234,6 +244,7 @@ class Controller:
         self.policy = policy
         gone = self._fleet.configure(policy)
         self._admission.configure(policy)
+        self._hedges.configure(policy)
         self._books.configure(policy.tiers, now)
         out: list[Command] = []
         self._cool(out, now)
@@ -248,7 +259,7 @@ class Controller:
 
     def wake_at(self) -> float:
         """When `wake` wants to be called next; inf if never."""
-        return self._alarms.next_at()
+        return min(self._alarms.next_at(), self._hedges.next_at()) if self._hedges.on else self._alarms.next_at()
 
     def wake(self, now: float) -> list[Command]:
         """Act on every deadline that has passed."""
@@ -266,6 +277,11 @@ class Controller:
             else:
                 outcome = Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT
                 self._abandon(live, outcome, why, out, now)
+        for key in self._hedges.due(now) if self._hedges.on else ():
+            live = self._live.get(key)
+            backup = None if live is None else self._hedges.backup(live, now)
+            if live is not None and backup is not None:
+                self._dispatch(live, backup, out, now, hedge=True)
         return out
 
     # ---- reading
@@ -277,6 +293,10 @@ class Controller:
     def suspects(self, now: float) -> bool:
         """Whether any request is remembered for what it may have done to a replica: asks then need a `body_hash`."""
         return not self._quarantine.is_empty(now)
+
+    def quarantined(self, now: float) -> list[News]:
+        """What is to be told, once, of requests in quarantine."""
+        return self._quarantine.news(now)
 
     def alive(self) -> bool:
         """Whether any pool has a replica that may be sent to."""
@@ -294,6 +314,8 @@ class Controller:
             tenants=self._books.views(now),
             tiers=self._admission.views(self.policy),
             forecast=self.forecaster.view(now),
+            hedged_pools=self._hedges.pool_views(now),
+            hedged_tiers=self._hedges.tier_views(),
         )
 
     def explain(self, ask: Ask, now: float) -> Explanation | Impossible:
@@ -359,9 +381,9 @@ class Controller:
 
     # ---- running
 
-    def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
+    def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float, hedge: bool = False) -> None:
         self._next_attempt += 1
-        attempt = Attempt(self._next_attempt, live, replica, now)
+        attempt = Attempt(self._next_attempt, live, replica, now, hedge)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -371,7 +393,8 @@ class Controller:
         if live.dispatched_at is None:
             live.dispatched_at = now
             pool.room.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
-            self._retries.deposit(live.ask.tier.retry.budget)
+            self._extra.deposit(live.ask.tier)
+            self._hedges.dispatched(live)
             context = pool.context_tokens
             if context is not None and live.ask.max_tokens is None:
                 # A default of ours must not make the engine refuse a prompt that it would have served.
@@ -386,7 +409,9 @@ class Controller:
         live = winner.live
         live.committed = winner
         live.replica = winner.replica
-        out.append(Commit(live.ask.id, winner.id))
+        if live.hedged is not None:
+            self._hedges.committed(winner)
+        out.append(Commit(live.ask.id, winner.id, live.hedged))
         self._cancel(live, out)
 
     def _cancel(self, live: Live, out: list[Command]) -> None:
@@ -499,6 +524,7 @@ class Controller:
         self._alarms.clear(live.ask.id)
         if live.ask.body_hash is not None and live.outcome is Outcome.OK:
             self._quarantine.served(live.ask.body_hash)
+        self._hedges.ended(live)
         out.append(Ended(self._books.close(live, now)))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 

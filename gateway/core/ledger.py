@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gateway.core.limits import TenantUse
-from gateway.core.model import Ask, Endpoint, Outcome, Record, Why
+from gateway.core.model import Ask, Endpoint, Hedged, Outcome, Record, Why
 
 if TYPE_CHECKING:
     from gateway.core.engines import AttemptFacts
@@ -20,7 +20,9 @@ class Attempt:
     __slots__ = (
         "cancelled",
         "facts",
+        "first",
         "first_at",
+        "hedge",
         "id",
         "last_at",
         "live",
@@ -32,11 +34,15 @@ class Attempt:
         "tokens",
     )
 
-    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float) -> None:
+    def __init__(self, attempt_id: int, live: Live, replica: Replica, now: float, hedge: bool = False) -> None:
         self.id = attempt_id
         self.live = live
         self.replica = replica
         self.opened_at = now
+        self.first = not live.attempts
+        """Whether it is the first of its request."""
+        self.hedge = hedge
+        """Whether it was made beside another one that is late."""
         self.prompt_tokens = live.prompt_tokens
         """What it added to its replica's un-prefilled tokens, and takes away again."""
         self.facts: AttemptFacts | None = None
@@ -65,6 +71,7 @@ class Live:
         "explored",
         "first_at",
         "forecast",
+        "hedged",
         "max_tokens",
         "open",
         "outcome",
@@ -105,6 +112,8 @@ class Live:
         """Whether it was doubtful and let in all the same, for what can be learned from it."""
         self.degraded = False
         """Whether its answer is held shorter than it was asked for, to be in time."""
+        self.hedged: Hedged | None = None
+        """What became of it if it was sent a second time for being late; FAILED until there is a first token."""
         self.ticket = 0
         """Where it stands in a waiting room; 0: nowhere."""
         self.use: TenantUse | None = None
@@ -178,4 +187,5 @@ class Live:
             would_shed=self.would_shed,
             explored=self.explored,
             degraded=self.degraded,
+            hedged=self.hedged,
         )

@@ -113,6 +113,17 @@ class Outcome(StrEnum):
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR)
 
 
+class Hedged(StrEnum):
+    """What became of a request that was sent a second time because its first token was late."""
+
+    WON = "won"
+    """The duplicate had the first token."""
+    LOST = "lost"
+    """The first attempt had it after all."""
+    FAILED = "failed"
+    """Neither had one."""
+
+
 @dataclass(slots=True, init=False)
 class Ask:
     """One request that wants a replica. Filled once by the caller, then read only."""
@@ -283,10 +294,13 @@ class Commit:
 
     ask: int
     attempt: int
+    hedged: Hedged | None = None
+    """Who won, if it was sent a second time for being late."""
 
-    def __init__(self, ask: int, attempt: int) -> None:
+    def __init__(self, ask: int, attempt: int, hedged: Hedged | None = None) -> None:
         self.ask = ask
         self.attempt = attempt
+        self.hedged = hedged
 
 
 @dataclass(slots=True)
@@ -341,6 +355,8 @@ class Record:
     """Whether it was admitted for what can be learned from it, though it would have been shed."""
     degraded: bool = False
     """Whether its answer was held shorter than it asked for."""
+    hedged: Hedged | None = None
+    """What became of it if it was sent a second time for being late."""
 
     def __init__(
         self,
@@ -362,6 +378,7 @@ class Record:
         would_shed: bool = False,
         explored: bool = False,
         degraded: bool = False,
+        hedged: Hedged | None = None,
     ) -> None:
         self.ask = ask
         self.outcome = outcome
@@ -381,6 +398,7 @@ class Record:
         self.would_shed = would_shed
         self.explored = explored
         self.degraded = degraded
+        self.hedged = hedged
 
 
 @dataclass(slots=True, init=False)

@@ -70,6 +70,11 @@ class Quarantine:
         """A replica survived this request."""
         self._broke.pop(request, None)
 
+    def knows(self, request: int, now: float) -> bool:
+        """Whether any replica broke off with this request lately."""
+        suspect = self._broke.get(request)
+        return suspect is not None and suspect.until > now
+
     def holds(self, request: int, now: float) -> bool:
         """Whether this request must not be sent to any replica; one that must not is counted as refused."""
         suspect = self._broke.get(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.extra import ExtraBudget
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import End, Random
@@ -15,40 +16,14 @@ RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
 # A replica that says when to come back (`Retry-After`) is passed over until then, but for no longer than this.
 MAX_REST_S: Final = 60.0
 
-BURST: Final = 10.0
-
-
-class RetryBudget:
-    """Retries as a share of requests: each request deposits the tier's share, each retry costs one."""
-
-    __slots__ = ("_tokens",)
-
-    def __init__(self) -> None:
-        self._tokens = BURST
-
-    def deposit(self, share: float) -> None:
-        """A request was dispatched for the first time."""
-        self._tokens = min(BURST, self._tokens + share)
-
-    def withdraw(self, share: float) -> bool:
-        """Take what one retry costs; False if there is not enough, or `share` says that there shall be none."""
-        if share <= 0.0 or self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
-
 
 class Retries:
-    """Finds who tries again. At most one further attempt is made for a request, within the budget of its tier."""
+    """Finds who tries again. At most one further attempt is made for a request, within the budget."""
 
-    def __init__(self, fleet: Fleet, random: Random) -> None:
+    def __init__(self, fleet: Fleet, extra: ExtraBudget, random: Random) -> None:
         self._fleet = fleet
+        self._extra = extra
         self._random = random
-        self._budget = RetryBudget()
-
-    def deposit(self, share: float) -> None:
-        """A request was dispatched for the first time; `share` (0-1) of one retry is earned by it."""
-        self._budget.deposit(share)
 
     def elsewhere(self, live: Live, failed: Attempt) -> Replica | None:
         """The replica that tries after `failed`: another of its pool, or else of the request's route; None: nobody."""
@@ -57,9 +32,7 @@ class Retries:
         replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
         if replica is None:
             replica = self._other_pool(live, failed)
-        if replica is None or not self._budget.withdraw(live.ask.tier.retry.budget):
-            return None
-        return replica
+        return replica if replica is not None and self._extra.retry(live.ask.tier) else None
 
     def _other_pool(self, live: Live, failed: Attempt) -> Replica | None:
         """A free replica of another pool of the route, in the policy's order, that takes the prompt."""

@@ -92,6 +92,49 @@ class TierView:
 
 
 @dataclass(frozen=True, slots=True)
+class HedgeThresholdView:
+    """Prompts of up to `prompt_tokens`, and more than half of that, in one pool: how long first tokens take."""
+
+    prompt_tokens: int
+    samples: int
+    censored: int
+    """Of these, how many were cut short before they had a first token."""
+    p95_s: float | None
+    """Seconds since sent; None as long as too little is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class HedgePoolView:
+    """What duplicates are decided by in one pool."""
+
+    pool: str
+    thresholds: tuple[HedgeThresholdView, ...]
+    won: float | None
+    """Share (0-1) of the last 200 duplicates that had the first token; None before there was one."""
+    resting: bool
+    """Whether there are none for a while, since too few of them won."""
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeTierView:
+    """What one tier spends on duplicates, and what it has of them. Counts since the start."""
+
+    tier: str
+    requests_left: float
+    """Duplicates that it may make now."""
+    tokens_left: float
+    """Prompt tokens that it may have read twice now; below zero after a long prompt."""
+    held: int
+    """Requests that were drawn never to be hedged."""
+    outcomes: tuple[tuple[str, int], ...]
+    """Duplicates by what became of them."""
+    denied: tuple[tuple[str, int], ...]
+    """Requests that were late and got none, by what spoke against it."""
+    wasted_prompt_tokens: int
+    wasted_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything at one moment."""
 
@@ -100,3 +143,5 @@ class Snapshot:
     tenants: tuple[LimitView, ...]
     tiers: tuple[TierView, ...] = ()
     forecast: ForecastView = NOTHING_LEARNED
+    hedged_pools: tuple[HedgePoolView, ...] = ()
+    hedged_tiers: tuple[HedgeTierView, ...] = ()

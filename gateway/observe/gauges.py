@@ -13,6 +13,7 @@ from gateway.core.model import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.families import counter, gauge, histogram
 from gateway.observe.forecasts import admission_families
+from gateway.observe.hedging import hedging_families
 from gateway.observe.sources import Sources
 
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
@@ -87,6 +88,7 @@ class ProcessFamilies:
         yield from _pools(snapshot)
         yield from _replicas(snapshot)
         yield from admission_families(snapshot)
+        yield from hedging_families(snapshot)
         yield from self._policy()
         yield counter(
             "tailgate_fleet_failures",

@@ -50,6 +50,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "pools": snapshot.pools,
         "admission": snapshot.tiers,
         "forecast": snapshot.forecast,
+        "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},
         "unreadable": [
             {"replica": watched.name, "pool": watched.pool, "errors": watched.errors}
             for watched in sources.watched()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.core.rules import Policy, Tier
-from gateway.policy.section import NOT_YET
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
@@ -30,7 +29,5 @@ def _unused(policy: Policy) -> Iterator[str]:
 
 
 def _of_tier(tier: Tier) -> Iterator[str]:
-    if tier.hedge is not None:
-        yield f"tiers.{tier.name}.hedge: {NOT_YET}"
     if tier.caps.degrade and not tier.slo.e2e:
         yield f"tiers.{tier.name}.max_tokens.degrade: has no effect without an e2e objective"

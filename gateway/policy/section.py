@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.policy import units
 
-NOT_YET = "Checked, but not acted on in this version."
-
 
 def _title(section: type[Any]) -> str:
     return section.__name__.removesuffix("Section")

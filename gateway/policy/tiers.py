@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from gateway.core import rules
 from gateway.policy import values
-from gateway.policy.section import NOT_YET, Section, duration, nested, optional, plain, share
+from gateway.policy.section import Section, duration, nested, optional, plain, share
 from gateway.policy.values import Count, CountOrZero, Deadline, DefaultTokens, Duration, Name, Rate, Share, Text
 
 _TIER = rules.Tier("")
@@ -96,11 +96,15 @@ class AdmissionSection(Section):
 
 
 class HedgeSection(Section):
-    """A second attempt for requests whose first token is late."""
+    """A duplicate, at another replica, of requests whose first token is late."""
 
-    quantile: Share = plain(_HEDGE.quantile, "Hedge past this quantile of TTFT.")
-    budget: Share = share(_HEDGE.budget, "Largest share of requests that are hedged.")
-    holdout: Share = share(_HEDGE.holdout, "Share of requests never hedged, to measure what hedging gains.")
+    quantile: Share = plain(
+        _HEDGE.quantile, "A first token is late past this quantile of its pool, for prompts of about the same length."
+    )
+    budget: Share = share(_HEDGE.budget, "Largest share of requests, and of prompt tokens, that are sent twice.")
+    holdout: Share = share(
+        _HEDGE.holdout, "Share of requests that is never sent twice, to know what the tail would be without."
+    )
 
 
 class RetrySection(Section):
@@ -130,5 +134,5 @@ class TierSection(Section):
     timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
     limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
     admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
-    hedge: HedgeSection | None = optional(f"Second attempts for late requests; none unless given. {NOT_YET}")
+    hedge: HedgeSection | None = optional("Duplicates of requests whose first token is late; none unless given.")
     retry: RetrySection = nested(RetrySection(), "Retries before the answer has begun.")

@@ -152,7 +152,7 @@ class Driver:
             relay = self._relays[command.ask]
             relay.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
         elif isinstance(command, Commit):
-            self._relays[command.ask].commit(command.attempt)
+            self._relays[command.ask].commit(command.attempt, command.hedged)
         elif isinstance(command, Ended):
             record = command.record
             self._meter.ended(record)

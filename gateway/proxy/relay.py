@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import Ask, End, Endpoint, Finish, Record, Why
+from gateway.core.model import Ask, End, Endpoint, Finish, Hedged, Record, Why
 from gateway.core.rules import Model
 from gateway.proxy.leg import Leg
 from gateway.proxy.upstream import Upstream
@@ -108,8 +108,10 @@ class Relay:
         self._legs[attempt] = leg
         upstream.send(head + body, leg)
 
-    def commit(self, attempt: int) -> None:
+    def commit(self, attempt: int, hedged: Hedged | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""
+        if hedged is not None:
+            self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         leg = self._committed = self._legs[attempt]
         self._parsed = None
         self._bodies.clear()

@@ -24,6 +24,7 @@ from gateway.core.model import (
     End,
     Ended,
     Finish,
+    Hedged,
     Outcome,
     Record,
     Refuse,
@@ -126,13 +127,14 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
-    """What a rule for hedging would do: there is none yet, but everything else is ready for it."""
+    """A duplicate at any time, however little is known of how long first tokens take."""
     live = controller._attempts[attempt_id].live
     first = live.open[0].replica
     out: list[Command] = []
     free = first.pool.pick(live.ask.tier, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
-        controller._dispatch(live, free, out, now)
+        live.hedged = Hedged.FAILED
+        controller._dispatch(live, free, out, now, hedge=True)
     return out
 
 

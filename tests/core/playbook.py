@@ -24,6 +24,7 @@ from gateway.core.model import (
     End,
     Ended,
     Finish,
+    Hedged,
     Outcome,
     Record,
     Refuse,
@@ -183,12 +184,14 @@ class Story:
         return self._hear(self.controller.wake(self.now))
 
     def hedges(self, name: str, replica: str) -> Story:
-        """A second attempt is opened beside the first, which no rule of the controller does by itself yet."""
+        """A duplicate is sent, whatever speaks against it."""
         self._subject = name
         out: list[Command] = []
         target = self.controller._fleet.replica(replica)
         assert target is not None
-        self.controller._dispatch(self.controller._live[self._ids[name]], target, out, self.now)
+        live = self.controller._live[self._ids[name]]
+        live.hedged = Hedged.FAILED
+        self.controller._dispatch(live, target, out, self.now, hedge=True)
         return self._hear(out)
 
     def served(self, name: str, **facts: Any) -> Story:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from gateway.core.extra import BURST, ExtraBudget
 from gateway.core.model import End, Outcome, Why
-from gateway.core.retry import BURST, MAX_REST_S, RETRYABLE, RetryBudget
-from gateway.core.rules import Retry
+from gateway.core.retry import MAX_REST_S, RETRYABLE
+from gateway.core.rules import Hedge, Retry
 
 from .made import policy, pool, tier
 from .playbook import cancel, dispatch, ended, play, refuse
@@ -78,14 +79,24 @@ def test_a_tier_with_no_retries_in_its_policy_gets_none() -> None:
 
 
 def test_the_budget_saves_up_a_burst_and_no_more() -> None:
-    budget = RetryBudget()
+    budget, half = ExtraBudget(), tier("half", retry=Retry(0.5))
     for _ in range(1000):
-        budget.deposit(0.5)
-    assert [budget.withdraw(0.5) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
-    budget.deposit(0.5)
-    assert not budget.withdraw(0.5)
-    budget.deposit(0.5)
-    assert budget.withdraw(0.5)
+        budget.deposit(half)
+    assert [budget.retry(half) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
+    budget.deposit(half)
+    assert not budget.retry(half)
+    budget.deposit(half)
+    assert budget.retry(half)
+
+
+def test_duplicates_leave_half_of_it_to_retries() -> None:
+    budget, hedged = ExtraBudget(), tier("hedged", retry=Retry(0.1), hedge=Hedge(budget=0.2))
+    assert [budget.hedge() for _ in range(7)] == [True] * 6 + [False]
+    assert [budget.retry(hedged) for _ in range(5)] == [True] * 4 + [False]
+    for _ in range(5):
+        budget.deposit(hedged)  # the larger of the two shares: together they are not more
+    assert budget.retry(hedged)
+    assert not budget.retry(hedged)
 
 
 def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> None:

@@ -14,7 +14,17 @@ from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.place import Impossible
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
-from gateway.core.snapshot import LimitView, PoolView, ReplicaState, ReplicaView, Snapshot, TierView
+from gateway.core.snapshot import (
+    HedgePoolView,
+    HedgeThresholdView,
+    HedgeTierView,
+    LimitView,
+    PoolView,
+    ReplicaState,
+    ReplicaView,
+    Snapshot,
+    TierView,
+)
 from gateway.core.trust import Trust
 from gateway.observe.lag import EDGES
 from gateway.observe.sources import Reload, Sources, Watched
@@ -158,6 +168,8 @@ SNAPSHOT = Snapshot(
     ),
     tenants=(LimitView("acme", "premium", 60.0, 41.5, 18.5, None, None, None, None, 5),),
     tiers=(TierView("premium", 0.4, -0.4),),
+    hedged_pools=(HedgePoolView("short", (HedgeThresholdView(256, 80, 3, 0.4),), 0.6, False),),
+    hedged_tiers=(HedgeTierView("premium", 3.5, 900.0, 4, (("won", 6), ("lost", 4)), (("budget", 2),), 2560, 12),),
     forecast=ForecastView(
         (
             PoolFacts(

@@ -1,0 +1,312 @@
+"""Duplicates of requests whose first token is late."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.core.hedge import BURST, LAST_HEDGES, REST_S, Denied
+from gateway.core.late import LEAST_SAMPLES
+from gateway.core.model import End, Hedged, Outcome, Sample, Why
+from gateway.core.rules import Hedge, Policy, Retry, Timeouts
+
+from .made import NEVER_TOO_LATE, policy, pool, tier
+from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
+
+ALWAYS = Hedge(holdout=0.0, budget=1.0)
+
+
+def rules(hedge: Hedge | None = ALWAYS, *replicas: str, slots: int = 10, **more: Any) -> Policy:
+    return policy(pool("p", *(replicas or ("r1", "r2")), slots=slots), tier("std", hedge=hedge, **more))
+
+
+def warmed(story: Story, ttft_s: float = 1.0, n: int = LEAST_SAMPLES, **how: Any) -> Story:
+    """`n` requests are over, of which one in five had its first token after `ttft_s`, the others in a tenth of it.
+
+    None of them was hedged: all are in the holdout.
+    """
+    was = story.controller.policy
+    std = was.tiers["std"]
+    if std.hedge is not None:
+        story.configured(replace(was, tiers={"std": replace(std, hedge=replace(std.hedge, holdout=1.0))}))
+    for index in range(n):
+        name = f"warm {len(story.records)}"
+        took_s = ttft_s if index % 5 == 0 else ttft_s / 10
+        story.arrives(name, **how).sent(name).after(took_s).first_token(name).finishes(name, output_tokens=2).whatever()
+    return story.configured(was).after(5.0).whatever()  # what was learned is looked at every few seconds
+
+
+def late(story: Story, name: str = "a", **how: Any) -> Story:
+    """A request that was sent just now and is not answered until the clock of warm ones has rung."""
+    story.arrives(name, **how).sent(name).expect(dispatch("r1"))
+    rings_at = story.controller._hedges.next_at()
+    return story if rings_at == math.inf else story.at(rings_at)
+
+
+def expected(story: Story, ttft_s: float) -> Story:
+    """The forecast of the attempt that was made last says `ttft_s`."""
+    facts = story.controller._attempts[max(story.controller._attempts)].facts
+    assert facts is not None
+    facts.ttft_s = ttft_s
+    return story
+
+
+def denied(story: Story) -> dict[str, int]:
+    (of,) = story.controller.snapshot(story.now).hedged_tiers
+    return {why: n for why, n in of.denied if n}
+
+
+class TestLate:
+    def test_past_the_quantile_it_is_sent_to_another_replica(self) -> None:
+        story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
+        story.after(0.97).expect()
+        story.after(0.05).expect(dispatch("r2"))
+
+    def test_the_clock_starts_when_it_is_sent(self) -> None:
+        story = warmed(play(rules())).arrives("a").after(30.0).expect(dispatch("r1"))
+        story.sent("a").after(0.97).expect()
+        story.after(0.05).expect(dispatch("r2"))
+
+    def test_a_first_token_stops_the_clock(self) -> None:
+        story = warmed(play(rules())).arrives("a").sent("a").after(0.5).first_token("a").whatever()
+        story.after(60.0).expect()
+
+    def test_no_clock_is_set_before_there_are_samples_enough(self) -> None:
+        late(warmed(play(rules()), n=LEAST_SAMPLES - 1)).after(60.0).expect()
+
+    def test_only_once(self) -> None:
+        late(warmed(play(rules(ALWAYS, "r1", "r2", "r3")))).expect(dispatch("r2")).sent("a").after(60.0).expect()
+
+    def test_a_tier_without_hedging_has_no_clock(self) -> None:
+        late(warmed(play(rules(None)))).after(60.0).expect()
+
+    def test_the_quantile_is_the_tiers(self) -> None:
+        story = play(rules(Hedge(quantile=0.75, holdout=0.0, budget=1.0)))
+        warmed(warmed(story, 1.0, n=10), 0.6)  # 12 of 60 took long, and .8 is between the two
+        story.arrives("a").sent("a").expect(dispatch("r1")).after(0.5).expect(dispatch("r2"))
+
+    def test_long_prompts_are_late_later(self) -> None:
+        story = warmed(warmed(play(rules()), 0.1, prompt=100), 3.0, prompt=10_000)
+        story.arrives("long", prompt=9000).sent("long").expect(dispatch("r1"))
+        story.after(2.9).expect()
+        story.after(0.2).expect(dispatch("r2"))
+
+    def test_a_length_with_few_samples_leans_on_the_others(self) -> None:
+        story = warmed(warmed(play(rules()), 0.5, n=100), 4.0, n=10, prompt=10_000)
+        expected(story.arrives("long", prompt=9000).expect(dispatch("r1")), 0.1).sent("long")
+        # 10 samples, where 50 would stand for themselves; the p95 of all 110 is .5 s: exp(.2 ln 4 + .8 ln .5) = .76.
+        story.after(0.74).expect()
+        story.after(0.04).expect(dispatch("r2"))
+
+    def test_what_is_expected_to_take_long_is_not_late(self) -> None:
+        story = expected(warmed(play(rules())).arrives("a").expect(dispatch("r1")), 4.0)
+        story.sent("a").after(5.9).expect()
+        story.after(0.2).expect(dispatch("r2"))
+
+    def test_what_was_cut_short_was_not_that_fast(self) -> None:
+        """Clients that leave after .1 s say that the first token takes longer than that, not that it takes .1 s."""
+        story = play(rules())
+        for n in range(100):
+            name = f"left {n}"
+            story.arrives(name).sent(name).after(0.1).leaves(name).cancelled(name).whatever()
+        warmed(story, 1.0, n=60)
+        late(story).expect(dispatch("r2"))
+
+
+class TestNever:
+    @pytest.mark.parametrize("how", [{"stream": False}, {"choices": 2}])
+    def test_answers_of_a_kind(self, how: dict[str, Any]) -> None:
+        late(warmed(play(rules())), **how).after(60.0).expect()
+
+    def test_the_holdout(self) -> None:
+        story = warmed(play(rules(Hedge(holdout=1.0, budget=1.0))))
+        late(story).after(60.0).expect()
+        (of,) = story.controller.snapshot(story.now).hedged_tiers
+        assert of.held == LEAST_SAMPLES + 1
+
+    def test_after_a_retry(self) -> None:
+        story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
+        story.finishes("a", End.BUSY).expect(dispatch("r2")).sent("a").after(60.0).expect()
+
+    def test_after_it_was_refused(self) -> None:
+        timeouts = Timeouts(NEVER_TOO_LATE.queue_s, 0.5, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+        story = warmed(play(rules(timeouts=timeouts)), 0.4).arrives("a").sent("a").expect(dispatch("r1"))
+        story.after(0.43).expect(dispatch("r2")).sent("a")
+        story.after(0.6).expect(refuse(Why.TTFT_TIMEOUT), cancel(attempt=1), cancel(attempt=2))
+
+    def test_once_its_tier_hedges_no_more(self) -> None:
+        story = warmed(play(rules())).configured(rules(None)).arrives("a").sent("a").expect(dispatch("r1"))
+        story.after(60.0).expect()
+
+    def test_a_reload_between_attempt_and_duplicate_keeps_to_the_old_tier(self) -> None:
+        story = warmed(play(rules())).arrives("a").sent("a").configured(rules(None)).expect(dispatch("r1"))
+        story.after(1.02).expect(dispatch("r2"))
+
+    def test_to_a_pool_that_is_gone(self) -> None:
+        story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
+        story.configured(policy(pool("q", "s1"), tier("std", hedge=ALWAYS))).after(60.0).expect()
+
+
+class TestDenied:
+    def test_when_the_share_of_requests_is_used_up(self) -> None:
+        story = warmed(play(rules(Hedge(holdout=0.0, budget=0.01))))
+        late(story).after(9.0).expect()
+        assert denied(story) == {Denied.BUDGET: 1}
+
+    def test_when_the_share_of_prompt_tokens_is_used_up(self) -> None:
+        story = warmed(warmed(play(rules()), 1.0, prompt=100), 1.0, prompt=60_000)
+        story.configured(rules(Hedge(holdout=0.0, budget=0.001)))
+        story.controller._hedges._tier(story.controller.policy.tiers["std"]).tokens = 50.0
+        late(story, "long", prompt=60_000).expect(dispatch("r2"))
+        story.first_token("long", attempt=1).cancelled("long", 2).finishes("long", attempt=1).whatever()
+        late(story, "next", prompt=100).expect()
+        assert denied(story) == {Denied.TOKENS: 1}
+
+    def test_when_half_of_what_it_shares_with_retries_is_used_up(self) -> None:
+        story = warmed(play(rules(Hedge(holdout=0.0, budget=0.9), retry=Retry(0.0))))
+        story.controller._extra.left = 3.0
+        late(story).expect()
+        assert denied(story) == {Denied.SHARED: 1}
+
+    def test_when_others_wait(self) -> None:
+        story = warmed(play(rules(slots=1))).arrives("a").sent("a").arrives("b").arrives("c").whatever()
+        story.after(1.02).expect()
+        assert denied(story) == {Denied.QUEUE: 1}
+
+    def test_when_slots_are_in_use(self) -> None:
+        story = warmed(play(rules(slots=5)))
+        for n in range(8):
+            story.arrives(f"b{n}").whatever()
+        late(story.arrives("a").whatever().finishes("a").whatever(), "c")
+        assert denied(story) == {Denied.BUSY: 1}
+
+    def test_when_no_other_replica_is_there(self) -> None:
+        story = warmed(play(rules(ALWAYS, "r1")))
+        late(story).expect()
+        assert denied(story) == {Denied.NO_REPLICA: 1}
+
+    def test_when_the_kv_cache_is_full(self) -> None:
+        story = warmed(play(rules()))
+        story.observes("r2", Sample(running=1, waiting=0, kv_fraction=0.9)).whatever()
+        target = story.controller._fleet.replica("r2")
+        assert target is not None
+        target.kv.capacity_tokens, target.held_tokens = 1000.0, 850
+        late(story).expect()
+        assert denied(story) == {Denied.KV: 1}
+        target.held_tokens = 0
+
+    def test_when_a_replica_broke_off_with_it(self) -> None:
+        story = warmed(play(rules(ALWAYS, "r1", "r2", "r3")))
+        story.arrives("x").sent("x").finishes("x", End.RESET, body_hash=7).whatever()
+        late(story, body_hash=7)
+        assert denied(story) == {Denied.SUSPECT: 1}
+
+    def test_when_duplicates_lose_until_it_has_rested(self) -> None:
+        story = warmed(play(rules()))
+        for n in range(LAST_HEDGES):
+            name = f"l{n}"
+            late(story, name).expect(dispatch("r2"))
+            story.first_token(name, attempt=1).cancelled(name, 2).finishes(name, attempt=1).whatever()
+        late(story, "a").expect()
+        assert denied(story) == {Denied.LOSING: 1}
+        story.first_token("a").finishes("a").whatever().after(REST_S)
+        late(warmed(story), "b").expect(dispatch("r2"))
+
+
+class TestBudget:
+    def test_a_share_of_the_requests_may_be_sent_twice(self) -> None:
+        story = warmed(play(rules(Hedge(holdout=0.0, budget=0.05))), n=100)
+        issued = 0
+        for n in range(200):
+            name = f"b{n}"
+            late(story, name)
+            issued += len(story._attempts[name]) == 2
+            for attempt in range(len(story._attempts[name])):
+                story.finishes(name, End.FAILED, attempt=attempt + 1)
+            story.observes("r1", Sample(healthy=True)).observes("r2", Sample(healthy=True)).whatever()
+        # Of 300 requests, and the budget was not full when the first was late.
+        assert issued <= 15
+
+    def test_no_more_than_so_many_are_saved_up(self) -> None:
+        story = warmed(play(rules()), n=100)
+        (of,) = story.controller.snapshot(story.now).hedged_tiers
+        assert of.requests_left == BURST
+        assert of.tokens_left == pytest.approx(BURST * 100)
+
+
+class TestRaces:
+    def hedged(self) -> Story:
+        return late(warmed(play(rules()))).expect(dispatch("r2")).sent("a")
+
+    def test_the_duplicate_wins(self) -> None:
+        story = (
+            self.hedged().after(0.1).first_token("a").expect(commit(attempt=2, hedged=Hedged.WON), cancel(attempt=1))
+        )
+        story.cancelled("a", 1).finishes("a", attempt=2, output_tokens=5).expect(
+            ended(Outcome.OK, replica="r2", attempts=2, hedged=Hedged.WON)
+        )
+
+    def test_the_duplicate_loses(self) -> None:
+        story = self.hedged().first_token("a", 1).expect(commit(attempt=1, hedged=Hedged.LOST), cancel(attempt=2))
+        story.cancelled("a", 2).finishes("a", attempt=1, output_tokens=5).expect(
+            ended(Outcome.OK, replica="r1", attempts=2, hedged=Hedged.LOST)
+        )
+
+    def test_both_fail(self) -> None:
+        story = self.hedged().finishes("a", End.FAILED, attempt=1).finishes("a", End.RESET, attempt=2)
+        story.expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR, hedged=Hedged.FAILED))
+
+    def test_the_first_token_comes_in_the_tick_in_which_the_clock_rings(self) -> None:
+        story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1")).after(0.9)
+        rings_at = story.controller.wake_at()
+        story.now = rings_at
+        story.first_token("a").expect(commit(attempt=1))
+        story.wakes().expect()
+
+    def test_both_have_it_in_the_same_tick(self) -> None:
+        story = (
+            self.hedged()
+            .first_token("a", 2)
+            .first_token("a", 1)
+            .expect(commit(attempt=2, hedged=Hedged.WON), cancel(attempt=1))
+        )
+        story.finishes("a", attempt=1).finishes("a", attempt=2).expect(ended(Outcome.OK, replica="r2"))
+
+    def test_both_end_in_the_same_tick(self) -> None:
+        story = self.hedged().first_token("a", 1).finishes("a", attempt=1).finishes("a", attempt=2)
+        story.expect(commit(attempt=1), cancel(attempt=2), ended(Outcome.OK, replica="r1"))
+
+    def test_the_client_leaves_while_the_duplicate_connects(self) -> None:
+        story = (
+            late(warmed(play(rules()))).expect(dispatch("r2")).leaves("a").expect(cancel(attempt=1), cancel(attempt=2))
+        )
+        story.cancelled("a", 1).cancelled("a", 2).expect(ended(Outcome.ABANDONED))
+        assert [story.replica(name).in_flight for name in ("r1", "r2")] == [0, 0]
+
+    def test_the_duplicate_is_refused_a_connection(self) -> None:
+        story = late(warmed(play(rules()))).expect(dispatch("r2")).finishes("a", End.UNREACHABLE, attempt=2).expect()
+        story.first_token("a", 1).expect(commit(attempt=1, hedged=Hedged.LOST))
+
+    def test_the_replica_of_the_first_goes_down(self) -> None:
+        story = self.hedged().fails("r1").expect(cancel(attempt=1)).cancelled("a", 1).expect()
+        story.first_token("a", 2).expect(commit(attempt=2, hedged=Hedged.WON))
+
+
+class TestWhatIsTold:
+    def test_what_losers_cost(self) -> None:
+        story = late(warmed(play(rules())), prompt=300).expect(dispatch("r2")).sent("a").progress("a", 7, attempt=1)
+        story.first_token("a", 2).whatever().cancelled("a", 1).finishes("a", attempt=2, output_tokens=9).whatever()
+        (of,) = story.controller.snapshot(story.now).hedged_tiers
+        assert (of.wasted_prompt_tokens, of.wasted_output_tokens) == (300, 7)
+        assert dict(of.outcomes) == {"won": 1, "lost": 0, "failed": 0}
+
+    def test_how_long_first_tokens_take_by_length(self) -> None:
+        story = warmed(play(rules()), 1.0, prompt=100)
+        (of,) = story.controller.snapshot(story.now).hedged_pools
+        (threshold,) = of.thresholds
+        assert (of.pool, threshold.prompt_tokens, threshold.samples, threshold.censored) == ("p", 128, 50, 0)
+        assert threshold.p95_s == pytest.approx(1.0, rel=0.02)
+        assert of.won is None
