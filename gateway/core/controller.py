@@ -33,6 +33,7 @@ from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
 from gateway.core.books import Books
 from gateway.core.deadlines import next_deadline, slo_deadline
+from gateway.core.eject import SWEEP_S
 from gateway.core.explain import Explanation, explain
 from gateway.core.extra import ExtraBudget
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
@@ -64,7 +65,8 @@ from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
 MAX_RETRY_AFTER_S: Final = 60.0
-BREAKERS: Final = -1  # the alarm of all open breakers; requests have keys above zero
+BREAKERS: Final = -1  # the alarm of all replicas, for open breakers and for looks at all; requests have keys above zero
+ANSWERS: Final = (End.COMPLETE, End.REJECTED, End.BUSY, End.CLOSING, End.FAILED)  # signs of life, of whatever kind
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
 FAILURES: Final[dict[End, Why]] = {
@@ -135,6 +137,7 @@ class Controller:
         out: list[Command] = []
         pool = attempt.replica.pool
         saturated = pool.saturated
+        attempt.replica.pulse.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool.read(attempt)
@@ -156,18 +159,24 @@ class Controller:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
         attempt = self._attempts[attempt_id]
         attempt.replica.pool.progressed(attempt, tokens)
+        attempt.replica.pulse.heard(now)
         attempt.last_at = now
         return []
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
         """The client does not keep up and this attempt is not read: its silence is not the replica's."""
-        self._attempts[attempt_id].paused = True
+        attempt = self._attempts[attempt_id]
+        if not attempt.paused:
+            attempt.paused = True
+            attempt.replica.pause(True, now)
         return []
 
     def resumed(self, attempt_id: int, now: float) -> list[Command]:
         """This attempt is read again."""
         attempt = self._attempts[attempt_id]
-        attempt.paused = False
+        if attempt.paused:
+            attempt.paused = False
+            attempt.replica.pause(False, now)
         attempt.last_at = now
         if attempt.live.outcome is None:
             self._arm(attempt.live)
@@ -180,6 +189,8 @@ class Controller:
         pool = replica.pool
         live.open.remove(attempt)
         saturated = pool.saturated
+        if finish.end in ANSWERS:
+            replica.pulse.heard(now)
         pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
         if self._hedges.on and live.ask.stream:
@@ -192,7 +203,7 @@ class Controller:
         if finish.end is End.BUSY and finish.retry_after_s:
             until = now + min(finish.retry_after_s, MAX_REST_S)
             pool.rest(replica, until)
-            self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), until))
+            self._look_by(until)
         self._books.attempted(live, attempt, finish)
         if live.outcome is None:
             self._conclude(live, attempt, finish, out, now)
@@ -236,13 +247,23 @@ class Controller:
             self._give_up(replica, out)
         return out
 
+    def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
+        """Send a replica nothing new, or let it serve again. What is under way there goes on."""
+        out: list[Command] = []
+        replica = self._fleet.replica(replica_name)
+        if replica is not None and replica.drained is not on:
+            self._fleet.drain(replica, on, now)
+            self._breaker_moved(replica.pool, out, now)
+            self._pump(replica.pool, out, now)
+        return out
+
     def configure(self, policy: Policy, now: float) -> list[Command]:
         """Take on a policy. What is learned stays; requests under way keep the policy they arrived under.
 
         Those that wait for a pool that is gone go to another one of their model.
         """
         self.policy = policy
-        gone = self._fleet.configure(policy)
+        gone = self._fleet.configure(policy, now)
         self._admission.configure(policy)
         self._hedges.configure(policy)
         self._books.configure(policy.tiers, now)
@@ -304,7 +325,7 @@ class Controller:
 
     def states(self) -> list[tuple[str, str, ReplicaState]]:
         """Pool, name and state of every replica; cheap, for those who look often."""
-        return [(pool.spec.name, name, r.breaker.state) for pool in self._fleet for name, r in pool.replicas.items()]
+        return [(pool.spec.name, name, r.state) for pool in self._fleet for name, r in pool.replicas.items()]
 
     def snapshot(self, now: float) -> Snapshot:
         """A copy of everything, for people and gauges."""
@@ -382,6 +403,8 @@ class Controller:
     # ---- running
 
     def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float, hedge: bool = False) -> None:
+        if replica.pool.canaries and not live.attempts:
+            replica = self._canary(live, replica, now)
         self._next_attempt += 1
         attempt = Attempt(self._next_attempt, live, replica, now, hedge)
         self._attempts[attempt.id] = attempt
@@ -390,6 +413,8 @@ class Controller:
         live.replica = replica
         pool = replica.pool
         pool.take(attempt)
+        if pool.in_flight == 1 and pool.spec.health.ejection is not None:
+            self._look_by(now + SWEEP_S)
         if live.dispatched_at is None:
             live.dispatched_at = now
             pool.room.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
@@ -404,6 +429,13 @@ class Controller:
         is_told = live.ask.max_tokens is not None or live.ask.tier.caps.max_tokens_default or live.degraded
         max_tokens = live.max_tokens if is_told else 0
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
+
+    def _canary(self, live: Live, replica: Replica, now: float) -> Replica:
+        """A replica that is out instead of the one that was chosen, now and then; not with what may have killed one."""
+        body_hash = live.ask.body_hash
+        if body_hash is not None and self._quarantine.knows(body_hash, now):
+            return replica
+        return replica.pool.canary(live.ask.tier, now) or replica
 
     def _commit(self, winner: Attempt, out: list[Command]) -> None:
         live = winner.live
@@ -547,7 +579,8 @@ class Controller:
 
         If there is none they stay, for as long as their deadlines let them: a replica may come back.
         """
-        self._alarms.set(BREAKERS, min(self._alarms.at(BREAKERS), now + pool.spec.health.open_s))
+        health = pool.spec.health
+        self._look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
             return
         for live in list(pool.room):
@@ -556,8 +589,13 @@ class Controller:
                 self._unqueue(live)
                 self._enter(live, other, out, now)
 
+    def _look_by(self, at: float) -> None:
+        """Look at breakers, and at all replicas, at `at` or before."""
+        if at < self._alarms.at(BREAKERS):
+            self._alarms.set(BREAKERS, at)
+
     def _cool(self, out: list[Command], now: float) -> None:
-        """Let open breakers whose time is up try again, and come back for the others; serve those who wait."""
+        """Let replicas whose time is up try again, and judge them all; come back for the others; serve who waits."""
         self._alarms.set(BREAKERS, now + self._fleet.cool(now))
         for pool in self._fleet:
             self._pump(pool, out, now)

@@ -13,6 +13,7 @@ from gateway.core.estimators import Pace
 from gateway.core.lengths import Bucket
 
 if TYPE_CHECKING:
+    from gateway.core.eject import Score
     from gateway.core.ledger import Attempt
     from gateway.core.pools import Replica
 
@@ -159,6 +160,7 @@ class AttemptFacts:
         "decodes",
         "decodes_s",
         "engine",
+        "expected_s",
         "prefilled",
         "since",
         "slot_s",
@@ -178,7 +180,10 @@ class AttemptFacts:
         self.step_s = costs.step_s(engine.decodes, engine.context)
         foreign = engine.foreign(now)
         self.slot_s = engine.slot_s(attempt.replica.in_flight - 1 + foreign)
-        self.ttft_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s) * engine.factor + self.slot_s
+        engine_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s)
+        self.ttft_s = engine_s * engine.factor + self.slot_s
+        self.expected_s = max(engine_s + self.slot_s, 1e-6)
+        """What the pool's typical replica would take to the first token."""
         # Where no first token will tell, the answer is taken to begin now.
         self.since = now
         self.decodes_s = engine.decodes_s
@@ -199,7 +204,7 @@ class AttemptFacts:
         costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
         return math.log(seen_s / max(self.ttft_s, 1e-6))
 
-    def learn_step(self, costs: Costs, steps: int, now: float) -> None:
+    def learn_step(self, costs: Costs, steps: int, score: Score, now: float) -> None:
         """The answer took `steps` (>= 1) steps since it began."""
         engine = self.engine
         span_s = now - self.since
@@ -212,6 +217,7 @@ class AttemptFacts:
         seen_s = span_s / steps
         error = math.log(seen_s / max(costs.step.predict(decodes, context, prefill), 1e-9))
         weight = steps / (steps + 32.0)  # of few tokens, one chunk of somebody's prompt more or less is much
+        score.add(error, weight)
         engine.residual += 0.05 * weight * (error - engine.residual)
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))

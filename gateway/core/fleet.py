@@ -22,15 +22,21 @@ class Fleet:
         self._pools: dict[str, PoolNow] = {}
         self.configure(policy)
 
-    def configure(self, policy: Policy) -> list[PoolNow]:
-        """Take on the pools of a policy. Those that are gone end what they serve; they are what is returned."""
+    def configure(self, policy: Policy, now: float = -math.inf) -> list[PoolNow]:
+        """Take on the pools of a policy. Those that are gone end what they serve; they are what is returned.
+
+        Replicas that come at `now` have a slow start; those that the process begins with do not.
+        """
         old, self._pools = self._pools, {}
         for name, spec in policy.pools.items():
             pool = old.pop(name, None)
             if pool is None:
                 pool = PoolNow(spec)
+                for replica in pool.replicas.values():
+                    replica.begin(now)
             else:
-                pool.configure(spec)
+                pool.configure(spec, now)
+            pool.least_urgent = _least_urgent(policy, name)
             self._pools[name] = pool
         for gone in old.values():
             gone.configure(replace(gone.spec, replicas=()))
@@ -60,7 +66,7 @@ class Fleet:
         """An attempt at `replica` ended; True if its breaker moved."""
         state = replica.breaker.state
         replica.breaker.ended(end, replica.pool.spec.health, now)
-        return self._moved(replica, state)
+        return self._moved(replica, state, now)
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""
@@ -75,10 +81,18 @@ class Fleet:
             return False
         state = replica.breaker.state
         replica.breaker.checked(sample.healthy, replica.pool.spec.health, now)
-        return self._moved(replica, state)
+        return self._moved(replica, state, now)
+
+    def drain(self, replica: Replica, on: bool, now: float) -> None:
+        """Send `replica` nothing new, or let it serve again, by slow start."""
+        replica.drained = on
+        if not on:
+            replica.begin(now)
+            replica.pool.look(now)
+        replica.pool.refresh()
 
     def cool(self, now: float) -> float:
-        """Let breakers and replicas whose time is up try again; seconds until the next one may, inf if all may."""
+        """Let breakers and replicas whose time is up try again, and look at all; seconds until there is more to do."""
         soonest_s = math.inf
         for pool in self._pools.values():
             health = pool.spec.health
@@ -86,8 +100,8 @@ class Fleet:
                 replica.breaker.cooled(health, now)
                 if replica.breaker.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
+            soonest_s = min(soonest_s, pool.look(now), pool.rested(now) - now)
             pool.refresh()
-            soonest_s = min(soonest_s, pool.rested(now) - now)
         return soonest_s
 
     def cools_in_s(self, pool_name: str, now: float) -> float:
@@ -99,8 +113,16 @@ class Fleet:
         return max(DEFAULT_RETRY_AFTER_S, soonest_s)
 
     @staticmethod
-    def _moved(replica: Replica, before: ReplicaState) -> bool:
+    def _moved(replica: Replica, before: ReplicaState, now: float) -> bool:
         if replica.breaker.state is before:
             return False
+        if replica.breaker.state is ReplicaState.UP:
+            replica.begin(now)
+            replica.pool.look(now)
         replica.pool.refresh()
         return True
+
+
+def _least_urgent(policy: Policy, pool: str) -> int:
+    """The priority of the least urgent tier that `pool` may serve."""
+    return max((t.priority for t in policy.tiers.values() if t.pools is None or pool in t.pools), default=0)

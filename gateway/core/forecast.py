@@ -222,7 +222,11 @@ class Forecaster:
         engine.advance(attempt.replica, now)
         facts.begin(now)
         seen_s = now - attempt.opened_at
-        if seen_s <= 0.0 or not facts.teaches:
+        if seen_s <= 0.0:
+            return
+        if attempt.live.ask.stream:
+            attempt.replica.pulse.ttft.add(math.log(seen_s / facts.expected_s))
+        if not (facts.teaches and attempt.replica.pulse.is_typical):
             return
         labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.prompt_tokens, seen_s)
@@ -252,8 +256,12 @@ class Forecaster:
         engine = facts.engine
         learned = self._of(attempt.replica.pool)
         engine.advance(attempt.replica, now)
+        pulse = attempt.replica.pulse
         if finish.end is not End.COMPLETE:
             engine.forget(attempt.id, now)
+            waited_s = now - attempt.opened_at
+            if attempt.first_at is None and attempt.live.ask.stream and waited_s > facts.expected_s:
+                pulse.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)
         live = attempt.live
@@ -261,6 +269,7 @@ class Forecaster:
         each = tokens // live.ask.choices
         if each < 1:
             if not live.ask.stream and now > attempt.opened_at:
+                pulse.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return
         costs = learned.costs
@@ -270,8 +279,9 @@ class Forecaster:
             decode_s = now - attempt.first_at
             costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
         steps = each - 1 if attempt.first_at is not None else each
+        facts.teaches = facts.teaches and pulse.is_typical
         if steps >= 1 and engine.pace.due(now):
-            facts.learn_step(costs, steps, now)
+            facts.learn_step(costs, steps, pulse.itl, now)
         if not facts.teaches:
             return
         facts.bucket.add(each)

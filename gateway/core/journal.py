@@ -76,6 +76,9 @@ class Recorded(Controller):
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         return self._told("observe", Controller.observe, replica_name, sample, now)
 
+    def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
+        return self._told("drain", Controller.drain, replica_name, on, now)
+
     def configure(self, policy: Policy, now: float) -> list[Command]:
         return self._told("configure", Controller.configure, policy, now)
 

@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 from typing import Final
 
+from gateway.core.eject import SWEEP_S, Out, Pulse, Watch
 from gateway.core.health import Breaker
 from gateway.core.kv import KvCache
 from gateway.core.ledger import Attempt
@@ -17,6 +18,9 @@ from gateway.core.rules import Pool, ReplicaSpec, Tier
 from gateway.core.slots import SlotLimit
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 
+LEAST_START: Final = 0.1
+"""Share of its slots that slow start begins with."""
+MOST_URGENT: Final = -(2**31)
 WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 _rank: Final = attrgetter("rank")
@@ -27,20 +31,25 @@ class Replica:
     """One engine as the controller sees it. Own counts first; the last scrape is kept beside them."""
 
     __slots__ = (
+        "began_at",
         "breaker",
         "by_tier",
         "context_tokens",
+        "drained",
         "held_tokens",
         "in_flight",
         "kv",
         "kv_limit",
         "learned",
         "open",
+        "paused",
         "pool",
+        "pulse",
         "rank",
         "reading",
         "sample",
         "sample_at",
+        "share",
         "slots",
         "spec",
         "unprefilled_tokens",
@@ -50,11 +59,20 @@ class Replica:
         self.spec = spec
         self.pool = pool
         self.breaker = Breaker()
+        self.pulse = Pulse()
+        self.drained = False
+        """Whether somebody wants it to be sent nothing new."""
+        self.began_at = -math.inf
+        """When it came, or came back,"""
+        self.share = 1.0
+        """and the share of its slots that slow start gives it."""
         self.rank = 0
         """Its place in the pool."""
         self.slots = 0
         """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
         self.in_flight = 0
+        self.paused = 0
+        """Of these, those that nobody reads for now."""
         self.by_tier: dict[str, int] = {}
         self.unprefilled_tokens = 0
         self.held_tokens = 0
@@ -76,13 +94,42 @@ class Replica:
         if self.reading.pop(attempt.id, None) is not None:
             self.unprefilled_tokens -= attempt.prompt_tokens
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anything is expected to come from it."""
+        return self.in_flight > self.paused
+
+    @property
+    def state(self) -> ReplicaState:
+        """Whether it gets requests, and if not, what has to pass first."""
+        if self.drained:
+            return ReplicaState.DRAINED
+        if self.breaker.state is ReplicaState.UP and self.pulse.out is not None:
+            return ReplicaState.EJECTED
+        return self.breaker.state
+
+    def begin(self, now: float) -> None:
+        """It comes, or comes back: slow start."""
+        self.began_at = now
+
+    def pause(self, paused: bool, now: float) -> None:
+        """One more of its answers is not read for now, or is read again."""
+        if paused:
+            self.paused += 1
+            if not self.is_awaited:
+                self.pulse.rests(now)
+        else:
+            if not self.is_awaited:
+                self.pulse.asked(now)
+            self.paused -= 1
+
     def view(self, now: float) -> ReplicaView:
         """A copy for people."""
         return ReplicaView(
             name=self.spec.name,
             url=self.spec.url,
             pool=self.pool.spec.name,
-            state=self.breaker.state,
+            state=self.state,
             in_flight=self.in_flight,
             unprefilled_tokens=self.unprefilled_tokens,
             failures=self.breaker.failures,
@@ -92,6 +139,7 @@ class Replica:
             held_tokens=self.held_tokens,
             kv_capacity_tokens=self.kv.capacity_tokens,
             preemption_ratio=self.kv.preemption_ratio,
+            health=self.pulse.view(now, self.share),
         )
 
 
@@ -119,10 +167,21 @@ class PoolNow:
         self._reserved: dict[str, int] = {}
         self._resting: dict[Replica, float] = {}
         """Until when each has asked to be spared."""
+        self._watch = Watch()
+        self._worst = 0
+        """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
+        self.canaries: list[Replica] = []
+        """Those that are out and may be tried with one request, by a tier of this priority or below."""
+        self.canary_priority = 0
+        self.least_urgent = 0
+        """Priority of the least urgent tier that may come here."""
         self.configure(spec)
 
-    def configure(self, spec: Pool) -> None:
-        """Take on a new specification; replicas that stay (same name, same URL) keep all that is known of them."""
+    def configure(self, spec: Pool, now: float = -math.inf) -> None:
+        """Take on a new specification; replicas that stay (same name, same URL) keep all that is known of them.
+
+        Those that come at `now` have a slow start, and are drained if one of the same name was.
+        """
         if spec.router != self.spec.router:
             self._router = ROUTERS[spec.router]()
         self.spec = spec
@@ -133,7 +192,9 @@ class PoolNow:
             if old is not None and old.spec == replica_spec:
                 self.replicas[replica_spec.name] = kept.pop(replica_spec.name)
             else:
-                self.replicas[replica_spec.name] = Replica(replica_spec, self)
+                new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
+                new.begin(now)
+                new.drained = old is not None and old.drained
         for gone in kept.values():
             gone.slots, gone.open = 0, False
         self.refresh()
@@ -141,6 +202,7 @@ class PoolNow:
     def refresh(self) -> None:
         """Recount what depends on which replicas are up. Called when one changes, never per request."""
         self._by_tier = {}
+        self._worst = self._panic()
         for rank, replica in enumerate(self.replicas.values()):
             replica.rank = rank
             replica.slots = self._slots_of(replica)
@@ -158,13 +220,67 @@ class PoolNow:
         self.context_tokens = min(known, default=None)
 
     def _slots_of(self, replica: Replica) -> int:
+        if replica.drained or illness(replica) > self._worst:
+            return 0
         match replica.breaker.state:
             case ReplicaState.UP:
-                return replica.learned.slots if self.spec.slots is None else self.spec.slots
+                slots = replica.learned.slots if self.spec.slots is None else self.spec.slots
+                return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
             case ReplicaState.PROBING:
                 return 1
-            case ReplicaState.DOWN:
+            case _:
                 return 0
+
+    def _panic(self) -> int:
+        """How ill a replica may be to be used. No ejection empties a pool: if nothing else is up, the silent are."""
+        meant = [replica for replica in self.replicas.values() if not replica.drained]
+        up = [illness(replica) for replica in meant if replica.breaker.state is ReplicaState.UP]
+        ejection = self.spec.health.ejection
+        if ejection is None or up.count(0) >= ejection.panic_share * len(meant):
+            return 0
+        return 1 if min(up, default=2) < 2 else 2
+
+    def look(self, now: float) -> float:
+        """Eject replicas, take them back, let slow starts go on; seconds until this wants to be done again.
+
+        To be followed by `refresh`.
+        """
+        health = self.spec.health
+        self.canaries = []
+        busy = False
+        if health.ejection is None:
+            for replica in self.replicas.values():
+                replica.pulse.out = None
+        else:
+            meant = [replica for replica in self.replicas.values() if not replica.drained]
+            for replica in self._watch.look(meant, health.ejection, now):
+                replica.begin(now)
+            self._find_canaries(meant, health.ejection.canary_s, now)
+            busy = self.in_flight > 0 or any(replica.pulse.out is not None for replica in meant)
+        for replica in self.replicas.values():
+            passed_s = now - replica.began_at
+            is_new = passed_s < health.slow_start_s
+            replica.share = max(LEAST_START, passed_s / health.slow_start_s) if is_new else 1.0
+            busy = busy or is_new
+        return SWEEP_S if busy else math.inf
+
+    def _find_canaries(self, meant: list[Replica], every_s: float, now: float) -> None:
+        self.canary_priority = self.least_urgent
+        for replica in meant:
+            pulse = replica.pulse
+            if replica.breaker.state is ReplicaState.UP and pulse.may_be_tried(replica.in_flight, now):
+                self.canaries.append(replica)
+                if now - pulse.canary_at >= every_s:
+                    self.canary_priority = MOST_URGENT  # nobody of the least urgent tier came
+
+    def canary(self, tier: Tier, now: float) -> Replica | None:
+        """A replica that is out, to be tried with one request of `tier`; None if none is, or it may still wait."""
+        ejection = self.spec.health.ejection
+        if not self.canaries or ejection is None or tier.priority < self.canary_priority:
+            return None
+        replica = self.canaries.pop()
+        replica.pulse.try_it(ejection, now)
+        return replica
 
     def _reserve(self) -> None:
         # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
@@ -238,11 +354,15 @@ class PoolNow:
         return min(self._resting.values(), default=math.inf)
 
     def take(self, attempt: Attempt) -> None:
-        """Open a slot of a replica that has one. Paired with exactly one `free`."""
+        """Open a slot of a replica that has one, or try one that is out. Paired with exactly one `free`."""
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         self.in_flight += 1
-        self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
-        self._spare -= 1
+        if replica.slots:
+            self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
+        if replica.in_flight < replica.slots:
+            self._spare -= 1
+        if not replica.is_awaited:
+            replica.pulse.asked(attempt.opened_at)
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(attempt.opened_at)
@@ -258,7 +378,11 @@ class PoolNow:
         self.expire(replica, now)
         replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
         self.in_flight -= 1
+        if attempt.paused:
+            replica.pause(False, now)
         replica.in_flight -= 1
+        if not replica.is_awaited:
+            replica.pulse.rests(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
             self._by_tier[tier] -= 1
@@ -320,5 +444,12 @@ class PoolNow:
             slots=self.slots,
             drain_rate=self.drain.per_s,
             replicas=tuple(r.view(now) for r in self.replicas.values()),
+            panic=self._worst > 0,
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )
+
+
+def illness(replica: Replica) -> int:
+    """0 well, 1 slow, 2 silent."""
+    out = replica.pulse.out
+    return 0 if out is None else 2 if out is Out.STALLED else 1

@@ -209,6 +209,26 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class Ejection:
+    """When a replica that is slower than its pool, or silent, is left out. Durations in seconds, shares 0-1."""
+
+    slowdown: float = 2.0
+    """Times the pool's median latency that are put up with, > 1."""
+    time_s: float = 30.0
+    """How long the first ejection lasts, the second twice as long, and so on,"""
+    max_time_s: float = 300.0
+    """up to this."""
+    max_share: float = 0.1
+    """Of the pool's replicas, what may be out for slowness; but at least one, and two of eight or more."""
+    panic_share: float = 0.5
+    """With less than this share of the pool well, the slow ones are used all the same."""
+    canary_s: float = 5.0
+    """One request per so much time goes to a replica that is out."""
+    stall_s: float = 5.0
+    """Least silence, of a replica that has something to do, that counts as a stall."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """How a pool's replicas are watched. Intervals and durations in seconds."""
 
@@ -221,6 +241,9 @@ class Health:
     """How long an open breaker keeps requests away before one probe."""
     metrics_path: str = "/metrics"
     scrape_interval_s: float = 1.0
+    slow_start_s: float = 30.0
+    """Over which a replica that comes, or comes back, is given its slots; 0: it has them at once."""
+    ejection: Ejection | None = Ejection()
 
 
 @dataclass(frozen=True, slots=True)

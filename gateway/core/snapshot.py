@@ -20,6 +20,37 @@ class ReplicaState(StrEnum):
     """Its breaker is open: nothing is sent."""
     PROBING = "probing"
     """Its breaker is half open: one request at a time."""
+    EJECTED = "ejected"
+    """Slower than its pool, or silent: only canaries are sent."""
+    DRAINED = "drained"
+    """By hand: nothing new is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthView:
+    """How one replica compares with its pool. Scores and excesses are natural logarithms of ratios."""
+
+    out: str | None = None
+    """Why it is ejected: slow-ttft, slow-itl, stalled."""
+    why: str = ""
+    """The same for people, with figures."""
+    back_in_s: float | None = None
+    """When it will be judged by its canaries; None if it is not out, or until something is heard of it."""
+    ttft_score: float = 0.0
+    """Mean of TTFT over what its pool takes."""
+    ttft_excess: float = 0.0
+    """The same over the pool's median."""
+    ttft_z: float = 0.0
+    itl_score: float = 0.0
+    itl_excess: float = 0.0
+    itl_z: float = 0.0
+    share: float = 1.0
+    """Of its slots that slow start gives it, 0-1."""
+    ejections: tuple[tuple[str, int], ...] = ()
+    """How often, by reason."""
+
+
+WELL = HealthView()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +76,7 @@ class ReplicaView:
     """Tokens of context that its KV cache holds, as far as scrapes tell."""
     preemption_ratio: float = 0.0
     """Preemptions per request sent, of the last minute or so."""
+    health: HealthView = WELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +92,8 @@ class PoolView:
     drain_rate: float | None
     """Requests per second that there is room for, while newcomers have to wait; None before any had to."""
     replicas: tuple[ReplicaView, ...]
+    panic: bool = False
+    """Whether so few replicas are well that ejected ones are used all the same."""
     prefill_limit_tokens: float | None = None
     """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""
 

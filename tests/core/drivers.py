@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.controller import BREAKERS, Controller
 from gateway.core.deadlines import next_deadline
+from gateway.core.eject import Out, most_slow
 from gateway.core.forecast import Ahead, Forecast
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import (
@@ -36,6 +37,7 @@ from gateway.core.rules import (
     Admission,
     AdmissionMode,
     Caps,
+    Ejection,
     Health,
     Limits,
     Model,
@@ -74,6 +76,17 @@ admissions = st.builds(
 )
 
 
+healths = st.builds(
+    Health,
+    failures=st.integers(1, 3),
+    open_s=st.sampled_from([0.7, 2.0]),
+    slow_start_s=st.sampled_from([0.0, 0.0, 3.0]),
+    ejection=st.sampled_from(
+        [None, Ejection(), Ejection(slowdown=1.05, time_s=2.0, max_time_s=4.0, canary_s=0.5, stall_s=0.6)]
+    ),
+)
+
+
 @st.composite
 def tiers(draw: st.DrawFn, name: str) -> Tier:
     limits = Limits(
@@ -108,7 +121,7 @@ def pools(draw: st.DrawFn, name: str) -> Pool:
         reserve=draw(st.sampled_from([(), (("t0", 0.5),), (("t1", 0.34), ("t2", 0.5)), (("t2", 1.0),)])),
         spill_from=draw(st.sampled_from([(), (), tuple(other for other in POOLS if other != name)])),
         router=draw(st.sampled_from(sorted(ROUTERS))),
-        health=Health(failures=draw(st.integers(1, 3)), open_s=draw(st.sampled_from([0.7, 2.0]))),
+        health=draw(healths),
     )
 
 
@@ -401,17 +414,30 @@ class Driver:
         having = [r for r in pool.replicas.values() if r.slots]
         held = Counter(a.live.ask.tier.name for a in mine if a.replica.slots)
         assert {tier: count for tier, count in pool._by_tier.items() if count} == held
+        self._check_ejections(pool)
         spare = [r for r in having if r.in_flight < r.slots]
         behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or r.held_tokens >= r.kv_limit]
         assert pool._free == [r for r in spare if r not in behind]
         assert pool._spare == sum(r.slots - r.in_flight for r in spare)
-        assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in pool.replicas.values())
+        meant = [r for r in pool.replicas.values() if not r.drained]
+        assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
         waiting = [live for live in self.controller._live.values() if live.waiting and live.pool is pool]
         assert sorted(live.ask.id for live in pool.room) == [live.ask.id for live in waiting]
         assert len(pool.room) == len(waiting)
         assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
         for head in pool.room.heads(self.now):
             assert not (pool._free and pool._may_take(head.ask.tier)), "a slot is free for one who waits"
+
+    @staticmethod
+    def _check_ejections(pool: PoolNow) -> None:
+        ejection = pool.spec.health.ejection
+        meant = [r for r in pool.replicas.values() if not r.drained]
+        slow = [r for r in meant if r.pulse.out in (Out.SLOW_TTFT, Out.SLOW_ITL)]
+        assert ejection is None or len(slow) <= most_slow(len(meant), ejection.max_share)
+        for replica in pool.replicas.values():
+            assert replica.paused <= replica.in_flight
+            assert 0.1 <= replica.share <= 1.0
+            assert not (replica.drained and replica.slots)
 
     @staticmethod
     def _check_replica(replica: Replica, attempts: list[Attempt]) -> None:

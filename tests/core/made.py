@@ -1,4 +1,4 @@
-"""Small policies and asks for tests of the core; everything not said is generous."""
+"""Small policies and asks for tests of the core; everything not said is generous, and nothing happens by itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.core.rules import Admission, AdmissionMode, Health, Model, Policy, 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
 NEVER_TOO_LATE = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
+QUIET = Health(failures=3, open_s=5.0, slow_start_s=0.0, ejection=None)
 SHADOW = Admission(AdmissionMode.SHADOW)
 
 
@@ -22,9 +23,12 @@ def tier(name: str, priority: int = 0, **more: Any) -> Tier:
 
 
 def pool(name: str, *replicas: str, slots: int | None = 1, **more: Any) -> Pool:
-    """A pool of the replicas named, each with one slot; three failures in a row open a breaker for five seconds."""
+    """A pool of the replicas named, each with one slot; three failures in a row open a breaker for five seconds.
+
+    No ejection, no slow start.
+    """
     specs = tuple(ReplicaSpec(replica, f"http://{replica}:8000") for replica in replicas)
-    return Pool(name, specs, slots=slots, **{"health": Health(failures=3, open_s=5.0), **more})
+    return Pool(name, specs, slots=slots, **{"health": QUIET, **more})
 
 
 def policy(*parts: Pool | Tier, models: Sequence[Model] = (), generation: int = 0) -> Policy:

@@ -95,6 +95,7 @@ class Story:
         self.records: dict[str, Record] = {}
         self._subject = ""
         self._ids: dict[str, int] = {}
+        self._names: dict[int, str] = {}
         self._attempts: dict[str, list[int]] = {}
         self._said: list[Command] = []
 
@@ -120,6 +121,7 @@ class Story:
         assert name not in self._ids
         self._subject = name
         self._ids[name] = len(self._ids) + 1
+        self._names[self._ids[name]] = name
         self._attempts[name] = []
         made = ask(self._ids[name], how.pop("policy", self.controller.policy), self.now, **how)
         return self._hear(self.controller.arrive(made, self.now))
@@ -243,12 +245,11 @@ class Story:
     # ---- inside
 
     def _hear(self, commands: list[Command]) -> Story:
-        names = {number: name for name, number in self._ids.items()}
         for command in commands:
             if isinstance(command, Dispatch):
-                self._attempts[names[command.ask]].append(command.attempt)
+                self._attempts[self._names[command.ask]].append(command.attempt)
             elif isinstance(command, Ended):
-                self.records[names[command.record.ask.id]] = command.record
+                self.records[self._names[command.record.ask.id]] = command.record
         self._said += commands
         return self
 

@@ -181,6 +181,10 @@ class AnyDriver(RuleBasedStateMachine):
                 for _ in range(pool.health.failures):
                     self.driver.tell("observe", replica.name, Sample(healthy=False))
 
+    @rule(replica=replicas, on=st.booleans())
+    def drain(self, replica: str, on: bool) -> None:
+        self.driver.tell("drain", replica, on)
+
     @rule(replica=replicas, context=st.sampled_from([None, 120, 4000]))
     def scrape(self, replica: str, context: int | None) -> None:
         self.driver.tell("observe", replica, Sample(waiting=1, running=2, context_tokens=context))

@@ -116,6 +116,7 @@ def test_every_call_and_every_command_is_written() -> None:
         "Policy": POLICY,
         "Why": Why.CLIENT_GONE,
         "float": 1.5,
+        "bool": True,
     }
     told: list[Told] = [("arrive", (made, 1.0), [])]
     for name in sorted(CALLS):
@@ -284,6 +285,7 @@ def test_every_call_is_told_with_its_answer() -> None:
         ("resumed", 1, 0.5),
         ("observe", "r1", Sample(True), 0.6),
         ("configure", POLICY, 0.7),
+        ("drain", "r1", True, 0.7),
         ("wake", 0.8),
         ("finish", 1, Finish(End.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Why.CLIENT_STALLED),
