@@ -60,7 +60,7 @@ from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import News, Quarantine
-from gateway.core.retry import MAX_REST_S, RETRYABLE, Retries
+from gateway.core.retry import RETRYABLE, Retries, rest_s
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
@@ -200,8 +200,11 @@ class Controller:
             self._quarantine.broke(finish.body_hash, replica.spec.name, now)
         if self._fleet.ended(replica, finish.end, now):
             self._breaker_moved(pool, out, now)
-        if finish.end is End.BUSY and finish.retry_after_s:
-            until = now + min(finish.retry_after_s, MAX_REST_S)
+        if finish.end is End.COMPLETE:
+            replica.refusals = 0
+        elif finish.end is End.BUSY:
+            replica.refusals += 1
+            until = now + rest_s(replica.refusals, finish.retry_after_s)
             pool.rest(replica, until)
             self._look_by(until)
         self._books.attempted(live, attempt, finish)

@@ -1,4 +1,14 @@
-"""Whether a replica gets requests: a plain breaker per replica."""
+"""Whether a replica gets requests: a plain breaker per replica.
+
+                  success     failure     failures full   check passes   open_s are over
+    closed (up)   closed      closed      open            closed         closed
+    open (down)   open        open        open            half-open      half-open
+    half-open     closed      open        open            half-open      half-open
+
+A success, or a check that passes while closed, starts the count of failures anew; half-open is one request at a time.
+4xx says nothing of a replica. 429 and 503 are its own valve: no failure, but it is passed over for a while (retry.py).
+What is slow, or silent, is no failure either: eject.py.
+"""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ class Replica:
         "pulse",
         "rank",
         "reading",
+        "refusals",
         "sample",
         "sample_at",
         "share",
@@ -71,6 +72,8 @@ class Replica:
         self.slots = 0
         """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
         self.in_flight = 0
+        self.refusals = 0
+        """429 and 503 in a row."""
         self.paused = 0
         """Of these, those that nobody reads for now."""
         self.by_tier: dict[str, int] = {}
@@ -140,6 +143,8 @@ class Replica:
             kv_capacity_tokens=self.kv.capacity_tokens,
             preemption_ratio=self.kv.preemption_ratio,
             health=self.pulse.view(now, self.share),
+            refusals=self.refusals,
+            rests_s=self.pool.rests_s(self, now),
         )
 
 
@@ -347,6 +352,10 @@ class PoolNow:
     def rest(self, replica: Replica, until: float) -> None:
         """Pass a replica over that is too busy, as long as another one can be picked."""
         self._resting[replica] = until
+
+    def rests_s(self, replica: Replica, now: float) -> float:
+        """For how long it is still passed over."""
+        return max(0.0, self._resting.get(replica, now) - now)
 
     def rested(self, now: float) -> float:
         """Let those be picked again whose time is up; when the next one's will be, inf if none rests."""

@@ -13,8 +13,17 @@ from gateway.core.pools import Replica
 # Only what provably never ran: it cannot have been the request that killed the replica, and no work was done for it.
 RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
 
-# A replica that says when to come back (`Retry-After`) is passed over until then, but for no longer than this.
+# A replica that refuses is passed over for a while, each time in a row for twice as long: what refuses at once looks
+# idle, and would get everything. If it says when to come back (`Retry-After`), until then at least.
+FIRST_REST_S: Final = 0.25
+LONGEST_REST_S: Final = 8.0
 MAX_REST_S: Final = 60.0
+
+
+def rest_s(refusals: int, retry_after_s: float | None) -> float:
+    """How long a replica is passed over that has refused so many requests (>= 1) in a row."""
+    own_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(refusals - 1, 10))
+    return max(own_s, min(retry_after_s or 0.0, MAX_REST_S))
 
 
 class Retries:

@@ -38,6 +38,13 @@ class AdmissionMode(StrEnum):
     OFF = "off"
 
 
+class EjectionMode(StrEnum):
+    """Whether replicas are ejected."""
+
+    ENFORCE = "enforce"
+    OFF = "off"
+
+
 ASKED_QUANTILE: Final = 0.99
 """Of an objective that a request asks for where its tier has none."""
 

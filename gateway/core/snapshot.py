@@ -77,6 +77,10 @@ class ReplicaView:
     preemption_ratio: float = 0.0
     """Preemptions per request sent, of the last minute or so."""
     health: HealthView = WELL
+    refusals: int = 0
+    """429 and 503 in a row."""
+    rests_s: float = 0.0
+    """For so long it is passed over, since it refused or asked to be spared."""
 
 
 @dataclass(frozen=True, slots=True)

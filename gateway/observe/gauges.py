@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import InfoMetricFamily
 
+from gateway.core.eject import Out
 from gateway.core.model import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.families import counter, gauge, histogram
@@ -27,6 +28,12 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...
         "Requests per second that there is room for, while newcomers have to wait; none before any had to.",
         "",
         lambda p: p.drain_rate,
+    ),
+    (
+        "tailgate_pool_panic",
+        "1 while so few replicas are well that those that are ejected are used all the same.",
+        "",
+        lambda p: p.panic,
     ),
     (
         "tailgate_pool_prefill_limit_tokens",
@@ -59,6 +66,18 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
         lambda r: r.preemption_ratio,
     ),
     ("tailgate_replica_consecutive_failures", "Failures in a row that the breaker counts.", "", lambda r: r.failures),
+    (
+        "tailgate_replica_slow_start_ratio",
+        "Share of its slots that slow start gives the replica.",
+        "ratio",
+        lambda r: r.health.share,
+    ),
+    (
+        "tailgate_replica_rest_seconds",
+        "For how long the replica is still passed over, since it refused with 429 or 503.",
+        "seconds",
+        lambda r: r.rests_s,
+    ),
     ("tailgate_replica_waiting", "Requests waiting in the engine, as it says.", "", lambda r: _sample(r).waiting),
     ("tailgate_replica_running", "Requests running in the engine, as it says.", "", lambda r: _sample(r).running),
     (
@@ -164,6 +183,28 @@ def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
         "1 for the state that the replica is in.",
         ("pool", "replica", "state"),
         [((r.pool, r.name, state.value), r.state is state) for r in replicas for state in ReplicaState],
+    )
+    yield gauge(
+        "tailgate_replica_ejected",
+        "1 for the reason for which the replica is ejected now.",
+        ("pool", "replica", "reason"),
+        [((r.pool, r.name, out.value), r.health.out == out.value) for r in replicas for out in Out],
+    )
+    yield counter(
+        "tailgate_replica_ejections",
+        "Ejections of the replica, by reason; of one that is still slow when its time is up, each time.",
+        ("pool", "replica", "reason"),
+        [((r.pool, r.name, out.value), dict(r.health.ejections).get(out.value, 0)) for r in replicas for out in Out],
+    )
+    yield gauge(
+        "tailgate_replica_score",
+        "Latency of the replica over what its pool takes for the same requests, against the pool's median: 2 is twice.",
+        ("pool", "replica", "latency"),
+        [
+            ((r.pool, r.name, latency), math.exp(excess))
+            for r in replicas
+            for latency, excess in (("ttft", r.health.ttft_excess), ("itl", r.health.itl_excess))
+        ],
     )
     for name, text, unit, read in REPLICA_GAUGES:
         rows = [((replica.pool, replica.name), read(replica)) for replica in replicas]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gateway.core import rules
 from gateway.policy.checks import PERCENTILES
-from gateway.policy.pools import HealthSection, PoolSection, PoolTimeouts, ReplicaSection
+from gateway.policy.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, ReplicaSection
 from gateway.policy.schema import KeySection, ModelSection, PolicyFile
 from gateway.policy.tiers import (
     AdmissionSection,
@@ -87,6 +87,22 @@ def _health(section: HealthSection) -> rules.Health:
         open_s=section.open,
         metrics_path=section.metrics_path,
         scrape_interval_s=section.scrape_interval,
+        slow_start_s=section.slow_start,
+        ejection=_ejection(section.ejection),
+    )
+
+
+def _ejection(section: EjectionSection) -> rules.Ejection | None:
+    if rules.EjectionMode(section.mode) is rules.EjectionMode.OFF:
+        return None
+    return rules.Ejection(
+        slowdown=section.slowdown,
+        time_s=section.time,
+        max_time_s=section.max_time,
+        max_share=section.max_share,
+        panic_share=section.panic,
+        canary_s=section.canary,
+        stall_s=section.stall,
     )
 
 

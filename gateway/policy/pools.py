@@ -23,13 +23,17 @@ from gateway.policy.values import (
     Share,
     Size,
     Slots,
+    Span,
     Url,
 )
 
 _POOL = rules.Pool("", ())
+_EJECTION = rules.Ejection()
 
 Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
 Engine = Annotated[str, AfterValidator(values.one_of(rules.Engine)), values.choice(rules.Engine)]
+
+EjectionMode = Annotated[str, AfterValidator(values.one_of(rules.EjectionMode)), values.choice(rules.EjectionMode)]
 
 
 class ReplicaSection(Section):
@@ -66,6 +70,29 @@ class PoolTimeouts(Section):
     total: Deadline = duration(rules.NO_TIMEOUTS.total_s, "The whole request, from its head received.")
 
 
+class EjectionSection(Section):
+    """When a replica that is slower than its pool, or silent, is left out for a while."""
+
+    mode: EjectionMode = plain(
+        rules.EjectionMode.ENFORCE.value, "enforce: replicas that are slow or silent are left out; off: none is."
+    )
+    slowdown: Annotated[float, Field(gt=1, le=100, strict=False, allow_inf_nan=False)] = plain(
+        _EJECTION.slowdown, "Times the median latency of the pool, of TTFT or between tokens, that is too slow."
+    )
+    time: Duration = duration(_EJECTION.time_s, "How long the first ejection lasts, the second twice as long, ...")
+    max_time: Duration = duration(_EJECTION.max_time_s, "The longest ejection.")
+    max_share: Share = share(
+        _EJECTION.max_share, "Most of the pool that is out for slowness; one always may be, two of eight and more."
+    )
+    panic: Share = share(
+        _EJECTION.panic_share, "With less than this share of the replicas well, slow ones are used all the same."
+    )
+    canary: Duration = duration(_EJECTION.canary_s, "One request per so much time goes to a replica that is out.")
+    stall: Duration = duration(
+        _EJECTION.stall_s, "Least silence of a replica that has requests to answer that counts as a stall."
+    )
+
+
 class HealthSection(Section):
     """How the replicas of a pool are watched."""
 
@@ -78,6 +105,10 @@ class HealthSection(Section):
     open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one probe.")
     metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
     scrape_interval: Duration = duration(_POOL.health.scrape_interval_s, "Time between two scrapes of them.")
+    slow_start: Span = duration(
+        _POOL.health.slow_start_s, "Over which a replica that comes, or comes back, is given its slots; none: at once."
+    )
+    ejection: EjectionSection = nested(EjectionSection(), "When a replica that is slow or silent is left out.")
 
 
 def _no_discovery(value: object) -> object:

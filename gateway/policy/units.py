@@ -40,6 +40,11 @@ def deadline(value: object) -> float:
     return math.inf if value == "none" else seconds(value)
 
 
+def span(value: object) -> float:
+    """A duration in seconds, or 0 for the word `none`."""
+    return 0.0 if value == "none" else seconds(value)
+
+
 def per_minute(value: object) -> float:
     """A rate above zero, such as 60/min or 40k/min, per minute."""
     if _is_number(value):

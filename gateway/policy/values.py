@@ -120,6 +120,7 @@ _EDITOR_DURATION = r"(\d+(\.\d+)?(h|ms|m|s))+"
 
 Duration = Annotated[float, BeforeValidator(units.seconds), _text(_EDITOR_DURATION, "250ms", "2s", "1m30s")]
 Deadline = Annotated[float, BeforeValidator(units.deadline), _text(f"{_EDITOR_DURATION}|none", "10s", "none")]
+Span = Annotated[float, BeforeValidator(units.span), _text(f"{_EDITOR_DURATION}|none", "30s", "none")]
 Rate = Annotated[float, BeforeValidator(units.per_minute), _text(r"\d+(\.\d+)?[kM]?/(s|min|h)", "60/min", "40k/min")]
 Size = Annotated[int, BeforeValidator(units.byte_count), _text(r"\d+(\.\d+)? ?(B|[kMG]B|[KMG]iB)", "64MiB", "512KiB")]
 Share = Annotated[

@@ -173,6 +173,10 @@ class Story:
             self._hear(self.controller.observe(name, sample, self.now))
         return self
 
+    def drains(self, name: str, *, on: bool = True) -> Story:
+        """Somebody drains a replica, or no longer wants it drained."""
+        return self._hear(self.controller.drain(name, on, self.now))
+
     def configured(self, policy: Policy) -> Story:
         """There is a new policy."""
         return self._hear(self.controller.configure(policy, self.now))

@@ -6,6 +6,7 @@ from gateway.core.extra import BURST, ExtraBudget
 from gateway.core.model import End, Outcome, Why
 from gateway.core.retry import MAX_REST_S, RETRYABLE
 from gateway.core.rules import Hedge, Retry
+from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
 from .playbook import cancel, dispatch, ended, play, refuse
@@ -125,6 +126,24 @@ def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> No
 def test_it_is_asked_before_then_if_there_is_no_other() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
     story.finishes("b", End.BUSY, retry_after_s=5.0).whatever().arrives("c").expect(dispatch("r2"))
+
+
+def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
+    """It is asked again after .25 s, .5 s, 1 s, ... 8 s at the longest, until it has answered one."""
+    story = play(policy(pool("p", "r1", "r2", slots=4)))
+    asked = []
+    for number in range(400):
+        name = f"q{number}"
+        story.at(number / 10).whatever().arrives(name)
+        if story.replica("r1").in_flight:
+            asked.append(story.now)
+            story.finishes(name, End.BUSY, status=503)
+        story.served(name)
+    assert asked == [0.0, 0.3, 0.8, 1.8, 3.8, 7.8, 15.8, 23.8, 31.8, 39.8]
+    assert story.replica("r1").state is ReplicaState.UP
+    assert (story.replica("r1").refusals, story.replica("r1").rests_s) == (10, pytest.approx(7.9))
+    story.at(48.0).whatever().arrives("a").expect(dispatch("r1")).served("a")
+    assert story.replica("r1").refusals == 0
 
 
 def test_nobody_rests_for_ever() -> None:
