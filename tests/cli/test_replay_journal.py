@@ -117,7 +117,7 @@ def test_a_live_journal_gets_the_same_answers(live: tuple[Path, list[int]]) -> N
 def test_a_live_journal_has_no_secret(live: tuple[Path, list[int]]) -> None:
     written = live[0].read_text()
     assert "acme" in written
-    for secret in (CLIENT_KEY, SHA256, REPLICA_KEY, "canary", "Bearer"):
+    for secret in (CLIENT_KEY, SHA256, REPLICA_KEY, "-canary", "Bearer"):
         assert secret not in written
 
 
