@@ -42,25 +42,37 @@ def log_edges(low: float, high: float, relative_error: float, exact: Iterable[fl
 class LogHistogram:
     """Counts of values by bucket: `counts[i]` holds edges[i-1] < value <= edges[i], the last one all above.
 
-    `add` is the hot path (a bisection in C and two additions); `counts` only grows, so that the difference of two
+    `add` is the hot path (a bisection and two additions); `counts` only grows, so that the difference of two
     copies of it is the histogram of what came between.
     """
 
     __slots__ = ("counts", "edges", "sum")
 
     def __init__(self, edges: Sequence[float]) -> None:
-        self.edges = edges
+        self.edges = tuple(edges)
         self.counts: list[float] = [0] * (len(edges) + 1)
         self.sum = 0.0
 
     def add(self, value: float, weight: float = 1) -> None:
         """Count `value` (>= 0) `weight` times."""
-        self.counts[bisect_left(self.edges, value)] += weight
+        self.counts[_index(self.edges, value)] += weight
         self.sum += value * weight
 
     def quantile(self, q: float) -> float | None:
         """The nearest-rank quantile `q` (0-1) of everything added; None if that is nothing."""
         return quantile(self.edges, self.counts, q)
+
+
+def _index(edges: tuple[float, ...], value: float) -> int:
+    """`bisect_left`, written out: compiled, it takes a third of the time that one takes which compares objects."""
+    low, high = 0, len(edges)
+    while low < high:
+        middle = (low + high) // 2
+        if edges[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float | None:

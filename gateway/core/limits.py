@@ -11,6 +11,7 @@ from gateway.core.model import Why
 from gateway.core.rules import Limits, Tier
 from gateway.core.snapshot import LimitView
 
+_log2: Final = math.log2
 FAIRNESS_HALF_LIFE_S: Final = 60.0
 """How long tokens served count against a tenant in the waiting room (llm-d's default)."""
 
@@ -123,8 +124,8 @@ class TenantUse:
         logarithm, it need not be touched as time passes for two tenants to be compared.
         """
         epoch = now / FAIRNESS_HALF_LIFE_S
-        level = 2.0 ** (self.served - epoch) + tokens
-        self.served = epoch + math.log2(level) if level > 0.0 else -math.inf
+        level = math.pow(2.0, self.served - epoch) + tokens
+        self.served = epoch + _log2(level) if level > 0.0 else -math.inf
 
     def left(self, now: float) -> Left:
         """What is left, for `x-ratelimit-*` headers."""

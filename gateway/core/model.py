@@ -33,6 +33,8 @@ class Random(Protocol):
 class Endpoint(StrEnum):
     """The API calls that reach a replica; the value is the path."""
 
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
     EMBEDDINGS = "/v1/embeddings"
@@ -42,6 +44,8 @@ class Endpoint(StrEnum):
 
 class Why(StrEnum):
     """Why a request was not served: the machine-readable reason, `x-tailgate-reason` and a metric label."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
 
     # refused before it became an Ask
     BAD_REQUEST = "bad-request"
@@ -92,6 +96,8 @@ class Why(StrEnum):
 
 class Outcome(StrEnum):
     """How a request ended, for metrics. Goodput counts OK within the SLO over everything in the denominator."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
 
     OK = "ok"
     REFUSED = "refused"
@@ -198,6 +204,8 @@ class Ask:
 
 class End(StrEnum):
     """How one attempt at one replica ended."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
 
     COMPLETE = "complete"
     REJECTED = "rejected"

@@ -23,11 +23,8 @@ class Candidate(Protocol):
 
 
 C = TypeVar("C", bound=Candidate)
-W = TypeVar("W", int, tuple[int, int])
 
 _rank: Final[Callable[[Candidate], int]] = attrgetter("rank")
-_requests: Final[Callable[[Candidate], int]] = attrgetter("in_flight")
-_prefill_then_requests: Final[Callable[[Candidate], tuple[int, int]]] = attrgetter("unprefilled_tokens", "in_flight")
 
 
 class Router(Protocol):
@@ -46,14 +43,14 @@ class LeastPrefill:
     """
 
     def pick(self, free: Sequence[C], random: float) -> C:
-        return _least(free, _prefill_then_requests, random)
+        return _least(free, True, random)
 
 
 class LeastRequests:
     """Fewest requests in flight; ties go to chance."""
 
     def pick(self, free: Sequence[C], random: float) -> C:
-        return _least(free, _requests, random)
+        return _least(free, False, random)
 
 
 class RoundRobin:
@@ -68,20 +65,31 @@ class RoundRobin:
         return chosen
 
 
-def _least(free: Sequence[C], weigh: Callable[[Candidate], W], random: float) -> C:
-    """The one that weighs least, of a large fleet the lighter of two drawn at random; ties go to chance."""
+def _least(free: Sequence[C], by_prefill: bool, random: float) -> C:
+    """The one that has least, of a large fleet the better of two drawn at random; ties go to chance."""
     count = len(free)
     if count > FULL_SCAN:
         # Both come from one draw: the first, which wins ties, is uniform; the second is at some distance from it.
         first = int(random * count)
         second = (first + 1 + int(random * count * 7919) % (count - 1)) % count
-        return min(free[first], free[second], key=weigh)
-    weights = list(map(weigh, free))
-    least = min(weights)
-    index = weights.index(least)
-    for _ in range(int(random * weights.count(least))):
-        index = weights.index(least, index + 1)
-    return free[index]
+        return _lightest([free[first], free[second]], by_prefill)[0]
+    ties = _lightest(free, by_prefill)
+    return ties[int(random * len(ties))]
+
+
+def _lightest(free: Sequence[C], by_prefill: bool) -> list[C]:
+    """Those that have least, by prompt tokens to read, if these count, and requests."""
+    ties: list[C] = []
+    least_tokens = least_requests = 0
+    for candidate in free:
+        tokens = candidate.unprefilled_tokens if by_prefill else 0
+        requests = candidate.in_flight
+        if not ties or tokens < least_tokens or (tokens == least_tokens and requests < least_requests):
+            ties = [candidate]
+            least_tokens, least_requests = tokens, requests
+        elif tokens == least_tokens and requests == least_requests:
+            ties.append(candidate)
+    return ties
 
 
 ROUTERS: Final[dict[str, Callable[[], Router]]] = {

@@ -65,6 +65,8 @@ class Attainment:
 class Decided(StrEnum):
     """Why a request was let in whose breach was forecast."""
 
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
     ADMITTED = "admitted"
     EXPLORED = "explored"
     DEGRADED = "degraded"

@@ -6,13 +6,13 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.controller import Controller
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, Cancel, Command, Commit, Dispatch, End, Ended, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
+from gateway.proxy.clock import monotonic
 from gateway.wire.replies import CLIENT_FAULTS
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote
 
@@ -14,6 +13,7 @@ import orjson
 
 from gateway.core.model import Ask, Endpoint, Record, Why
 from gateway.core.rules import ANONYMOUS, Policy, Tier
+from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams

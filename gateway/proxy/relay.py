@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, End, Endpoint, Finish, Hedged, Record, Why
 from gateway.core.rules import Model
+from gateway.proxy.clock import monotonic
 from gateway.proxy.leg import Leg
 from gateway.proxy.upstream import Upstream
 from gateway.wire.fingerprint import fingerprint
@@ -256,18 +256,13 @@ class Relay:
 
     def _lines(self, leg: Leg) -> bytes:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
-        upstream, now = leg.upstream, monotonic()
+        queue = milliseconds(self._dispatched_at - self.ask.body_at)
+        replica = milliseconds(monotonic() - self._dispatched_at)
         return b"".join(
             (
-                b"x-request-id: ",
-                self._rid,
-                b"\r\n",
-                upstream.served_by(self.ask.tier.name),
-                b"server-timing: queue;dur=",
-                milliseconds(self._dispatched_at - self.ask.body_at),
-                b", replica;dur=",
-                milliseconds(now - self._dispatched_at),
-                b"\r\n",
+                leg.upstream.served_by(self.ask.tier.name),
+                f"x-request-id: {self.request_id}\r\n"
+                f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n".encode(),
                 self._extra,
                 self._limit_lines(),
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum, auto
-from time import monotonic
 from typing import Any, Final
 
 import httptools
@@ -21,6 +20,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.core.model import Endpoint, Why
+from gateway.proxy.clock import monotonic
 from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
 from gateway.proxy.relay import Relay
@@ -218,7 +218,8 @@ class FrontDoor:
         self._head_done = True
         self._head_at = monotonic()
         parser = self.parser
-        head = self._head = read_head(bytes(self._raw_head))
+        raw = self._raw_head
+        head = self._head = read_head(raw if isinstance(raw, bytes) else bytes(raw))
         self._raw_head = b""
         version = "1.1" if head.http_11 else parser.get_http_version()
         self.chunked = version == "1.1"
@@ -294,7 +295,8 @@ class FrontDoor:
         self._phase = _ANSWERING
         guard, gate = self._guard, self._guard.gate
         guard.receiving.stop(self)
-        body, self._body = bytes(self._body), b""
+        body = self._body if isinstance(self._body, bytes) else bytes(self._body)
+        self._body = b""
         if guard.parts:
             guard.let_go(self)
         rid = request_id(self._head.fields.get(b"x-request-id"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gateway.core.model import End, Endpoint
 from gateway.core.rules import Pool, ReplicaSpec
+from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.wire.headers import upstream_prefix
 

@@ -49,10 +49,9 @@ class AnswerHead:
 
 def read_answer_head(raw: bytes) -> AnswerHead:
     """Read `raw`, a head without its blank line; raises `FramingError` for what is malformed or ambiguous."""
-    # Every kind of line end cuts, and only one of them has two bytes.
     lines = raw.splitlines()
-    if not lines or sum([len(line) for line in lines]) + 2 * (len(lines) - 1) != len(raw) or 0 in raw:
-        raise FramingError("the head of the answer has a line end or a NUL where none may be")
+    if not lines or 0 in raw:
+        raise FramingError("the head of the answer is empty, or has a NUL")
     first = lines[0]
     status = number(first[9:12])
     version = first[:9]
@@ -64,13 +63,19 @@ def read_answer_head(raw: bytes) -> AnswerHead:
     ):
         raise FramingError("the answer does not begin with the status line of HTTP/1.1")
     found: dict[bytes, bytes] = {}
-    for line in lines[1:]:
+    size = len(first)
+    for index in range(1, len(lines)):
+        line = lines[index]
+        size += 2 + len(line)
         name = _NAMES.find(line) if line else None
         if name is None:
             _check(line)
             continue
         value = trimmed(line, len(name) + 1)
         found[name] = found[name] + b"," + value if name in found else value
+    # Every kind of line end cuts, and only the right one has two bytes.
+    if size != len(raw):
+        raise FramingError("the head of the answer has a line end where none may be")
     return AnswerHead(
         status,
         _body(status, found),

@@ -232,37 +232,25 @@ def whole_head(content_type: bytes | None, body_bytes: int | None) -> bytes:
 def rate_limit_lines(left: Left) -> bytes:
     """`x-ratelimit-*` for people: limit, what is left, and when it is full again."""
     requests, tokens = left
-    lines = b"" if requests is None else _rate_lines(b"requests", requests)
-    return lines if tokens is None else lines + _rate_lines(b"tokens", tokens)
+    lines = "" if requests is None else _rate_lines("requests", requests)
+    return (lines if tokens is None else lines + _rate_lines("tokens", tokens)).encode()
 
 
-def _rate_lines(what: bytes, rate: Rate) -> bytes:
+def _rate_lines(what: str, rate: Rate) -> str:
     limit, left, reset_s = rate
-    return b"".join(
-        (
-            b"x-ratelimit-limit-",
-            what,
-            b": ",
-            written(int(limit)),
-            b"\r\nx-ratelimit-remaining-",
-            what,
-            b": ",
-            written(int(left)),
-            b"\r\nx-ratelimit-reset-",
-            what,
-            b": ",
-            _span(reset_s),
-            b"\r\n",
-        )
+    return (
+        f"x-ratelimit-limit-{what}: {int(limit)}\r\n"
+        f"x-ratelimit-remaining-{what}: {int(left)}\r\n"
+        f"x-ratelimit-reset-{what}: {_span(reset_s)}\r\n"
     )
 
 
-def _span(seconds: float) -> bytes:
+def _span(seconds: float) -> str:
     """`1m12.5s`, the way OpenAI writes it; below a second `120ms`."""
     thousandths = int(seconds * 1000.0 + 0.5)
     if thousandths < 1000:
-        return f"{thousandths}ms".encode()
+        return f"{thousandths}ms"
     tenths = thousandths // 100
     if tenths < 600:
-        return f"{tenths // 10}.{tenths % 10}s".encode()
-    return f"{tenths // 600}m{tenths % 600 // 10}.{tenths % 10}s".encode()
+        return f"{tenths // 10}.{tenths % 10}s"
+    return f"{tenths // 600}m{tenths % 600 // 10}.{tenths % 10}s"

@@ -72,8 +72,8 @@ def written(value: int) -> bytes:
     return str(value).encode()
 
 
-def milliseconds(seconds: float) -> bytes:
+def milliseconds(seconds: float) -> str:
     """`1.50` for .0015 s."""
     hundredths = int(seconds * 100_000.0 + 0.5)
     rest = hundredths % 100
-    return f"{hundredths // 100}.{rest}".encode() if rest > 9 else f"{hundredths // 100}.0{rest}".encode()
+    return f"{hundredths // 100}.{rest}" if rest > 9 else f"{hundredths // 100}.0{rest}"
