@@ -26,7 +26,8 @@ class Alarms:
 
     def clear(self, key: int) -> None:
         """Forget `key`; it may be unknown."""
-        self._at.pop(key, None)
+        if key in self._at:
+            del self._at[key]
         if len(self._heap) > 2 * len(self._at) + 64:
             self._heap = [(at, k) for k, at in self._at.items()]
             heapify(self._heap)
@@ -38,9 +39,12 @@ class Alarms:
     def next_at(self) -> float:
         """When the next alarm is due; inf if there is none."""
         heap = self._heap
-        while heap and self._at.get(heap[0][1]) != heap[0][0]:
+        while heap:
+            at, key = heap[0]
+            if self.at(key) == at:
+                return at
             heappop(heap)
-        return heap[0][0] if heap else math.inf
+        return math.inf
 
     def due(self, now: float) -> list[int]:
         """Take out every key whose time has come, earliest first."""
