@@ -121,7 +121,7 @@ class Gateway:
         self._reload = Reload(time.time())
         self._lag = LoopLag(monotonic, self.metrics.roll)
         self._tasks: list[asyncio.Task[None]] = []
-        self._states: dict[str, ReplicaState] = {}
+        self._states: dict[str, tuple[ReplicaState, str]] = {}
         self.stop = asyncio.Event()
         """Set when somebody wants it to drain and end."""
         self.broken = asyncio.Event()
@@ -197,6 +197,18 @@ class Gateway:
         """What SIGTERM does, for those who cannot send signals."""
         self.stop.set()
         return Done(True, f"draining: at most {self.settings.drain_deadline_s:.0f} s for requests under way")
+
+    def _drain(self, on: bool, name: str) -> Done:
+        """Send a replica nothing new, or let it serve again."""
+        names = [replica.name for pool in self.gate.policy.pools.values() for replica in pool.replicas]
+        if name not in names:
+            return Done(False, f"there is no replica {name!r:.80}; there are: {', '.join(names)}")
+        self.driver.drain(name, on)
+        self._tell_states()
+        if not on:
+            return Done(True, f"{name} serves again")
+        view = next(r for pool in self.controller.snapshot(monotonic()).pools for r in pool.replicas if r.name == name)
+        return Done(True, f"{name} gets nothing new; {view.in_flight} under way there go on")
 
     # ---- life
 
@@ -306,8 +318,9 @@ class Gateway:
             now=monotonic,
         )
         actions = {"reload": self.reload, "drain": self._stop}
+        of_replicas = {"drain": partial(self._drain, True), "undrain": partial(self._drain, False)}
         names = self.settings.admin_names
-        return admin_app(self.metrics, sources, actions, token=token, trusted=trusted, names=names)
+        return admin_app(self.metrics, sources, actions, of_replicas, token=token, trusted=trusted, names=names)
 
     def _watched(self) -> list[Watched]:
         now = monotonic()
@@ -334,16 +347,18 @@ class Gateway:
             now = monotonic()
             self.guard.sweep(now)
             self.upstreams.sweep(now)
-            self._tell_breakers()
+            self._tell_states()
             log_quarantine(self.controller.quarantined(now))
 
-    def _tell_breakers(self) -> None:
-        """Log each replica whose breaker has moved since the last look: the core itself writes no log."""
-        for pool, name, state in self.controller.states():
-            before, self._states[name] = self._states.get(name, UP), state
-            if state is not before:
-                level = logging.INFO if state is UP else logging.WARNING
-                log.log(level, "replica %s of pool %s is %s, was %s", name, pool, state, before)
+    def _tell_states(self) -> None:
+        """Log each replica whose state has changed since the last look: the core itself writes no log."""
+        for pool, name, state, why in self.controller.states():
+            before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
+            if (state, why) != before:
+                level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
+                log.log(
+                    level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], why and f": {why}"
+                )
 
 
 async def _no_app(scope: object, receive: object, send: object) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from gateway.cli import key
 from gateway.cli.check import check
+from gateway.cli.drain import drain_command, undrain_command
 from gateway.cli.explain import explain_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
@@ -27,6 +28,8 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(check)
 app.command("explain")(explain_command)
+app.command("drain")(drain_command)
+app.command("undrain")(undrain_command)
 app.command("replay-journal")(replay_journal)
 app.command("simulate")(simulate_command)
 app.add_typer(key.app, name="key")

@@ -21,12 +21,17 @@ class Unanswered(Exception):
 
 
 def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the admin port at `url`. Raises Unanswered."""
-    asked = {name: value for name, value in question.items() if value is not None}
-    address = f"{url.rstrip('/')}/admin/explain"
+    """What the admin port at `url` says of a request. Raises Unanswered."""
+    return ask_admin(url, "explain", {name: value for name, value in question.items() if value is not None})
+
+
+def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str = "") -> dict[str, Any]:
+    """The answer of the admin port at `url`; no question: a GET. Raises Unanswered."""
+    address = f"{url.rstrip('/')}/admin/{what}"
     if not address.startswith(("http://", "https://")):
         raise Unanswered(f"{url} is no URL of an admin port, such as http://127.0.0.1:9090")
-    request = urllib.request.Request(address, json.dumps(asked).encode(), {"content-type": "application/json"})
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(address, None if question is None else json.dumps(question).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             found: dict[str, Any] = json.loads(answer.read(MAX_ANSWER_BYTES))
@@ -42,7 +47,8 @@ def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
 
 def _detail(body: bytes, status: int) -> str:
     try:
-        return str(json.loads(body)["detail"])
+        said = json.loads(body)
+        return str(said["message"] if "message" in said else said["detail"])
     except (ValueError, KeyError, TypeError):
         return f"answered {status}"
 
@@ -65,6 +71,8 @@ def show(found: dict[str, Any], out: Console) -> None:
     share = f"{found['higher_share']:.0%} of that for more urgent tiers"
     _line(out, "pool", f"       {found['pool']}", f"({found['ahead']} ahead, drains {rate}, {share})")
     _line(out, "request", f"    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer")
+    for one in found.get("left_out", ()):
+        _line(out, one["state"], f"  {one['replica']}", f"({one['why']})" if one["why"] else "")
     out.print(_forecasts(best, found["runner_up"]))
     if found["runner_up"] is not None:
         out.print("best: the router's choice, the fewest unread prompt tokens; P(breach) does not choose", style="dim")

@@ -326,9 +326,13 @@ class Controller:
         """Whether any pool has a replica that may be sent to."""
         return self._fleet.alive
 
-    def states(self) -> list[tuple[str, str, ReplicaState]]:
-        """Pool, name and state of every replica; cheap, for those who look often."""
-        return [(pool.spec.name, name, r.state) for pool in self._fleet for name, r in pool.replicas.items()]
+    def states(self) -> list[tuple[str, str, ReplicaState, str]]:
+        """Pool, name and state of every replica, and why it is ejected; cheap, for those who look often."""
+        return [
+            (pool.spec.name, name, r.state, r.pulse.why if r.state is ReplicaState.EJECTED else "")
+            for pool in self._fleet
+            for name, r in pool.replicas.items()
+        ]
 
     def snapshot(self, now: float) -> Snapshot:
         """A copy of everything, for people and gauges."""

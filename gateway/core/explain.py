@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ from gateway.core.forecast import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.rules import AdmissionMode, Tier
+from gateway.core.snapshot import ReplicaState
 from gateway.core.trust import Trust
 
 MEASURED: Final = "measured"
@@ -27,6 +29,16 @@ class Candidate:
     tpot_s: float
     e2e_s: float
     breach: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A replica of the pool that gets nothing, or next to nothing, now."""
+
+    replica: str
+    state: ReplicaState
+    why: str
+    """Empty where the state says all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,7 @@ class Explanation:
     drain_rate: float | None
     best: Candidate
     runner_up: Candidate | None
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Explanation:
@@ -83,7 +96,20 @@ def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Expl
         drain_rate=pool.drain.per_s,
         best=best,
         runner_up=found[1] if len(found) > 1 else None,
+        left_out=tuple(_left_out(pool, now)),
     )
+
+
+def _left_out(pool: PoolNow, now: float) -> Iterator[LeftOut]:
+    for name, replica in pool.replicas.items():
+        rests_s = pool.rests_s(replica, now)
+        if replica.state is ReplicaState.EJECTED:
+            yield LeftOut(name, replica.state, replica.pulse.why)
+        elif replica.state is not ReplicaState.UP:
+            yield LeftOut(name, replica.state, "")
+        elif rests_s > 0.0:
+            why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
+            yield LeftOut(name, replica.state, why)
 
 
 def _candidate(admission: Admission, live: Live, pool: PoolNow, replica: Replica | None, now: float) -> Candidate:

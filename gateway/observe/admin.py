@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 
@@ -38,12 +39,14 @@ class Done:
 
 
 Action = Callable[[], Awaitable[Done]]
+ReplicaAction = Callable[[str], Done]
 
 
 def admin_app(
     metrics: Metrics,
     sources: Sources,
     actions: Mapping[str, Action],
+    replica_actions: Mapping[str, ReplicaAction],
     *,
     token: str | None,
     trusted: bool = False,
@@ -51,13 +54,15 @@ def admin_app(
 ) -> FastAPI:
     """The app. Each of `actions` ("reload") is a POST to /admin/<its name>; `names` are hosts it is known by.
 
+    Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
+
     FastAPI's own documentation pages are off: they load scripts from elsewhere, and say less than docs/metrics.md.
     """
     app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(_probes(sources))
     app.include_router(_metrics(metrics, sources))
     app.include_router(_console(metrics, sources, names))
-    app.include_router(_actions(actions, token, trusted))
+    app.include_router(_actions(actions, replica_actions, token, trusted))
     return app
 
 
@@ -122,7 +127,9 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     return router
 
 
-def _actions(actions: Mapping[str, Action], token: str | None, trusted: bool) -> APIRouter:
+def _actions(
+    actions: Mapping[str, Action], replica_actions: Mapping[str, ReplicaAction], token: str | None, trusted: bool
+) -> APIRouter:
     async def allowed(request: Request) -> None:
         if trusted:
             return
@@ -134,14 +141,30 @@ def _actions(actions: Mapping[str, Action], token: str | None, trusted: bool) ->
     router = APIRouter(dependencies=[Depends(allowed)])
 
     @router.post("/admin/{action}")
-    async def act(action: str) -> Response:
-        found = actions.get(action)
-        if found is None:
-            raise HTTPException(404, f"no such action; there are: {', '.join(sorted(actions))}")
-        done = await found()
+    async def act(action: str, request: Request) -> Response:
+        body = await request.body()
+        of_replica, of_all = replica_actions.get(action), actions.get(action)
+        if of_replica is not None and (body or of_all is None):
+            done = of_replica(_replica(body))
+        elif of_all is not None:
+            done = await of_all()
+        else:
+            there_are = ", ".join(sorted({*actions, *replica_actions}))
+            raise HTTPException(404, f"no such action; there are: {there_are}")
         return Response(document(done), 200 if done.ok else 409, media_type="application/json")
 
     return router
+
+
+def _replica(body: bytes) -> str:
+    """The one that is named. What is not understood is refused: without a body, a drain is that of the gateway."""
+    try:
+        said: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    if not isinstance(said, dict) or list(said) != ["replica"] or not isinstance(said["replica"], str):
+        raise HTTPException(400, 'name the replica in the body, and nothing else: {"replica": "NAME"}')
+    return said["replica"]
 
 
 def _is_token(authorization: str, token: str) -> bool:

@@ -110,6 +110,10 @@ class Driver:
         """There is a new policy."""
         self._call(self.controller.configure, policy)
 
+    def drain(self, replica: str, on: bool) -> None:
+        """Somebody wants a replica to get nothing new, or to serve again."""
+        self._call(self.controller.drain, replica, on)
+
     def shut(self) -> None:
         """End everything that is still under way."""
         self._call(self.controller.shut)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -29,11 +30,21 @@ class Process:
     def __init__(self) -> None:
         self.metrics = Metrics(POLICY)
         self.reloads = 0
+        self.stops = 0
+        self.drained: list[tuple[str, str]] = []
         self.answer = Done(True, "generation 2")
 
     async def reload(self) -> Done:
         self.reloads += 1
         return self.answer
+
+    async def stop(self) -> Done:
+        self.stops += 1
+        return Done(True, "draining")
+
+    def drain(self, what: str, replica: str) -> Done:
+        self.drained.append((what, replica))
+        return Done(True, f"{what} {replica}")
 
     def client(
         self,
@@ -43,9 +54,10 @@ class Process:
         sources: Sources = SOURCES,
         base: str = "http://127.0.0.1:9090",
     ) -> httpx.AsyncClient:
-        app = admin_app(
-            self.metrics, sources, {"reload": self.reload}, token=token, trusted=trusted, names={"admin.example"}
-        )
+        actions = {"reload": self.reload, "drain": self.stop}
+        of_replicas = {what: partial(self.drain, what) for what in ("drain", "undrain")}
+        names = {"admin.example"}
+        app = admin_app(self.metrics, sources, actions, of_replicas, token=token, trusted=trusted, names=names)
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base)
 
 
@@ -250,6 +262,34 @@ async def test_a_reload_that_fails_says_what_is_wrong(process: Process) -> None:
     async with process.client(trusted=True) as client:
         answer = await client.post("/admin/reload")
     assert (answer.status_code, answer.json()["message"]) == (409, "policy.yaml:3: tiers: unknown field")
+
+
+@pytest.mark.parametrize("action", ["drain", "undrain"])
+async def test_a_replica_is_drained_by_its_name(process: Process, action: str) -> None:
+    async with process.client() as client:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        answer = await client.post(f"/admin/{action}", content='{"replica": "r1"}', headers=headers)
+        assert (answer.status_code, answer.json()["message"]) == (200, f"{action} r1")
+        assert (await client.post(f"/admin/{action}", content='{"replica": "r1"}')).status_code == 401
+    assert process.drained == [(action, "r1")]
+
+
+@pytest.mark.parametrize("body", ["{", "{}", "[]", '{"replika": "r1"}', '{"replica": 1}', '{"replica": "r1", "x": 1}'])
+@pytest.mark.parametrize("action", ["drain", "undrain"])
+async def test_a_drain_that_is_not_understood_drains_nothing_least_of_all_the_gateway(
+    process: Process, action: str, body: str
+) -> None:
+    async with process.client(trusted=True) as client:
+        answer = await client.post(f"/admin/{action}", content=body)
+    assert (answer.status_code, process.drained, process.stops) == (400, [], 0)
+    assert "replica" in answer.json()["detail"]
+
+
+async def test_a_drain_of_nobody_is_that_of_the_gateway_and_an_undrain_of_nobody_is_refused(process: Process) -> None:
+    async with process.client(trusted=True) as client:
+        assert (await client.post("/admin/drain")).status_code == 200
+        assert (await client.post("/admin/undrain")).status_code == 400
+    assert (process.drained, process.stops) == ([], 1)
 
 
 async def test_an_unknown_action_names_those_there_are(process: Process) -> None:

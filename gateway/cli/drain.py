@@ -1,0 +1,71 @@
+"""`tailgate drain` and `tailgate undrain`: a replica gets nothing new, or serves again."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.live import Unanswered, ask_admin
+from gateway.cli.output import console, counted
+
+LOOK_EVERY_S = 0.5
+
+Replica = Annotated[str, typer.Argument(metavar="REPLICA", help="Its name, as in the policy and in metrics.")]
+Admin = Annotated[str, typer.Option(metavar="URL", help="Admin port of the gateway.")]
+Token = Annotated[
+    str,
+    typer.Option(
+        envvar="TAILGATE_ADMIN_TOKEN",
+        show_default=False,
+        help="The admin token. Better given as TAILGATE_ADMIN_TOKEN, which no shell history keeps.",
+    ),
+]
+ADMIN = "http://127.0.0.1:9090"
+
+
+def drain_command(
+    replica: Replica,
+    admin: Admin = ADMIN,
+    token: Token = "",
+    wait: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Wait so long at most for requests there to finish.")
+    ] = 0.0,
+) -> None:
+    """Send a replica nothing new: what runs there finishes, what waits goes elsewhere.
+
+    It stays drained, over reloads of the policy, until `tailgate undrain` or a restart of the gateway. Every gateway in
+    front of the replica has to be told. The exit status is 1 if requests are still under way there after --wait.
+
+    `tailgate drain gpu-1 --wait 600 && systemctl restart vllm@1 && tailgate undrain gpu-1`
+    """
+    _tell("drain", replica, admin, token)
+    until = time.monotonic() + wait
+    while wait and (left := _in_flight(replica, admin)):
+        if time.monotonic() >= until:
+            console(stderr=True).print(f"{counted(left, 'request')} still under way at {replica}")
+            raise typer.Exit(1)
+        time.sleep(LOOK_EVERY_S)
+
+
+def undrain_command(replica: Replica, admin: Admin = ADMIN, token: Token = "") -> None:
+    """Let a replica serve again that was drained, by slow start."""
+    _tell("undrain", replica, admin, token)
+
+
+def _tell(what: str, replica: str, admin: str, token: str) -> None:
+    console().print(str(_asked(admin, what, {"replica": replica}, token)["message"]))
+
+
+def _in_flight(replica: str, admin: str) -> int:
+    pools = _asked(admin, "state", None)["pools"]
+    return sum(int(r["in_flight"]) for pool in pools for r in pool["replicas"] if r["name"] == replica)
+
+
+def _asked(admin: str, what: str, question: dict[str, Any] | None, token: str = "") -> dict[str, Any]:
+    try:
+        return ask_admin(admin, what, question, token)
+    except Unanswered as error:
+        console(stderr=True).print(str(error))
+        raise typer.Exit(2) from None

@@ -1,0 +1,107 @@
+"""`tailgate drain` and `undrain`, told to a gateway that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.app import Gateway
+from gateway.cli import app
+from gateway.policy import load_text
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
+
+TOKEN = "a-token-for-the-admin-port"
+POLICY = """\
+apiVersion: tailgate/v1
+models: {{emulated: {{pools: [main]}}}}
+pools:
+  main:
+    slots: 4
+    replicas: [{{name: r1, url: "{}"}}, {{name: r2, url: "{}"}}]
+tiers: {{only: {{}}}}
+"""
+
+
+@dataclass
+class Served:
+    """A gateway in front of two replicas."""
+
+    gateway: Gateway
+    emulator: Emulator
+    client: httpx.AsyncClient
+
+    async def command(self, *arguments: str, token: str = TOKEN) -> Result:
+        """Run it as somebody at a shell would."""
+        where = ["--admin", self.gateway.admin_url]
+        env = {"TAILGATE_ADMIN_TOKEN": token, "COLUMNS": "300"}
+        return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *where], env=env)
+
+    async def asked(self, count: int) -> set[str]:
+        """Who answers so many requests."""
+        body = {"model": "emulated", "prompt": "hello", "max_tokens": 2}
+        answers = [await self.client.post("/v1/completions", json=body) for _ in range(count)]
+        assert {answer.status_code for answer in answers} == {200}
+        return {answer.headers["x-tailgate-replica"] for answer in answers}
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with Emulator(replicas=2) as emulator:
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, admin_token=TOKEN)
+        async with (
+            Gateway(settings, load_text(POLICY.format(*emulator.urls), "policy.yaml", {})) as gateway,
+            httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,
+        ):
+            yield Served(gateway, emulator, client)
+
+
+async def test_a_replica_that_is_drained_gets_nothing_until_it_is_undrained(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tailgate"):
+        drained = await served.command("drain", "r1")
+        assert (drained.exit_code, drained.stdout) == (0, "r1 gets nothing new; 0 under way there go on\n")
+        assert await served.asked(4) == {"r2"}
+        undrained = await served.command("undrain", "r1")
+        assert (undrained.exit_code, undrained.stdout) == (0, "r1 serves again\n")
+    assert await served.asked(8) == {"r1", "r2"}
+    told = [record.getMessage() for record in caplog.records if "replica r1" in record.getMessage()]
+    assert told == ["replica r1 of pool main is drained, was up", "replica r1 of pool main is up, was drained"]
+
+
+async def test_it_waits_for_what_is_under_way_there_but_no_longer_than_told(served: Served) -> None:
+    for replica in served.emulator.replicas:
+        replica.fault("stall", after_events=3)
+    body = {"model": "emulated", "prompt": "hello", "max_tokens": 40, "stream": True}
+    async with served.client.stream("POST", "/v1/completions", json=body) as answer:
+        busy = answer.headers["x-tailgate-replica"]
+        result = await served.command("drain", busy, "--wait", "0.01")
+        assert result.exit_code == 1
+        assert result.stderr == f"1 request still under way at {busy}\n"
+    done = await served.command("drain", busy, "--wait", "20")
+    assert done.exit_code == 0
+
+
+async def test_who_cannot_be_drained_is_named_and_who_may_not_is_told(served: Served) -> None:
+    nobody = await served.command("drain", "r9")
+    assert nobody.exit_code == 2
+    assert "there is no replica 'r9'; there are: r1, r2" in nobody.stderr
+    stranger = await served.command("drain", "r1", token="wrong-wrong-wrong-wrong")
+    assert stranger.exit_code == 2
+    assert "wrong or missing admin token" in stranger.stderr
+    assert await served.asked(8) == {"r1", "r2"}
+
+
+async def test_explain_says_who_is_left_out(served: Served) -> None:
+    await served.command("drain", "r2")
+    run = ["explain", "--live", served.gateway.admin_url]
+    result = await asyncio.to_thread(CliRunner().invoke, app, run, env={"COLUMNS": "300"})
+    assert result.exit_code == 0
+    assert "drained  r2" in result.stdout
