@@ -40,9 +40,10 @@ BUSY: Final = 0.8
 MAX_BREACH: Final = 0.2
 """A duplicate that itself is likelier than this to miss the objective is not worth sending."""
 LAST_HEDGES: Final = 200
-LEAST_WON: Final = 0.2
+LEAST_WON: Final = 28
 REST_S: Final = 60.0
-"""A pool whose last 200 duplicates won less than a fifth of the time gets none for a minute, then is tried anew."""
+"""A pool of whose last 200 duplicates fewer than 28 won gets none for a minute, then is tried anew. A fifth should win,
+and fewer than 28 of 200 is no bad luck then (two standard deviations)."""
 
 
 class Denied(StrEnum):
@@ -65,7 +66,7 @@ class Denied(StrEnum):
     BREACH = "breach"
     """The duplicate itself would miss the objective, with a probability above .2."""
     LOSING = "losing"
-    """Fewer than a fifth of the last 200 duplicates won."""
+    """Clearly fewer than a fifth of the last 200 duplicates won."""
     SUSPECT = "suspect"
     """A replica broke off with the same body before."""
 
@@ -130,7 +131,7 @@ class PoolHedges:
 
     def rests(self, now: float) -> bool:
         """Whether duplicates lose too often here to be worth it."""
-        if len(self.won) == LAST_HEDGES and sum(self.won) < LEAST_WON * LAST_HEDGES:
+        if len(self.won) == LAST_HEDGES and sum(self.won) < LEAST_WON:
             self.won.clear()
             self.rests_until = now + REST_S
         return now < self.rests_until

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadtests.experiments.calibration import calibration
+from loadtests.experiments.censoring import censoring
 from loadtests.experiments.findings import Findings
+from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
@@ -14,6 +16,7 @@ from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
 from loadtests.experiments.step_response import step_response
+from loadtests.experiments.textbook_hedge import textbook_hedge
 from loadtests.experiments.tiers import tiers
 from loadtests.experiments.ttft_collapse import ttft_collapse
 
@@ -27,6 +30,9 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "ttft-collapse": ttft_collapse,
     "slo-knees": slo_knees,
     "live-overload": live_overload,
+    "textbook-hedge": textbook_hedge,
+    "hedge-utilisation": hedge_utilisation,
+    "censoring": censoring,
     "simulator-speed": simulator_speed,
 }
 

@@ -101,6 +101,25 @@ TARGETS: dict[str, dict[str, Target]] = {
         "worst_loop_lag_p99_s": at_most(0.005),
         "most_chunks_per_s": at_most(4_000),
     },
+    # The textbook's numbers: 240 -> 118 +- 3 ms, 427 -> 152 +- 8 ms, 5 +- .3% duplicates.
+    "textbook-hedge": {
+        "p99_off_118_ms": at_most(3.0),
+        "p999_off_152_ms": at_most(8.0),
+        "duplicates_off_5_percent": at_most(0.003),
+        "p50_at_10_percent_slow_to_none": at_most(1.08),
+        "p99_at_10_percent_slow_to_none": at_least(3.0),
+    },
+    "hedge-utilisation": {
+        **{f"p99_{arm}_{load}_off_literature": at_most(0.10) for arm in ("without", "with") for load in ("0.5", "0.7")},
+        "worst_p99_to_no_hedge": at_most(1.03),
+        "p99_to_no_hedge_0.5": at_most(0.60),
+    },
+    "censoring": {
+        "censored_off": at_most(0.02),
+        "controller_off": at_most(0.02),
+        # The recorder that most people would write is about 8% short.
+        "winners_only_short_by": at_least(0.05),
+    },
     "simulator-speed": {
         "requests_per_cpu_s": at_least(8_000, aim=20_000),
         "slots_in_use": at_least(0.7),

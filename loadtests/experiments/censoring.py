@@ -1,0 +1,91 @@
+"""What a recorder of first tokens has to know: four ways to learn the p95 from a fleet that is hedged by it.
+
+The threshold decides which times are cut short, and what was learned from those decides the next threshold. Each
+recorder keeps the same sliding window (`gateway.core.late`) and hedges the textbook's fleet by what it knows:
+
+- **censored** (ours): first attempts; one that lost was cut short when it was cancelled, and counts as such
+- **winners only**: first attempts that had the token; one that lost is dropped
+- **cancel as end**: the same, and one that lost is taken to have ended when it was cancelled
+- **what the client saw**: the time to the first token of either
+
+The truth is the p95 of the times that first attempts would have taken. `controller` is what the gateway's controller
+knows in the same fleet, by its own view.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from gateway.core.late import FirstTokens, bucket_of
+from gateway.core.rules import Hedge
+from gateway.sim.report import mean
+from loadtests.experiments.drawn import PROMPT_TOKENS, Servers, Times, policy_of
+from loadtests.experiments.findings import Findings, Grid, bare, written
+from loadtests.experiments.lab import Lab
+
+SEEDS = 20
+RATE, REQUESTS, WARMUP = 200.0, 60_000, 20_000
+TIMES = Times()
+RECORDERS = ("censored", "winners only", "cancel as end", "what the client saw")
+QUANTILE = 0.95
+
+
+def censoring(lab: Lab) -> Findings:
+    """Every recorder, and the controller."""
+    seeds = tuple(range(1, (2 if lab.effort.quick else max(SEEDS, lab.effort.seeds)) + 1))
+    findings = Findings(seeds)
+    findings.how = f"{len(seeds)} seeds of {REQUESTS:,} requests at {RATE:g}/s each"
+    truth = TIMES.quantile(QUANTILE)
+    rows = []
+    for recorder in RECORDERS:
+        found = lab.map(_recorded, [(recorder, seed) for seed in seeds])
+        rows.append([recorder, *_row([threshold for threshold, _ in found], [share for _, share in found], truth)])
+        name = recorder.replace(" ", "_")
+        findings.figures[f"{name}_to_truth"] = mean([threshold / truth for threshold, _ in found])
+        if recorder == "winners only":
+            findings.figures["winners_only_short_by"] = mean([1.0 - threshold / truth for threshold, _ in found])
+    runs = lab.map(_controlled, list(seeds))
+    rows.append(["controller", *_row([threshold for threshold, _ in runs], [share for _, share in runs], truth)])
+    findings.figures["controller_to_truth"] = mean([threshold / truth for threshold, _ in runs])
+    for name in ("censored", "controller"):
+        findings.figures[f"{name}_off"] = bare(abs(findings.figures[f"{name}_to_truth"].value - 1.0), len(seeds))
+    columns = ["recorder", "threshold, ms", "threshold / truth", "hedged, %"]
+    findings.grids.append(Grid(f"The truth is {truth * 1000:.1f} ms", columns, rows))
+    return findings
+
+
+def _row(thresholds: list[float], shares: list[float], truth: float) -> list[str]:
+    return [
+        written(mean([threshold * 1000 for threshold in thresholds]), 1),
+        written(mean([threshold / truth for threshold in thresholds]), 3),
+        written(mean([share * 100 for share in shares]), 2),
+    ]
+
+
+def _recorded(asked: tuple[str, int]) -> tuple[float, float]:
+    """Mean threshold, and share of requests hedged, of one recorder."""
+    recorder, seed = asked
+    random, first_tokens, bucket = Random(f"{seed} {recorder}"), FirstTokens(), bucket_of(PROMPT_TOKENS)
+    thresholds, hedged = [], 0
+    for number in range(REQUESTS):
+        now = number / RATE
+        late_s = first_tokens.quantile(bucket, QUANTILE, now)
+        own_s = TIMES.draw(random)
+        seen_s = own_s
+        if late_s is not None and own_s > late_s:
+            seen_s = min(own_s, late_s + TIMES.draw(random))
+            hedged += number >= WARMUP
+        if late_s is not None and number >= WARMUP:
+            thresholds.append(late_s)
+        lost = seen_s < own_s
+        if recorder == "winners only" and lost:
+            continue
+        first_tokens.add(bucket, seen_s, lost and recorder == "censored", now)
+    return sum(thresholds) / len(thresholds), hedged / (REQUESTS - WARMUP)
+
+
+def _controlled(seed: int) -> tuple[float, float]:
+    servers = Servers(policy_of(8, 10**6, Hedge(budget=0.2, holdout=0.0)), TIMES, seed, fifo=False)
+    run = servers.run(RATE, REQUESTS, WARMUP)
+    assert run.threshold_s is not None
+    return run.threshold_s, run.duplicates

@@ -1,0 +1,236 @@
+"""The textbook's fleet: servers whose time per request is drawn, under the gateway's own controller, in virtual time.
+
+No engine, no tokens: an answer is one token, after as long as was drawn, so that TTFT is the time of service and, with
+`fifo`, the wait for the server before it. Each attempt draws anew. What the literature computes by hand is computed
+here by the code that runs live: every call is one of `gateway.core.controller`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+
+from gateway.core.controller import Controller
+from gateway.core.model import (
+    Ask,
+    Cancel,
+    Command,
+    Dispatch,
+    End,
+    Ended,
+    Endpoint,
+    Finish,
+    Record,
+)
+from gateway.core.rules import Admission, AdmissionMode, Hedge, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
+
+FOR_EVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
+PROMPT_TOKENS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Lognormal times of service (seconds), a share of which takes `factor` times as long."""
+
+    median_s: float = 0.040
+    sigma: float = 0.35
+    slow: float = 0.02
+    factor: float = 6.0
+    shared: float = 0.0
+    """Share of the slow requests whose duplicate is slow, too: the request is, and not the server."""
+
+    def draw(self, random: Random) -> float:
+        """One time."""
+        return self.of(random, random.random() < self.slow)
+
+    def of(self, random: Random, slow: bool) -> float:
+        """One time that is slow or not."""
+        time_s = self.median_s * math.exp(self.sigma * random.gauss(0.0, 1.0))
+        return time_s * self.factor if slow else time_s
+
+    @property
+    def mean_s(self) -> float:
+        """What they are on the whole."""
+        return self.median_s * math.exp(self.sigma**2 / 2) * (1.0 + self.slow * (self.factor - 1.0))
+
+    def survival(self, t: float) -> float:
+        """P(a time is longer than `t` seconds)."""
+
+        def longer(seconds: float) -> float:
+            return 0.5 * math.erfc(math.log(seconds / self.median_s) / (self.sigma * math.sqrt(2.0)))
+
+        return 1.0 if t <= 0 else (1.0 - self.slow) * longer(t) + self.slow * longer(t / self.factor)
+
+    def quantile(self, q: float) -> float:
+        """The time that a share `q` (0-1) does not exceed."""
+        return inverse(self.survival, q)
+
+
+def inverse(survival: Callable[[float], float], q: float) -> float:
+    """Where a survival function comes down to 1 - q, by bisection (seconds)."""
+    low, high = 1e-6, 1e3
+    while high / low > 1.0 + 1e-9:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if survival(middle) > 1.0 - q else (low, middle)
+    return low
+
+
+def policy_of(servers: int, slots: int, hedge: Hedge | None) -> Policy:
+    """One pool, one tier, admission off, whoever has the fewest requests is next."""
+    replicas = tuple(ReplicaSpec(f"s{n}", f"http://s{n}:8000") for n in range(servers))
+    pool = Pool("servers", replicas, slots=slots, router="least-requests", queue_limit=10**9, queue_bytes=10**15)
+    off = Admission(AdmissionMode.OFF, exploration=0.0)
+    tier = Tier("only", timeouts=FOR_EVER, admission=off, hedge=hedge)
+    model = Model("m", ("servers",))
+    return Policy(models={"m": model}, pools={"servers": pool}, tiers={"only": tier}, keys={}, default_tier="only")
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run yielded, of the requests that arrived after the warm-up."""
+
+    ttft_s: list[float]
+    """Sorted."""
+    duplicates: float
+    """Share of requests that were sent twice."""
+    won: float
+    """Share of the duplicates that had the token."""
+    busy: float
+    """Share of the servers' time that they were at work; of servers without a queue: mean work at a time."""
+    threshold_s: float | None
+    """p95 of first attempts as the controller knew it, mean over the looks at it."""
+
+    def quantile(self, q: float) -> float:
+        """Of TTFT, seconds."""
+        return self.ttft_s[min(len(self.ttft_s) - 1, int(q * len(self.ttft_s)))]
+
+
+class Servers:
+    """One run. `fifo`: each serves one at a time, first come first served; else all at once."""
+
+    def __init__(self, policy: Policy, times: Times, seed: int, fifo: bool) -> None:
+        self._controller = Controller(policy, Random(f"{seed} controller"))
+        self._policy = policy
+        self._times = times
+        self._random = Random(f"{seed} times")
+        self._arrivals = Random(f"{seed} arrivals")
+        self._fifo = fifo
+        self._heap: list[tuple[float, int]] = []
+        """(when, attempt) of what is being served."""
+        self._at: dict[int, str] = {}
+        """The server of each attempt that is open."""
+        self._queues: dict[str, deque[int]] = {replica.name: deque() for replica in policy.pools["servers"].replicas}
+        self._asks: dict[int, int] = {}
+        self._slow: dict[int, bool] = {}
+        """Whether the first attempt of a request is slow."""
+        self._began: dict[int, float] = {}
+        self._worked_s = 0.0
+        self._now = 0.0
+        self._records: list[Record] = []
+        self._thresholds: list[float] = []
+
+    def run(self, rate: float, requests: int, warmup: int) -> Run:
+        """`requests` arrivals at `rate` a second, Poisson; those before `warmup` are served and not counted."""
+        controller, heap = self._controller, self._heap
+        arrived, next_at, counted_from = 0, self._arrivals.expovariate(rate), 0.0
+        while arrived < requests or self._at:
+            done_at = heap[0][0] if heap else math.inf
+            arrival_at = next_at if arrived < requests else math.inf
+            wake_at = controller.wake_at()
+            if done_at <= min(arrival_at, wake_at):
+                self._now, attempt = heappop(heap)
+                if attempt in self._began:
+                    self._end(attempt)
+            elif wake_at <= arrival_at:
+                self._now = max(self._now, wake_at)
+                self._act(controller.wake(self._now))
+            else:
+                self._now = arrival_at
+                next_at += self._arrivals.expovariate(rate)
+                arrived += 1
+                if arrived == warmup:
+                    counted_from, self._worked_s = self._now, 0.0
+                if arrived > warmup and arrived % 1000 == 0:
+                    self._look()
+                self._act(controller.arrive(self._ask(arrived), self._now))
+        counted = [record for record in self._records if record.ask.id > warmup]
+        hedged = [record for record in counted if record.hedged is not None]
+        return Run(
+            sorted(record.ttft_s for record in counted if record.ttft_s is not None),
+            len(hedged) / len(counted),
+            sum(record.hedged == "won" for record in hedged) / max(1, len(hedged)),
+            self._worked_s / (self._now - counted_from) / len(self._queues),
+            sum(self._thresholds) / len(self._thresholds) if self._thresholds else None,
+        )
+
+    def _look(self) -> None:
+        for pool in self._controller.snapshot(self._now).hedged_pools:
+            self._thresholds += [threshold.p95_s for threshold in pool.thresholds if threshold.p95_s is not None]
+
+    def _ask(self, number: int) -> Ask:
+        policy = self._policy
+        return Ask(
+            id=number,
+            policy=policy,
+            tier=policy.tiers["only"],
+            model=policy.models["m"],
+            tenant="t",
+            endpoint=Endpoint.CHAT,
+            stream=True,
+            prompt_bytes=4 * PROMPT_TOKENS,
+            prompt_exact=PROMPT_TOKENS,
+            max_tokens=1,
+            choices=1,
+            body_bytes=4 * PROMPT_TOKENS,
+            head_at=self._now,
+            body_at=self._now,
+        )
+
+    def _act(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self._act(self._controller.sent(command.attempt, self._now))
+                self._at[command.attempt] = command.replica
+                self._asks[command.attempt] = command.ask
+                queue = self._queues[command.replica]
+                queue.append(command.attempt)
+                if not self._fifo or len(queue) == 1:
+                    self._begin(command.attempt)
+            elif isinstance(command, Cancel):
+                if command.attempt in self._at:
+                    self._leave(command.attempt)
+                    self._act(self._controller.finish(command.attempt, Finish(End.CANCELLED), self._now))
+            elif isinstance(command, Ended):
+                self._records.append(command.record)
+                self._slow.pop(command.record.ask.id, None)
+
+    def _begin(self, attempt: int) -> None:
+        self._began[attempt] = self._now
+        times, random, ask = self._times, self._random, self._asks.pop(attempt)
+        slow = random.random() < times.slow
+        if ask in self._slow:
+            slow = self._slow[ask] if random.random() < times.shared else slow
+        else:
+            self._slow[ask] = slow
+        heappush(self._heap, (self._now + times.of(random, slow), attempt))
+
+    def _end(self, attempt: int) -> None:
+        self._leave(attempt)
+        self._act(self._controller.first_token(attempt, self._now))
+        finish = Finish(End.COMPLETE, PROMPT_TOKENS, 1, 1, 200)
+        self._act(self._controller.finish(attempt, finish, self._now))
+
+    def _leave(self, attempt: int) -> None:
+        """An attempt is off its server; the next in its queue is served."""
+        queue = self._queues[self._at.pop(attempt)]
+        self._asks.pop(attempt, None)
+        began = self._began.pop(attempt, None)
+        queue.remove(attempt)
+        if began is not None:
+            self._worked_s += self._now - began
+            if self._fifo and queue:
+                self._begin(queue[0])
