@@ -1,0 +1,121 @@
+"""A request whose first token is late is sent to a second replica: the client sees one answer, the loser is closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.app import Gateway
+from gateway.core.late import LEAST_SAMPLES
+
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Call, Capture, by_default, token
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import Client, chat
+from .state import held
+from .waiting import until
+
+LIMIT_S = 1.0
+TIER = "hedge: {holdout: 0%, budget: 100%}, admission: {mode: off}"
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[list[Capture]]:
+    """Two replicas."""
+    async with Capture() as one, Capture() as other:
+        yield [one, other]
+
+
+async def late(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> tuple[Gateway, Client, Call, Call]:
+    """A gateway that knows how long first tokens take; a request that waits, at its first and its second replica."""
+    gw = await gateway(rules(*(capture.url for capture in both), tier=TIER))
+    client = await connect(gw.url)
+    for _ in range(LEAST_SAMPLES):
+        assert (await client.ask(chat(stream=True))).status == 200
+    taken: list[Call] = []
+    for capture in both:
+        capture.answer = taken.append  # and no answer, for now
+    # What was learned is looked at every few seconds; not to wait for that:
+    gw.controller._hedges._pool(next(iter(gw.controller._fleet))).first_tokens._refresh_at = 0.0
+    client.send(chat(stream=True))
+    await until(lambda: len(taken) == 2)
+    first, second = taken
+    return gw, client, first, second
+
+
+def rest(call: Call, text: str) -> None:
+    """The replica answers, all of it."""
+    call.send(STREAM_HEAD + token(text) + token(" there", "stop") + USAGE + DONE + LAST_CHUNK)
+    call.finish()
+
+
+async def test_the_second_answers_and_the_first_is_closed(
+    gateway: GatewayFactory, both: list[Capture], connect: Connect
+) -> None:
+    gw, client, first, second = await late(gateway, both, connect)
+    assert first.body == second.body
+    rest(second, "second")
+    answer = await client.response()
+    assert (answer.status, answer.whole, answer.headers["x-tailgate-hedged"]) == (200, True, "won")
+    assert [event["choices"][0]["delta"]["content"] for event in answer.events[:2]] == ["second", " there"]
+    assert answer.events[-1] == "[DONE]"
+    await until(lambda: first.aborted, LIMIT_S)
+    await until(lambda: set(held(gw)) <= {"client connections"}, LIMIT_S, seen=lambda: held(gw))
+
+
+async def test_the_first_answers_after_all_and_the_second_is_closed(
+    gateway: GatewayFactory, both: list[Capture], connect: Connect
+) -> None:
+    gw, client, first, second = await late(gateway, both, connect)
+    first.send(STREAM_HEAD + token("first"))
+    assert (await client.head())[1]["x-tailgate-hedged"] == "lost"
+    await until(lambda: second.aborted, LIMIT_S)
+    first.send(token(" there", "stop") + DONE + LAST_CHUNK)
+    first.finish()
+    assert b"second" not in await client.reader.readuntil(b"0\r\n\r\n")
+    await until(lambda: set(held(gw)) <= {"client connections"}, LIMIT_S, seen=lambda: held(gw))
+
+
+async def test_what_is_no_token_commits_nothing(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> None:
+    """An answer that has begun is not an answer yet: the other one may have something to say first."""
+    _, client, first, second = await late(gateway, both, connect)
+    first.send(STREAM_HEAD + token(""))
+    rest(second, "second")
+    answer = await client.response()
+    assert answer.events[0]["choices"][0]["delta"]["content"] == "second"
+    await until(lambda: first.aborted, LIMIT_S)
+
+
+async def test_a_client_that_leaves_ends_both(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> None:
+    gw, client, first, second = await late(gateway, both, connect)
+    client.rst()
+    await until(lambda: first.aborted and second.aborted, LIMIT_S)
+    await until(lambda: set(held(gw)) <= {"client connections"}, LIMIT_S, seen=lambda: held(gw))
+
+
+async def test_a_first_that_breaks_leaves_it_to_the_second(
+    gateway: GatewayFactory, both: list[Capture], connect: Connect
+) -> None:
+    _, client, first, second = await late(gateway, both, connect)
+    first.connection.transport.abort()  # type: ignore[attr-defined]
+    rest(second, "second")
+    answer = await client.response()
+    assert (answer.status, answer.headers["x-tailgate-hedged"]) == (200, "won")
+
+
+async def test_it_is_told_in_metrics_and_state(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> None:
+    gw, client, _, second = await late(gateway, both, connect)
+    rest(second, "second")
+    await client.response()
+    for capture in both:
+        capture.answer = by_default
+    await until(lambda: set(held(gw)) == {"client connections"}, LIMIT_S)
+    (tier,) = gw.controller.snapshot(0.0).hedged_tiers
+    assert dict(tier.outcomes) == {"won": 1, "lost": 0, "failed": 0}
+    assert tier.wasted_prompt_tokens > 0
+    admin = await connect(gw.admin_url)
+    page = (await admin.ask(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")).body.decode()
+    assert 'tailgate_hedges_total{outcome="won",tier="free"} 1.0' in page or (
+        'tailgate_hedges_total{tier="free",outcome="won"} 1.0' in page
+    )
