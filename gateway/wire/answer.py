@@ -20,10 +20,9 @@ _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
-# The last ones are in nearly every head and wanted by nobody: known names need no check of their form.
-_NAMES: Final = Names(
-    (_CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER, b"date", b"server")
-)
+_NAMES: Final = Names((_CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER))
+# In nearly every head, and read by nobody.
+_UNREAD: Final = Names((b"date", b"server"))
 
 
 class AnswerHead:
@@ -69,7 +68,8 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         size += 2 + len(line)
         name = _NAMES.find(line) if line else None
         if name is None:
-            _check(line)
+            if not line or _UNREAD.find(line) is None:
+                _check(line)
             continue
         value = trimmed(line, len(name) + 1)
         found[name] = found[name] + b"," + value if name in found else value
