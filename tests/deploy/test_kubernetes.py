@@ -116,7 +116,7 @@ def test_every_port_that_is_named_exists() -> None:
 
 
 def test_what_is_probed_and_scraped_is_served() -> None:
-    client = TestClient(admin_app(Metrics(POLICY), SOURCES, {}, token=None))
+    client = TestClient(admin_app(Metrics(POLICY), SOURCES, {}, {}, token=None))
     paths = [CONTAINER[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert paths == ["/livez", "/livez", "/readyz"]
     for path in (*paths, "/metrics"):
