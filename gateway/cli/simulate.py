@@ -57,7 +57,7 @@ def simulate_command(
         typer.Option(
             metavar="REPLICA@SECONDS=HARM",
             show_default=False,
-            help="What befalls a replica: slow:FACTOR, down, dead or recover.",
+            help="What befalls a replica: slow:FACTOR, down, dead, hung, busy or recover.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy, each with its own arrivals.")] = 5,

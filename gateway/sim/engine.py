@@ -23,7 +23,7 @@ from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import Cancel, Command, Commit, Dispatch, End, Ended, Finish, Refuse
 from gateway.core.rules import Policy
 from gateway.sim.decider import Decider
-from gateway.sim.fleet import Fault, Harm, Host
+from gateway.sim.fleet import Fault, Host
 from gateway.sim.replica import Event, Kind, Request
 from gateway.sim.tally import Tally
 from gateway.sim.trip import Flight, Trip, asked
@@ -197,9 +197,9 @@ class Engine:
     def _befall(self, fault: Fault) -> None:
         host = self.hosts[fault.replica]
         self.settle(host)
-        host.suffer(fault, self.now)
+        breaks_off = host.suffer(fault, self.now)
         self._note(host)
-        if fault.harm is Harm.DEAD:
+        if breaks_off:
             for attempt, flight in [(a, f) for a, f in self.flights.items() if f.host is host]:
                 del self.flights[attempt]
                 self.tell(self.decider.finish, attempt, Finish(End.TRUNCATED if flight.trip.seen else End.RESET))
@@ -231,6 +231,9 @@ class Engine:
             self.tell(self.decider.finish, attempt, Finish(End.UNREACHABLE))
             return
         self.tell(self.decider.sent, attempt)
+        if host.refuses:
+            self.tell(self.decider.finish, attempt, Finish(End.BUSY, status=503))
+            return
         room = host.profile.max_model_len - prompt_tokens
         if command.max_tokens > room:
             self.tell(self.decider.finish, attempt, Finish(End.REJECTED, status=400))

@@ -6,10 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.rules import Policy
 from gateway.sim.profiles import DEFAULT, PROFILES, Profile
 from gateway.sim.replica import Event, Replica, Request
+
+NEVER: Final = 1e12
+"""As slow as a replica is that hangs."""
 
 
 class Harm(StrEnum):
@@ -21,8 +25,12 @@ class Harm(StrEnum):
     """New connections are refused; what runs goes on."""
     DEAD = "dead"
     """The process is gone: what runs breaks off, new connections are refused."""
+    HUNG = "hung"
+    """It accepts requests and answers none; what runs stands still; its health checks pass."""
+    BUSY = "busy"
+    """Every request is refused at once with 503; what runs goes on; its health checks pass."""
     RECOVER = "recover"
-    """As good as new; what runs goes on."""
+    """As good as new; what runs goes on, but for what had hung, which breaks off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,9 @@ def fault_of(text: str) -> Fault:
     place, _, what = text.rpartition("=")
     replica, _, at = place.rpartition("@")
     harm, _, factor = what.partition(":")
-    wanted = f"{text}: a fault is written REPLICA@SECONDS=HARM, HARM one of slow:FACTOR, down, dead, recover"
+    wanted = (
+        f"{text}: a fault is written REPLICA@SECONDS=HARM, HARM one of slow:FACTOR, down, dead, hung, busy, recover"
+    )
     if not replica or (harm == Harm.SLOW) != bool(factor):
         raise ValueError(wanted)
     try:
@@ -103,13 +113,28 @@ def _profile(name: str) -> Profile:
 class Host:
     """One replica of a run: the model of its engine, whether it can be reached, and how long it was busy."""
 
-    __slots__ = ("_busy_s", "_busy_since", "_preempted", "due", "model", "name", "noted", "profile", "up")
+    __slots__ = (
+        "_busy_s",
+        "_busy_since",
+        "_preempted",
+        "due",
+        "hung",
+        "model",
+        "name",
+        "noted",
+        "profile",
+        "refuses",
+        "up",
+    )
 
     def __init__(self, name: str, profile: Profile) -> None:
         self.name = name
         self.profile = profile
         self.model = Replica(profile)
         self.up = True
+        self.hung = False
+        self.refuses = False
+        """Whether it answers every request with 503."""
         self.due = math.inf
         """When `advance` has something to do next; inf while idle."""
         self.noted = math.inf
@@ -147,8 +172,12 @@ class Host:
         self.model.abort(id, now)
         self._look(now)
 
-    def suffer(self, fault: Fault, now: float) -> None:
-        """Let a fault befall it; everything due by `now` has been taken."""
+    def suffer(self, fault: Fault, now: float) -> bool:
+        """Let a fault befall it; everything due by `now` has been taken. True if what it ran breaks off."""
+        breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
+        if breaks_off:
+            self._preempted += self.model.preemptions_total
+            self.model = Replica(self.profile)
         match fault.harm:
             case Harm.SLOW:
                 self.model.slow(fault.factor, now)
@@ -156,12 +185,16 @@ class Host:
                 self.up = False
             case Harm.DEAD:
                 self.up = False
-                self._preempted += self.model.preemptions_total
-                self.model = Replica(self.profile)
+            case Harm.HUNG:
+                self.hung = True
+                self.model.slow(NEVER, now)
+            case Harm.BUSY:
+                self.refuses = True
             case Harm.RECOVER:
-                self.up = True
+                self.up, self.hung, self.refuses = True, False, False
                 self.model.slow(1.0, now)
         self._look(now)
+        return breaks_off
 
     def _look(self, now: float) -> None:
         """Note when it is due next, and whether it works."""

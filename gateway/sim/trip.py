@@ -33,10 +33,12 @@ class Trip:
 class Flight:
     """One attempt inside a replica. `cut`: it generates less than the request's own caps allow, since we said so."""
 
-    __slots__ = ("cut", "host", "output_tokens", "trip")
+    __slots__ = ("cut", "host", "output_tokens", "told", "trip")
 
     def __init__(self, trip: Trip, host: Host, output_tokens: int, cut: bool) -> None:
         self.cut = cut
+        self.told = 0
+        """Tokens that the gateway has been told of."""
         self.trip = trip
         self.host = host
         self.output_tokens = output_tokens

@@ -106,7 +106,7 @@ class Watch:
             self._engine.tell(self._engine.decider.observe, host.name, sample)
 
     def _progress(self) -> None:
-        """Every stream says how far it is."""
+        """Every stream that has got further says how far it is."""
         engine = self._engine
         now, flights, progress = engine.now, engine.flights, engine.decider.progress
         for host in engine.hosts.values():
@@ -116,8 +116,10 @@ class Watch:
             engine.carry_out([])
             for attempt, tokens in host.model.decoding(now):
                 flight = flights.get(attempt)
-                if flight is not None and flight.trip.seen and (commands := progress(attempt, tokens, now)):
-                    engine.carry_out(commands)
+                if flight is not None and flight.trip.seen and tokens > flight.told:
+                    flight.told = tokens
+                    if commands := progress(attempt, tokens, now):
+                        engine.carry_out(commands)
 
     def _sample(self) -> None:
         if self.opened is not None and self.closed is None:

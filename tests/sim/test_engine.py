@@ -164,6 +164,25 @@ class TestFaults:
         assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(at, end)]  # type: ignore[attr-defined]
         assert (found.counted, found.finished) == (1, 0)
 
+    def test_one_that_hangs_answers_nothing_and_its_checks_pass(self) -> None:
+        spy, found = self.with_faults(Fault(0.5, "r1", Harm.HUNG), Fault(60.0, "r1", Harm.RECOVER))
+        assert {heard.args[1] for heard in spy.calls("observe") if heard.args[1].healthy is False} == set()  # type: ignore[attr-defined]
+        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(60.0, End.RESET)]  # type: ignore[attr-defined]
+        assert found.finished == 0
+
+    def test_one_that_hangs_in_the_middle_of_an_answer_says_nothing_more(self) -> None:
+        spy, _ = self.with_faults(Fault(1.5, "r1", Harm.HUNG), Fault(60.0, "r1", Harm.RECOVER))
+        told = [heard.at for heard in spy.calls("progress")]
+        assert told
+        assert max(told) < 2.0
+        assert [finish.end for finish in spy.finishes()] == [End.TRUNCATED]
+
+    def test_one_that_is_busy_refuses_at_once_until_it_recovers(self) -> None:
+        faults = (Fault(0.5, "r1", Harm.BUSY), Fault(5.0, "r1", Harm.RECOVER))
+        spy, found = spied(policy(), [arrival(1.0), arrival(6.0)], fleet=FleetSpec(faults=faults))
+        assert [finish.end for finish in spy.finishes()] == [End.BUSY, End.COMPLETE]
+        assert found.good == 1
+
     def test_one_that_comes_back_is_empty(self) -> None:
         arrivals = [*(arrival(1.0, 8000, 500) for _ in range(3)), arrival(20.0)]
         faults = (Fault(5.0, "r1", Harm.DEAD), Fault(6.0, "r1", Harm.RECOVER))

@@ -44,6 +44,8 @@ def test_other_fleets_are_refused(text: str) -> None:
         ("r1@30=slow:4", Fault(30.0, "r1", Harm.SLOW, 4.0)),
         ("10.0.0.1:8000@0.5=down", Fault(0.5, "10.0.0.1:8000", Harm.DOWN)),
         ("a@b@1=dead", Fault(1.0, "a@b", Harm.DEAD)),
+        ("r1@30=hung", Fault(30.0, "r1", Harm.HUNG)),
+        ("r1@30=busy", Fault(30.0, "r1", Harm.BUSY)),
         ("r1@60=recover", Fault(60.0, "r1", Harm.RECOVER)),
     ],
 )
