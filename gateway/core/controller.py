@@ -141,6 +141,8 @@ class Controller:
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool.read(attempt)
+            if attempt.replica.refusals:
+                pool.accepted(attempt.replica)
             self.forecaster.first_token(attempt, now)
             if self._hedges.on and live.ask.stream:
                 self._hedges.first_token(attempt, now)
@@ -200,8 +202,8 @@ class Controller:
             self._quarantine.broke(finish.body_hash, replica.spec.name, now)
         if self._fleet.ended(replica, finish.end, now):
             self._breaker_moved(pool, out, now)
-        if finish.end is End.COMPLETE:
-            replica.refusals = 0
+        if finish.end is End.COMPLETE and replica.refusals:
+            pool.accepted(replica)
         elif finish.end is End.BUSY:
             replica.refusals += 1
             until = now + rest_s(replica.refusals, finish.retry_after_s)

@@ -12,10 +12,9 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
     time is up, its canaries are still slow          out again, for longer
     time is up, else                                 back, by slow start
 
-A window is 20 samples in two seconds or more, or what comes in three seconds if that is at least five. Two replicas
-are not judged: nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or
-has an open breaker, is counted apart. With less than half of the pool well the slow ones are used all the same
-(pools.py).
+A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
+nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or has an open
+breaker, is counted apart. With less than half of the pool well the slow ones are used all the same (pools.py).
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ MEMORY: Final = 0.1
 """Weight of a new sample,"""
 CLIP: Final = 2.0
 """of which no one counts for more than this (7.4 times): a single one proves nothing."""
-WINDOW_SAMPLES: Final = 20.0
-LEAST_WINDOW_S: Final = 2.0
-WINDOW_S: Final = 3.0
+WINDOW_S: Final = 1.9
+"""Two looks."""
 LEAST_SAMPLES: Final = 5.0
 STRIKES: Final = 3
 MAX_Z: Final = 3.0
@@ -104,8 +102,7 @@ class Score:
 
     def ends(self, samples: float, now: float) -> bool:
         """Whether a window ends now, `samples` with what is overdue; then the next one begins."""
-        lasted_s = now - self.began_at
-        if lasted_s < (LEAST_WINDOW_S if self.window >= WINDOW_SAMPLES else WINDOW_S) or samples < LEAST_SAMPLES:
+        if samples < LEAST_SAMPLES or now - self.began_at < WINDOW_S:
             return False
         self.window, self.began_at = 0.0, now
         return True

@@ -21,6 +21,8 @@ from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 LEAST_START: Final = 0.1
 """Share of its slots that slow start begins with."""
 MOST_URGENT: Final = -(2**31)
+TRYING: Final = 0.0
+"""Instead of a time: it rests no more, but has taken nothing since."""
 WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 _rank: Final = attrgetter("rank")
@@ -201,6 +203,7 @@ class PoolNow:
                 new.begin(now)
                 new.drained = old is not None and old.drained
         for gone in kept.values():
+            self._resting.pop(gone, None)
             gone.slots, gone.open = 0, False
         self.refresh()
 
@@ -332,10 +335,20 @@ class PoolNow:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties."""
         free = self._free
         if self._resting:
-            free = [replica for replica in free if replica not in self._resting] or free
+            awake = [replica for replica in free if not self.is_spared(replica)]
+            free = awake if awake or self._is_any_awake() else free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
         return self._router.pick(free, random) if free and self._may_take(tier) else None
+
+    def _is_any_awake(self) -> bool:
+        """Whether any replica that is used, busy or not, has not asked to be spared: then it is waited for."""
+        return any(replica.slots > 0 and not self.is_spared(replica) for replica in self.replicas.values())
+
+    def is_spared(self, replica: Replica) -> bool:
+        """Whether it refused and is to be left alone; when its time is up, one request may try before others do."""
+        until = self._resting.get(replica)
+        return until is not None and (until > TRYING or replica.in_flight > 0)
 
     def candidates(self, tier: Tier) -> list[Replica]:
         """Those that `tier` may be sent to now, by prompt tokens to read and requests; whatever the router says."""
@@ -350,7 +363,7 @@ class PoolNow:
         return spare > 0
 
     def rest(self, replica: Replica, until: float) -> None:
-        """Pass a replica over that is too busy, as long as another one can be picked."""
+        """Pass a replica over that is too busy, as long as another one serves."""
         self._resting[replica] = until
 
     def rests_s(self, replica: Replica, now: float) -> float:
@@ -358,9 +371,16 @@ class PoolNow:
         return max(0.0, self._resting.get(replica, now) - now)
 
     def rested(self, now: float) -> float:
-        """Let those be picked again whose time is up; when the next one's will be, inf if none rests."""
-        self._resting = {replica: until for replica, until in self._resting.items() if until > now}
-        return min(self._resting.values(), default=math.inf)
+        """Let those be tried again whose time is up; when the next one's will be, inf if none rests."""
+        for replica, until in self._resting.items():
+            if until <= now:
+                self._resting[replica] = TRYING
+        return min((until for until in self._resting.values() if until > TRYING), default=math.inf)
+
+    def accepted(self, replica: Replica) -> None:
+        """It has taken a request again."""
+        replica.refusals = 0
+        self._resting.pop(replica, None)
 
     def take(self, attempt: Attempt) -> None:
         """Open a slot of a replica that has one, or try one that is out. Paired with exactly one `free`."""

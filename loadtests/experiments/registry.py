@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadtests.experiments.calibration import calibration
 from loadtests.experiments.censoring import censoring
+from loadtests.experiments.fault_drill import fault_drill
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "textbook-hedge": textbook_hedge,
     "hedge-utilisation": hedge_utilisation,
     "censoring": censoring,
+    "fault-drill": fault_drill,
     "simulator-speed": simulator_speed,
 }
 

@@ -119,6 +119,15 @@ TARGETS: dict[str, dict[str, Target]] = {
         "controller_off": at_most(0.02),
         # The recorder that most people would write is about 8% short.
         "winners_only_short_by": at_least(0.05),
+    "fault-drill": {
+        "completions_per_replica_and_s": at_least(5.0),
+        "slow_out_after_s": at_most(15.0),
+        "busy_out_after_s": at_most(15.0),
+        "hung_out_after_s": at_most(15.0),
+        "healthy_ejected_in_the_drill": at_most(0.0),
+        "healthy_ejected_in_an_hour": at_most(0.0),
+        # Goodput with k of N alive over k/N of that with all: in proportion, but for the noise of fifteen seconds.
+        "least_goodput_to_proportion": at_least(0.95),
     },
     "simulator-speed": {
         "requests_per_cpu_s": at_least(8_000, aim=20_000),

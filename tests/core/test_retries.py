@@ -9,7 +9,7 @@ from gateway.core.rules import Hedge, Retry
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
-from .playbook import cancel, dispatch, ended, play, refuse
+from .playbook import cancel, commit, dispatch, ended, play, refuse
 
 RULES = policy(pool("p", "r1", "r2", "r3", slots=4))
 
@@ -123,9 +123,13 @@ def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> No
     assert story.replica("r1").failures == 0
 
 
-def test_it_is_asked_before_then_if_there_is_no_other() -> None:
+def test_others_that_serve_are_waited_for_and_it_is_asked_before_then_only_if_there_is_none() -> None:
+    """Else what refuses at once gets everything as soon as the others are full."""
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
-    story.finishes("b", End.BUSY, retry_after_s=5.0).whatever().arrives("c").expect(dispatch("r2"))
+    story.finishes("b", End.BUSY, retry_after_s=5.0).whatever().arrives("c").expect()
+    story.finishes("a").whatever().arrives("d").expect()
+    assert story.replica("r1").in_flight == 1
+    story.fails("r1").expect(dispatch("r2", of="d"), cancel(of="c"))
 
 
 def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
@@ -144,6 +148,15 @@ def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
     assert (story.replica("r1").refusals, story.replica("r1").rests_s) == (10, pytest.approx(7.9))
     story.at(48.0).whatever().arrives("a").expect(dispatch("r1")).served("a")
     assert story.replica("r1").refusals == 0
+
+
+def test_when_its_time_is_up_one_request_tries_before_others_do() -> None:
+    story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").finishes("a", End.BUSY).served("a").whatever()
+    for name in "bcdef":
+        story.arrives(name)
+    story.expect(dispatch("r2", of="b"), dispatch("r2", of="c"))
+    story.at(0.25).expect(dispatch("r1", of="d")).at(5.0).expect()
+    story.first_token("d").expect(commit(of="d"), dispatch("r1", of="e"))
 
 
 def test_nobody_rests_for_ever() -> None:

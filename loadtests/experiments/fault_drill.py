@@ -1,0 +1,260 @@
+"""What becomes of a fleet with a slow, a refusing and a hung replica, and of one whose replicas die one by one.
+
+Twelve replicas under the main workload at .75x. A minute in, at the same moment, one takes three times as long for
+everything, one answers every request with a fast 503, and one accepts requests and answers none; their health checks
+pass all the while. A replica is out of rotation from the second on after which no five seconds bring it more than two
+requests (a healthy one gets thirty or more): canaries, and what a replica that refuses is asked now and then, are no
+more than that.
+
+An hour without any fault, bursts included, says how often a healthy replica is ejected by mistake.
+
+Then replicas die for good, one every half minute, while as much arrives as all twelve can serve. Goodput of the last
+fifteen seconds of each stage is held against that of all twelve, in proportion to those that are alive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import fmean
+
+from gateway.core.controller import Controller
+from gateway.core.model import Ask, Command, Dispatch, Finish, Sample
+from gateway.core.rules import Policy, ReplicaSpec
+from gateway.core.snapshot import Snapshot
+from gateway.sim.engine import Options
+from gateway.sim.fleet import Fault, FleetSpec, Harm
+from gateway.sim.report import Interval, mean
+from gateway.sim.run import simulate
+from gateway.sim.synthetic import Synthetic
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
+from loadtests.experiments.lab import Lab
+
+REPLICAS = 12
+LOAD = 0.75
+BEFORE_S, AFTER_S = 60, 120
+WINDOW_S, MOST = 5, 2
+STRICKEN = {"slow": "r3", "busy": "r6", "hung": "r9"}
+HARMS = (
+    Fault(float(BEFORE_S), STRICKEN["slow"], Harm.SLOW, 3.0),
+    Fault(float(BEFORE_S), STRICKEN["busy"], Harm.BUSY),
+    Fault(float(BEFORE_S), STRICKEN["hung"], Harm.HUNG),
+)
+HOUR_S, QUICK_HOUR_S = 3600.0, 300.0
+STAGE_S, SETTLED_S = 30, 15
+LEAST_ALIVE = 4
+"""With fewer the load is more than three times what they can serve: that is the overload sweep's business."""
+
+
+class Counted:
+    """The production controller, and how many requests each replica is sent in each second."""
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self.inner = Controller(policy, Random(f"{seed} controller"))
+        self.sent_to: Counter[tuple[str, int]] = Counter()
+        self.wake_at = self.inner.wake_at
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        return self._count(self.inner.arrive(ask, now), now)
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        return self.inner.sent(attempt_id, now)
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        return self._count(self.inner.first_token(attempt_id, now), now)
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        return self.inner.progress(attempt_id, tokens, now)
+
+    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+        return self._count(self.inner.finish(attempt_id, finish, now), now)
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        return self._count(self.inner.leave(ask_id, now), now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        return self._count(self.inner.observe(replica_name, sample, now), now)
+
+    def wake(self, now: float) -> list[Command]:
+        return self._count(self.inner.wake(now), now)
+
+    def _count(self, commands: list[Command], now: float) -> list[Command]:
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self.sent_to[command.replica, int(now)] += 1
+        return commands
+
+
+@dataclass(frozen=True, slots=True)
+class Drilled:
+    """One run."""
+
+    sent: dict[str, list[int]]
+    """Requests that each replica was sent in each second."""
+    good: list[int]
+    """Good requests by the second in which they arrived."""
+    finished: int
+    ejections: dict[str, dict[str, int]]
+    """By replica and reason."""
+    attainment: float
+    """Good over all that counts."""
+
+
+Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float]
+"""Policy, workload, seed, faults, seconds."""
+
+
+def fault_drill(lab: Lab) -> Findings:
+    """The drill, the quiet hour, and the fleet that dies."""
+    findings = Findings(lab.seeds)
+    policy = _fleet(lab.policy())
+    one_x = lab.one_x("main") * REPLICAS / 4
+    hour_s = QUICK_HOUR_S if lab.effort.quick else HOUR_S
+    findings.how = (
+        f"{len(lab.seeds)} seeds: {BEFORE_S + AFTER_S} s with faults, {hour_s / 60:g} minutes without, and "
+        f"{STAGE_S} s for each replica that dies."
+    )
+    _drill(lab, policy, one_x * LOAD, findings)
+    _quiet(lab, policy, one_x * LOAD, hour_s, findings)
+    _dying(lab, policy, one_x, findings)
+    return findings
+
+
+# ---- one slow, one that refuses, one that hangs
+
+
+def _drill(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
+    runs = _runs(lab, policy, rate, HARMS, float(BEFORE_S + AFTER_S))
+    quiet = _runs(lab, policy, rate, (), float(BEFORE_S + AFTER_S))
+    off = _runs(lab, _without_ejection(policy), rate, HARMS, float(BEFORE_S + AFTER_S))
+    findings.figures["completions_per_replica_and_s"] = mean(
+        [run.finished / (BEFORE_S + AFTER_S) / REPLICAS for run in quiet]
+    )
+    for harm, name in STRICKEN.items():
+        worst = max(out_after_s(run.sent[name][BEFORE_S:]) for run in runs)
+        findings.figures[f"{harm}_out_after_s"] = bare(worst, len(runs))
+    wrong = [_mistaken(run.ejections, tuple(STRICKEN.values())) for run in runs]
+    findings.figures["healthy_ejected_in_the_drill"] = bare(max(wrong), len(runs))
+    late = BEFORE_S + 15
+    for key, of in (("drill", runs), ("no_faults", quiet), ("no_ejection", off)):
+        findings.figures[f"good_per_s_{key}"] = mean([fmean(run.good[late:-5]) for run in of])
+    healthy = [name for name in runs[0].sent if name not in STRICKEN.values()]
+    seconds = [float(second - BEFORE_S) for second in range(BEFORE_S - 20, BEFORE_S + 60)]
+    lines = [
+        _per_second(name, seconds, [run.sent[at] for run in runs], bold=True)
+        for name, at in (("takes three times as long", "r3"), ("answers 503", "r6"), ("hangs", "r9"))
+    ]
+    lines.append(_per_second("a healthy one", seconds, [run.sent[name] for run in runs for name in healthy]))
+    findings.charts.append(
+        Chart(
+            "fault-drill",
+            f"Requests that a replica is sent, mean of {len(runs)} seeds",
+            "seconds from the faults",
+            "requests per second",
+            lines,
+        )
+    )
+    findings.raw["drill"] = [run.ejections for run in runs]
+
+
+def out_after_s(sent: Sequence[int]) -> float:
+    """Seconds after which no `WINDOW_S` seconds bring more than `MOST` requests."""
+    last = 0
+    for start in range(len(sent) - WINDOW_S + 1):
+        if sum(sent[start : start + WINDOW_S]) > MOST:
+            last = start + next(n for n in range(WINDOW_S - 1, -1, -1) if sent[start + n]) + 1
+    return float(last)
+
+
+def _per_second(name: str, seconds: list[float], of: Sequence[Sequence[int]], *, bold: bool = False) -> Line:
+    return Line(name, seconds, [fmean(sent[int(at) + BEFORE_S] for sent in of) for at in seconds], bold=bold)
+
+
+# ---- nothing at all
+
+
+def _quiet(lab: Lab, policy: Policy, rate: float, seconds: float, findings: Findings) -> None:
+    runs = _runs(lab, policy, rate, (), seconds)
+    findings.figures["healthy_ejected_in_an_hour"] = bare(sum(_mistaken(run.ejections, ()) for run in runs), len(runs))
+    findings.figures["hours"] = bare(seconds * len(runs) / 3600.0, len(runs))
+    findings.raw["quiet"] = [run.ejections for run in runs]
+
+
+def _mistaken(ejections: dict[str, dict[str, int]], stricken: tuple[str, ...]) -> int:
+    return sum(sum(by_reason.values()) for name, by_reason in ejections.items() if name not in stricken)
+
+
+# ---- one after the other dies
+
+
+def _dying(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
+    stages = range(REPLICAS, LEAST_ALIVE - 1, -1)
+    faults = tuple(
+        Fault(float(STAGE_S * (2 + n)), f"r{REPLICAS - n}", Harm.DEAD) for n in range(REPLICAS - LEAST_ALIVE)
+    )
+    runs = _runs(lab, policy, rate, faults, float(STAGE_S * (2 + REPLICAS - LEAST_ALIVE)))
+    ends = [STAGE_S * (2 + n) for n in range(len(stages))]
+    good = [[fmean(run.good[end - SETTLED_S : end]) for run in runs] for end in ends]
+    shares: list[Interval] = []
+    for alive, of in zip(stages, good, strict=True):
+        shares.append(mean([here * REPLICAS / (alive * all_of) for here, all_of in zip(of, good[0], strict=True)]))
+    least = min(shares, key=lambda share: share.value)
+    findings.figures["least_goodput_to_proportion"] = least
+    rows = [
+        [str(alive), written(mean(of), 1), written(share)]
+        for alive, of, share in zip(stages, good, shares, strict=True)
+    ]
+    findings.grids.append(Grid("As replicas die", ["alive", "good requests per second", "over their share"], rows))
+    alive_at = [float(alive) for alive in stages]
+    full = fmean(good[0])
+    findings.charts.append(
+        Chart(
+            "fault-drill-dying",
+            f"Goodput as replicas die, load of {REPLICAS}, mean of {len(runs)} seeds",
+            "replicas alive",
+            "good requests per second",
+            [
+                line("ours", alive_at, [mean(of) for of in good], bold=True),
+                Line("in proportion", alive_at, [full * alive / REPLICAS for alive in stages], dashed=True),
+            ],
+        )
+    )
+
+
+# ---- running
+
+
+def _fleet(policy: Policy) -> Policy:
+    specs = tuple(ReplicaSpec(f"r{n}", f"http://127.0.0.1:{8000 + n}") for n in range(1, REPLICAS + 1))
+    return replace(policy, pools={"main": replace(policy.pools["main"], replicas=specs)})
+
+
+def _without_ejection(policy: Policy) -> Policy:
+    pool = policy.pools["main"]
+    return replace(policy, pools={"main": replace(pool, health=replace(pool.health, ejection=None))})
+
+
+def _runs(lab: Lab, policy: Policy, rate: float, faults: tuple[Fault, ...], seconds: float) -> list[Drilled]:
+    workload = replace(lab.workload("main"), duration_s=seconds).at_rate(rate)
+    return lab.map(drilled, [(policy, workload, seed, faults, seconds) for seed in lab.seeds])
+
+
+def drilled(of: Run) -> Drilled:
+    """One run, to its end."""
+    policy, workload, seed, faults, seconds = of
+    decider = Counted(policy, seed)
+    options = Options(duration_s=seconds)
+    result = simulate(
+        policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, fleet=FleetSpec(faults=faults)
+    )
+    snapshot: Snapshot = decider.inner.snapshot(seconds)
+    replicas = [replica for pool in snapshot.pools for replica in pool.replicas]
+    return Drilled(
+        sent={r.name: [decider.sent_to[r.name, second] for second in range(int(seconds))] for r in replicas},
+        good=list(result.timeline.good[: int(seconds)]),
+        finished=result.finished,
+        ejections={r.name: dict(r.health.ejections) for r in replicas if r.health.ejections},
+        attainment=result.good / result.counted,
+    )
