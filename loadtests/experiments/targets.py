@@ -119,6 +119,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "controller_off": at_most(0.02),
         # The recorder that most people would write is about 8% short.
         "winners_only_short_by": at_least(0.05),
+    },
     "fault-drill": {
         "completions_per_replica_and_s": at_least(5.0),
         "slow_out_after_s": at_most(15.0),
