@@ -17,6 +17,7 @@ from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
 from loadtests.experiments.step_response import step_response
+from loadtests.experiments.stragglers_live import stragglers_live
 from loadtests.experiments.textbook_hedge import textbook_hedge
 from loadtests.experiments.tiers import tiers
 from loadtests.experiments.ttft_collapse import ttft_collapse
@@ -34,7 +35,11 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "textbook-hedge": textbook_hedge,
     "hedge-utilisation": hedge_utilisation,
     "censoring": censoring,
+<<<<<<< HEAD
     "fault-drill": fault_drill,
+=======
+    "stragglers-live": stragglers_live,
+>>>>>>> ae5b259 (Experiments: stragglers-live, two slow replicas of eight before and after)
     "simulator-speed": simulator_speed,
 }
 

@@ -6,8 +6,8 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,6 @@ from loadtests.live.pace import Shot
 from loadtests.live.scaled import Key, scaled
 
 ROOT = Path(__file__).resolve().parents[2]
-REPLICAS = 4
 START_S = 30.0
 FILES = 16384
 REPLICA_LISTENS = r"^(http://[\w.:]+)"
@@ -51,6 +50,9 @@ class Load:
     warmup_s: float
     seconds: float
     grace_s: float
+    replicas: int = 4
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """How many times as long every step of a replica takes, by its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,10 @@ class _Run:
     async def go(self) -> Run:
         load = self._load
         urls, state = await self._start_replicas()
+        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
+            for index, factor in load.slow.items():
+                fault = {"fault": "slow", "factor": factor, "replica": index}
+                (await http.post(f"{urls[0]}/emulator/faults", json=fault)).raise_for_status()
         api, admin = await self._start_gateway(urls)
         begins_at = await self._start_clients(api)
         async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
@@ -138,12 +144,21 @@ class _Run:
 
     async def _start_replicas(self) -> tuple[list[str], str]:
         """Their URLs, and where the state of their process is."""
-        options = ("--port", "0", "--replicas", str(REPLICAS), "--model", MODEL, "--time-scale", str(self._load.scale))
+        options = (
+            "--port",
+            "0",
+            "--replicas",
+            str(self._load.replicas),
+            "--model",
+            MODEL,
+            "--time-scale",
+            str(self._load.scale),
+        )
         # Answers end at once but for the request's own `min_tokens`.
         lengths = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")
         urls: list[str] = []
         child = await self._start("replicas", "loadtests.emulator", (*options, *lengths), REPLICA_LISTENS)
-        while len(urls) < REPLICAS:
+        while len(urls) < self._load.replicas:
             urls = [found[1] for line in child.lines if (found := re.search(REPLICA_LISTENS, line))]
             await asyncio.sleep(0.01)
         return urls, f"{urls[0]}/emulator/state"

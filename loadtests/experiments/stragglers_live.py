@@ -1,0 +1,104 @@
+"""Two stragglers hide in a good mean: two replicas of eight are 12 times as slow, live, before and after.
+
+Gateway, clients and emulated replicas over HTTP on one machine. Before: each replica in turn, nothing that looks at how
+it does. After: what a policy gets by default, and `hedge: {}`. The same requests, the same replicas; prompts are alike,
+so that what makes the tail is the replicas. Who is slow is slow from the first request on: after the warm-up the
+gateway has to have found them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from random import Random
+
+from gateway.sim.report import Interval, bootstrap
+from gateway.sim.results import latency
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
+from loadtests.experiments.lab import SETUP, Lab
+from loadtests.live.pace import Shot
+from loadtests.live.rig import Load, Run, run
+from loadtests.live.scaled import key_of
+
+REPLICAS, SLOW = 8, {2: 12.0, 5: 12.0}
+SCALE = 0.5
+"""Virtual seconds per real one."""
+RATE = 10.0
+"""Requests per real second: the slow replicas keep up with an eighth of it."""
+PROMPT_TOKENS, OUTPUT_TOKENS = 256, 32
+BOUND_S = 2.0
+WARMUP_S, SECONDS, QUICK_SECONDS = 60.0, 120.0, 30.0
+GRACE_S = 30.0
+SEED = 1
+POLICIES = {"before": "stragglers-before.yaml", "after": "stragglers.yaml"}
+
+
+def stragglers_live(lab: Lab) -> Findings:
+    """One run before, one after."""
+    seconds = QUICK_SECONDS if lab.effort.quick else SECONDS
+    runs = {name: run(name, None, _load(file, seconds), lab.tell) for name, file in POLICIES.items()}
+    findings = Findings((SEED,))
+    before, after = (_ttft_s(runs[name]) for name in POLICIES)
+    findings.figures |= {
+        "p99_ttft_before_to_after": _ratio(before, after, 0.99),
+        "p50_ttft_after_to_before": _ratio(after, before, 0.50),
+        "p99_ttft_before_s": bare(_quantile(before, 0.99), len(before)),
+        "p99_ttft_after_s": bare(_quantile(after, 0.99), len(after)),
+        "p50_ttft_off": bare(abs(_quantile(after, 0.5) / _quantile(before, 0.5) - 1.0), len(after)),
+        "finished_after": bare(sum(shot.finished for shot in runs["after"].counted) / len(runs["after"].counted), 1),
+    }
+    rows = [[name, *_row(found)] for name, found in runs.items()]
+    columns = ["", "requests", "finished", "TTFT p50, ms", "p95", "p99", "p99.9", "loop lag p99 <= ms"]
+    findings.grids.append(Grid("Time to first token, of all replicas together, in real milliseconds", columns, rows))
+    lines = [_percentiles(name, _ttft_s(found)) for name, found in runs.items()]
+    findings.charts.append(
+        Chart("stragglers-live", "Two slow replicas of eight", "percentile", "TTFT, ms", lines, log_y=True)
+    )
+    findings.how = (
+        f"{REPLICAS} replicas, of which {len(SLOW)} take 12 times as long; {RATE:g} requests/s for {WARMUP_S:g} s of "
+        f"warm-up and {seconds:g} s that count, with {SCALE:g} virtual seconds to a real one. Intervals are 95% "
+        "bootstraps over requests."
+    )
+    for name, found in runs.items():
+        findings.raw[name] = {"ttft": asdict(latency(_ttft_s(found))), "lag_p99_s": found.lag_p99_s}
+    return findings
+
+
+def _load(file: str, seconds: float) -> Load:
+    random, shots, at = Random(SEED), [], 0.0
+    key = key_of("all", "everybody")
+    while (at := at + random.expovariate(RATE)) < WARMUP_S + seconds:
+        shots.append(Shot(at, "all", key.text, PROMPT_TOKENS, OUTPUT_TOKENS, BOUND_S))
+    text = (SETUP / file).read_text()
+    return Load(text, shots, [key], SCALE, WARMUP_S, seconds, GRACE_S, REPLICAS, SLOW)
+
+
+def _ttft_s(found: Run) -> list[float]:
+    return [shot.ttft_s for shot in found.counted if shot.ttft_s is not None]
+
+
+def _quantile(values: list[float], q: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def _ratio(over: list[float], under: list[float], q: float) -> Interval:
+    """Of two quantiles; the draws of the one are independent of those of the other."""
+    count = len(over)
+
+    def statistic(drawn: list[int]) -> float:
+        shifted = [(7919 * i + 13) % len(under) for i in drawn]
+        return _quantile([over[i] for i in drawn], q) / _quantile([under[i] for i in shifted], q)
+
+    return bootstrap(lambda drawn: statistic(list(drawn)), count)
+
+
+def _row(found: Run) -> list[str]:
+    counted, ttft_s = found.counted, _ttft_s(found)
+    quantiles = [f"{_quantile(ttft_s, q) * 1000:.0f}" for q in (0.5, 0.95, 0.99, 0.999)]
+    finished = sum(shot.finished for shot in counted)
+    return [f"{len(counted)}", f"{finished}", *quantiles, f"{found.lag_p99_s * 1000:g}"]
+
+
+def _percentiles(name: str, ttft_s: list[float]) -> Line:
+    shares = [n / 200 for n in range(1, 200)] + [0.999]
+    return Line(name, [100 * q for q in shares], [_quantile(ttft_s, q) * 1000 for q in shares], bold=name == "after")
