@@ -6,8 +6,10 @@ looked at only so often.
 
 Both workloads are judged by the same limits. In code, prompts keep the engines busy reading, which is what
 least-prefill is about. In conversations (main) the 64 sequences of an engine run out at about .93 of saturation: below
-that least-prefill is ahead by as much, beyond it every request waits for a sequence to end, wherever it is sent, and
-the router has little left to decide.
+that least-prefill is ahead by as much. Beyond it every request waits for a sequence to end, wherever it is sent: the
+queue is that of the whole fleet, and no router has much to win. `one queue` shows how little: it is no router, but
+holds requests before all engines and sends the oldest as soon as any has a free slot of its 64. This is also what the
+gateway does where slots are as many as the engines have: it does not need the router for it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from gateway.core.model import Ask, Command, Random
 from gateway.core.route import Candidate as Replica
 from gateway.core.route import Router
 from gateway.core.rules import Policy, ReplicaSpec
+from gateway.sim import baselines
 from gateway.sim.balancer import Balancer
+from gateway.sim.decider import Decider
 from gateway.sim.engine import Engine, Options
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.pace import Constant
@@ -34,6 +38,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.lab import Lab
 
 REPLICAS = 8
+ONE_QUEUE = "one queue, 64 slots"
 LOADS = (0.8, 0.9, 0.97)
 JUDGED = 0.97
 R = TypeVar("R", bound=Replica)
@@ -91,6 +96,9 @@ ROUTERS: dict[str, Made] = {
 }
 
 
+NAMES = (*ROUTERS, ONE_QUEUE)
+
+
 def routing_staleness(lab: Lab) -> Findings:
     """Both workloads, every router, every load."""
     findings = Findings(lab.seeds)
@@ -105,7 +113,7 @@ def _sweep(lab: Lab, workload_name: str, prefix: str, findings: Findings) -> Non
     findings.figures[f"{prefix}requests_per_s_at_saturation"] = bare(full, len(lab.seeds))
     loads = (JUDGED,) if lab.effort.quick else LOADS
     p99s: dict[str, list[list[float]]] = {}
-    for name in ROUTERS:
+    for name in NAMES:
         at = [workload.at_rate(full * load) for load in loads]
         asks = [(name, policy, scaled, seed, lab.options) for scaled in at for seed in lab.seeds]
         runs = lab.map(_run, asks)
@@ -116,6 +124,8 @@ def _sweep(lab: Lab, workload_name: str, prefix: str, findings: Findings) -> Non
     last = {name: values[-1] for name, values in p99s.items()}
     below = _below(last["least-prefill"], last["least-requests"])
     findings.figures[f"{prefix}p99_ttft_below_least_requests_{JUDGED:g}"] = below
+    most = _below(last[ONE_QUEUE], last["least-requests"])
+    findings.figures[f"{prefix}p99_ttft_of_one_queue_below_least_requests_{JUDGED:g}"] = most
     stale = _ratio(last["snapshot 1 s"], last["least-requests"])
     findings.figures[f"{prefix}p99_ttft_snapshot_1s_to_live"] = stale
     means = {name: [mean(values) for values in by] for name, by in p99s.items()}
@@ -159,7 +169,14 @@ def _saturated(of: tuple[Policy, Synthetic, int]) -> float:
 
 def _run(of: tuple[str, Policy, Synthetic, int, Options]) -> Result:
     name, policy, workload, seed, options = of
-    decider = ROUTERS[name](policy, Seeded(f"{seed} router"))
+    random = Seeded(f"{seed} router")
+    decider: Decider
+    if name == ONE_QUEUE:
+        setup = baselines.setup("static-cap:slots=64,wait=600", policy)
+        policy = setup.policy
+        decider = setup.decider(policy, random)
+    else:
+        decider = ROUTERS[name](policy, random)
     return simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, name=name)
 
 
