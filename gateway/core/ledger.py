@@ -83,6 +83,7 @@ class Live:
         "replica",
         "reserved_tokens",
         "slo",
+        "start_by",
         "ticket",
         "timeouts",
         "tokens_exact",
@@ -102,6 +103,8 @@ class Live:
         """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
         self.deadline = math.inf
         """When its first token, or the whole of an answer that is not streamed, would come too late."""
+        self.start_by = math.inf
+        """When it has to be sent, to be in time by its forecast; known once it waits."""
         self.charged = 0.0
         """What it has cost its tenant in the order of turns, in tokens."""
         self.forecast: Forecast | None = None

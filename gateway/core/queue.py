@@ -25,12 +25,12 @@ STALE: Final = 32
 """Entries of requests that are gone, beyond as many as wait, that a heap may hold."""
 
 Entry = tuple[float, int, int, Live]
-"""(deadline, id, ticket, request): the entry of a request whose ticket is another one is stale."""
+"""(start by, id, ticket, request): the entry of a request whose ticket is another one is stale."""
 BandKey = tuple[int, str]
 
 
 class _Flow:
-    """Those of one tenant, earliest deadline first."""
+    """Those of one tenant, in the order in which they have to be sent."""
 
     __slots__ = ("count", "heap", "use")
 
@@ -41,12 +41,15 @@ class _Flow:
 
 
 class Band:
-    """Those of one tier: the earliest deadline first, until the tenant that was served least has waited for a while.
+    """Those of one tier: who has to be sent first, until the tenant that was served least has waited for a while.
 
     Were that tenant always next, a short burst would leave what others have in the room to wait until it is too late,
-    though there is time for all. It is next, with the earliest deadline among its own, once that one has waited for
+    though there is time for all. It is next, with the first of its own, once that one has waited for
     `TURN_SHARE` of the time that it has, or `MAX_TURN_S`: where there are too many for all to be in time, tenants take
     turns, and those that ask for little are in time.
+
+    A request has to be sent by its deadline less what its engine takes to its first token. By deadlines alone, the turn
+    of long prompts would come when it is too late for them, and for them only.
 
     What a tenant was served is counted in tokens, with a half-life (`TenantUse.serve`). The heap of tenants keeps
     what that was when the tenant was put in; it only matters at the top, where it is looked up anew.
@@ -98,16 +101,18 @@ class Band:
     def push(self, live: Live, ticket: int) -> None:
         assert live.use is not None
         live.ticket = ticket
+        forecast = live.forecast
+        live.start_by = live.deadline - (0.0 if forecast is None else forecast.ttft_s - forecast.wait_s)
         flow = self._flows.get(live.ask.tenant)
         if flow is None:
             flow = self._flows[live.ask.tenant] = _Flow(live.use)
-            heappush(self._turns, (live.use.served, live.deadline, ticket, flow))
-        entry = (live.deadline, live.ask.id, ticket, live)
+            heappush(self._turns, (live.use.served, live.start_by, ticket, flow))
+        entry = (live.start_by, live.ask.id, ticket, live)
         heappush(flow.heap, entry)
         heappush(self._earliest, entry)
         flow.count += 1
         if _may_be_shed(live.ask.tier):
-            heappush(self._latest, (-live.deadline, -live.ask.id, ticket, live))
+            heappush(self._latest, (-live.start_by, -live.ask.id, ticket, live))
         self.count += 1
         self.tokens += live.prompt_tokens
 
@@ -137,7 +142,7 @@ class Band:
         return _first(self._earliest)
 
     def _turn(self) -> Live | None:
-        """The earliest deadline of the tenant that was served least."""
+        """The first of the tenant that was served least."""
         turns = self._turns
         while turns:
             served, _, _, flow = turns[0]
@@ -145,13 +150,13 @@ class Band:
             if head is None:
                 heappop(turns)
             elif flow.use.served != served:
-                heapreplace(turns, (flow.use.served, head.deadline, head.ticket, flow))
+                heapreplace(turns, (flow.use.served, head.start_by, head.ticket, flow))
             else:
                 return head
         return None
 
     def last(self) -> Live | None:
-        """The one with the latest deadline of those that may be shed."""
+        """The one that could be sent last of those that may be shed."""
         return _first(self._latest)
 
     def ahead_of(self, tenant: str) -> int:
@@ -181,8 +186,8 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 class WaitingRoom:
     """A band for each tier. Priorities are strict, but for a tier that is owed some of its floor: it goes first.
 
-    Bands of one priority take turns by the deadlines of their heads. Bounded by its caller, in requests and in bytes
-    of held bodies. Every operation is O(log n) in the requests that wait, and looks at every band at most.
+    Bands of one priority take turns by when their heads have to be sent. Bounded by its caller, in requests and in
+    bytes of held bodies. Every operation is O(log n) in the requests that wait, and looks at every band at most.
     """
 
     def __init__(self) -> None:
@@ -195,7 +200,7 @@ class WaitingRoom:
         return self._count
 
     def __iter__(self) -> Iterator[Live]:
-        """All who wait, by priority and deadline."""
+        """All who wait, by priority and by when they have to be sent."""
         return iter(sorted((live for band in self._bands.values() for live in band), key=_turn))
 
     def band(self, tier: Tier) -> Band:
@@ -209,7 +214,7 @@ class WaitingRoom:
         return band
 
     def push(self, live: Live) -> None:
-        """Let `live` wait; its `deadline` is where it stands."""
+        """Let `live` wait; its `deadline` and its forecast say where it stands."""
         self._tickets += 1
         band = self.band(live.ask.tier)
         band.tier = live.ask.tier
@@ -271,7 +276,7 @@ class WaitingRoom:
 
 
 def _turn(live: Live) -> tuple[int, float, int]:
-    return live.ask.tier.priority, live.deadline, live.ask.id
+    return live.ask.tier.priority, live.start_by, live.ask.id
 
 
 def _place(entry: tuple[bool, tuple[int, float, int], Live]) -> tuple[bool, tuple[int, float, int]]:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.forecast import Forecast
 from gateway.core.ledger import Live
 from gateway.core.limits import FAIRNESS_HALF_LIFE_S, TenantUse
 from gateway.core.queue import DRAIN_WINDOW_S, MAX_TURN_S, DrainRate, Rate, WaitingRoom
@@ -163,6 +164,18 @@ def order(room: WaitingRoom, cost: float = 0.0, now: float = LONG_AFTER) -> list
 def test_the_earliest_deadline_is_first_whoever_came_first() -> None:
     room, _ = waiting(("a", 5.0), ("a", 2.0), ("a", 9.0), ("a", 2.0))
     assert order(room) == [2, 4, 1, 3]
+
+
+def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_first() -> None:
+    room = WaitingRoom()
+    for number, engine_s in enumerate((0.1, 0.4, 0.2)):
+        live = made(number, "free", 0)
+        live.forecast = Forecast("p", 0.0, 3.0, 3.0 + engine_s, 0.0, 9.0)
+        room.push(live)
+    unforeseen = made(3, "free", 0)
+    unforeseen.deadline = 9.7
+    room.push(unforeseen)
+    assert order(room, now=0.0) == [2, 4, 3, 1]
 
 
 def test_tenants_take_no_turns_before_any_has_waited_for_long() -> None:
