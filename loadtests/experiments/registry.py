@@ -35,11 +35,8 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "textbook-hedge": textbook_hedge,
     "hedge-utilisation": hedge_utilisation,
     "censoring": censoring,
-<<<<<<< HEAD
     "fault-drill": fault_drill,
-=======
     "stragglers-live": stragglers_live,
->>>>>>> ae5b259 (Experiments: stragglers-live, two slow replicas of eight before and after)
     "simulator-speed": simulator_speed,
 }
 
