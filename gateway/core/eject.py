@@ -100,6 +100,11 @@ class Score:
         if error > self.mean:
             self.add(error)
 
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is above those of its peers, which are alike."""
+        return self.excess > TYPICAL and self.z > MAX_Z
+
     def ends(self, samples: float, now: float) -> bool:
         """Whether a window ends now, `samples` with what is overdue; then the next one begins."""
         if samples < LEAST_SAMPLES or now - self.began_at < WINDOW_S:
@@ -157,7 +162,7 @@ class Pulse:
     @property
     def is_typical(self) -> bool:
         """Whether its pool may learn from it."""
-        return self.out is None and self.ttft.excess < TYPICAL and self.itl.excess < TYPICAL
+        return self.out is None and not self.ttft.stands_out and not self.itl.stands_out
 
     def heard(self, now: float) -> None:
         """It said something."""

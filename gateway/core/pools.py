@@ -244,7 +244,8 @@ class PoolNow:
         meant = [replica for replica in self.replicas.values() if not replica.drained]
         up = [illness(replica) for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
-        if ejection is None or up.count(0) >= ejection.panic_share * len(meant):
+        well = up.count(0)
+        if ejection is None or (well and well >= ejection.panic_share * len(meant)):
             return 0
         return 1 if min(up, default=2) < 2 else 2
 

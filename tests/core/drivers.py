@@ -433,7 +433,7 @@ class Driver:
         ejection = pool.spec.health.ejection
         meant = [r for r in pool.replicas.values() if not r.drained]
         slow = [r for r in meant if r.pulse.out in (Out.SLOW_TTFT, Out.SLOW_ITL)]
-        assert ejection is None or len(slow) <= most_slow(len(meant), ejection.max_share)
+        assert ejection is None or len(slow) <= most_slow(len(pool.replicas), ejection.max_share)
         for replica in pool.replicas.values():
             assert replica.paused <= replica.in_flight
             assert 0.1 <= replica.share <= 1.0

@@ -7,13 +7,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.core.eject import Out, Pulse, Score, most_slow
 from gateway.core.model import Dispatch, End
 from gateway.core.rules import Ejection, Health, Policy
 from gateway.core.snapshot import ReplicaState
 
-from .made import policy, pool, tier
+from .made import STEADY, policy, pool, tier
 from .playbook import Story, play
 
 EJECTION = Ejection()
@@ -399,3 +401,55 @@ def test_no_pool_is_emptied_even_if_all_are_silent() -> None:
     assert story.replica("r1").health.out == "stalled"
     story.whatever().arrives("b")
     assert [type(c) for c in story._said] == [Dispatch]
+
+
+# ---- whatever happens
+
+
+@given(
+    replicas=st.integers(1, 32),
+    slowdown=st.sampled_from([1.05, 2.0]),
+    max_share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    panic=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 10_000),
+)
+@settings(STEADY, max_examples=30)
+def test_no_ejection_empties_a_pool_and_the_cap_holds(
+    replicas: int, slowdown: float, max_share: float, panic: float, seed: int
+) -> None:
+    """Any latencies, silences, breakers and drains, for a minute."""
+    random = Random(seed)
+    rules = fleet(replicas, slowdown=slowdown, max_share=max_share, panic_share=panic, time_s=7.0, max_time_s=20.0)
+    story = play(rules)
+    made = story.controller._fleet.pool("p")
+    assert made is not None
+    members = list(made.replicas.values())
+    paces = [0.0] * 8 + [0.5, 1.5]
+    pace = {replica: random.choice(paces) for replica in members}
+    ejected = 0
+    for second in range(60):
+        story.at(float(second))
+        for replica in members:
+            if random.random() < 0.02:
+                pace[replica] = random.choice(paces)
+            if random.random() < 0.01:
+                story.drains(replica.spec.name, on=not replica.drained)
+            if random.random() < 0.02:
+                if random.random() < 0.3:
+                    story.fails(replica.spec.name)
+                else:
+                    story.recovers(replica.spec.name)
+                    story.controller._fleet.ended(replica, End.COMPLETE, story.now)
+            for score in (replica.pulse.ttft, replica.pulse.itl):
+                for _ in range(random.choice([0, 1, 5])):
+                    score.add(random.gauss(pace[replica], 0.3))
+        if second % 20 == 0:
+            story.arrives(f"q{second}").whatever()  # of which nothing is ever heard
+        story.controller._cool([], story.now)
+        meant = [replica for replica in members if not replica.drained]
+        slow = [replica for replica in meant if replica.pulse.out in (Out.SLOW_TTFT, Out.SLOW_ITL)]
+        ejected += len(slow)
+        assert len(slow) <= most_slow(len(meant), max_share) or len(meant) < replicas
+        assert made.alive == any(replica.breaker.state is not ReplicaState.DOWN for replica in meant)
+        assert made.slots == sum(replica.slots for replica in members)
+    assert ejected or replicas < 20, "it has something to say"
