@@ -248,6 +248,8 @@ class Health:
     """How long an open breaker keeps requests away before one probe."""
     metrics_path: str = "/metrics"
     scrape_interval_s: float = 1.0
+    warmup: int = 0
+    """Completions of one token that a replica is asked for before it is known to be well again."""
     slow_start_s: float = 30.0
     """Over which a replica that comes, or comes back, is given its slots; 0: it has them at once."""
     ejection: Ejection | None = Ejection()

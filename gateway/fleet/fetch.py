@@ -43,12 +43,28 @@ class Fetcher:
     (encode/httpcore#1093), and a timeout is a cancellation.
     """
 
-    def __init__(self, url: str, *, key: str | None, timeout_s: float, limit_bytes: int, clients: Clients) -> None:
-        """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None,
+        timeout_s: float,
+        limit_bytes: int,
+        clients: Clients,
+        body: bytes | None = None,
+    ) -> None:
+        """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
+
+        With a `body`, JSON, it is a POST.
+        """
         headers = {b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
         if key is not None:
             headers[b"Authorization"] = b"Bearer " + key.encode()
-        self._request = httpx.Request("GET", url, headers=headers, extensions={"timeout": _phases(timeout_s)})
+        if body is not None:
+            headers[b"Content-Type"] = b"application/json"
+        method = "GET" if body is None else "POST"
+        extensions = {"timeout": _phases(timeout_s)}
+        self._request = httpx.Request(method, url, headers=headers, content=body, extensions=extensions)
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
         self._clients = clients

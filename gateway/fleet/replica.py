@@ -16,6 +16,7 @@ from gateway.fleet.fault import Failed, Fault
 from gateway.fleet.fetch import Clients, Fetcher
 from gateway.fleet.metrics_text import read_sample, scrapes
 from gateway.fleet.models_json import read_models
+from gateway.fleet.warm import warm_up
 
 log = logging.getLogger("tailgate.fleet")
 
@@ -82,9 +83,11 @@ class ReplicaWatch:
     in the answers to requests, not here.
     """
 
-    def __init__(self, target: Target, tools: Tools) -> None:
+    def __init__(self, target: Target, tools: Tools, *, is_cold: bool = False) -> None:
+        """`is_cold`: the replica is new, and nobody has asked it for anything yet."""
         self.target = target
         self._tools = tools
+        self._is_cold = is_cold
         self._healthy: bool | None = None
         self._models_due = asyncio.Event()
         self._read_at: dict[Reading, float] = {}
@@ -121,7 +124,10 @@ class ReplicaWatch:
             while True:
                 answer = await fetcher.get()
                 self._note(Reading.HEALTH, answer if isinstance(answer, Failed) else None)
-                self._judge(not isinstance(answer, Failed))
+                healthy = not isinstance(answer, Failed)
+                if healthy and (self._is_cold or self._healthy is False) and health.warmup:
+                    await self._warm_up()
+                self._judge(healthy)
                 await self._sleep(health.interval_s)
         finally:
             await fetcher.aclose()
@@ -129,9 +135,19 @@ class ReplicaWatch:
     def _judge(self, healthy: bool) -> None:
         """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
         before, self._healthy = self._healthy, healthy
+        self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()
         self._tools.on_sample(self.target.name, Sample(healthy=healthy))
+
+    async def _warm_up(self) -> None:
+        """Before it is told that the replica is well: requests then meet it warm, if its breaker was open."""
+        target = self.target
+        failed = await warm_up(target.url, target.upstream_key, target.health.warmup, self._tools.clients)
+        if failed is None:
+            log.info("replica %s: warmed up with %d completions", target.name, target.health.warmup)
+        else:
+            log.warning("replica %s: could not be warmed up: %s", target.name, failed)
 
     async def _watch_metrics(self) -> None:
         health = self.target.health

@@ -50,6 +50,7 @@ class FleetWatcher:
     def configure(self, policy: Policy) -> None:
         """Watch the replicas of `policy` from now on. What is watched as before goes on undisturbed."""
         targets = {target.name: target for target in _targets(policy)}
+        urls = {name: running.watch.target.url for name, running in self._running.items()}
         for name, running in list(self._running.items()):
             target, before = targets.get(name), running.watch.target
             if target != before:
@@ -60,7 +61,8 @@ class FleetWatcher:
                 self._tools.board.forget(name)
         for name, target in targets.items():
             if name not in self._running:
-                self._running[name] = _Running(ReplicaWatch(target, self._tools))
+                is_cold = self._group is not None and urls.get(name) != target.url
+                self._running[name] = _Running(ReplicaWatch(target, self._tools, is_cold=is_cold))
         self._start()
 
     async def run(self) -> None:

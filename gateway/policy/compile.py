@@ -87,6 +87,7 @@ def _health(section: HealthSection) -> rules.Health:
         open_s=section.open,
         metrics_path=section.metrics_path,
         scrape_interval_s=section.scrape_interval,
+        warmup=section.warmup,
         slow_start_s=section.slow_start,
         ejection=_ejection(section.ejection),
     )

@@ -105,6 +105,9 @@ class HealthSection(Section):
     open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one probe.")
     metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
     scrape_interval: Duration = duration(_POOL.health.scrape_interval_s, "Time between two scrapes of them.")
+    warmup: CountOrZero = plain(
+        _POOL.health.warmup, "Completions of one token that a replica answers first, when it comes or comes back."
+    )
     slow_start: Span = duration(
         _POOL.health.slow_start_s, "Over which a replica that comes, or comes back, is given its slots; none: at once."
     )

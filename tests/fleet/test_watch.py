@@ -269,3 +269,47 @@ async def test_an_error_in_the_receiver_is_not_swallowed(fake: FakeReplica) -> N
     watcher.configure(policy(pool(fake)))
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         await watcher.run()
+
+
+# ---- warm-up
+
+
+WARM = replace(OFTEN, warmup=2)
+
+
+async def test_one_whose_checks_pass_again_is_warmed_up_before_it_is_well(fake: FakeReplica) -> None:
+    fake.answers["/v1/completions"] = answer("{}")
+    fake.answers["/health"] = answer(status=503)
+    async with watching(policy(pool(fake, health=WARM, engine=Engine.OPENAI))) as fleet:
+        await fleet.says("main-0", Sample(healthy=False))
+        assert "/v1/completions" not in fake.paths()
+        fake.answers["/health"] = answer()
+        await fleet.says("main-0", Sample(healthy=True))
+        assert fake.paths().count("/v1/completions") == 2
+        await fleet.says("main-0", Sample(healthy=True))
+        assert fake.paths().count("/v1/completions") == 2, "once"
+
+
+async def test_one_that_a_reload_adds_is_warmed_up_and_those_at_the_start_are_not(
+    fake: FakeReplica, other: FakeReplica
+) -> None:
+    for each in (fake, other):
+        each.answers["/v1/completions"] = answer("{}")
+    async with watching(policy(pool(fake, health=WARM))) as fleet:
+        await fleet.says("main-0", Sample(healthy=True))
+        fleet.watcher.configure(policy(pool(fake, other, health=WARM)))
+        await fleet.says("main-1", Sample(healthy=True))
+    assert fake.paths().count("/v1/completions") == 0
+    assert other.paths().count("/v1/completions") == 2
+
+
+async def test_one_that_cannot_be_warmed_up_is_told_of_and_well_all_the_same(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers["/health"] = answer(status=503)
+    async with watching(policy(pool(fake, health=WARM))) as fleet:
+        await fleet.says("main-0", Sample(healthy=False))
+        fake.answers["/health"] = answer()
+        await fleet.says("main-0", Sample(healthy=True))
+    assert "replica main-0: could not be warmed up: status: answered 404" in caplog.text
+    assert fake.paths().count("/v1/completions") == 1
