@@ -109,6 +109,7 @@ class Books:
     def _judge(self, live: Live, record: Record, now: float) -> None:
         """Tell the forecaster how it ended. What says nothing of latency is no label."""
         late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why is not Why.SHUTTING_DOWN
+        late = late or (record.outcome is Outcome.CUT and record.why is Why.TOTAL_TIMEOUT)
         if late or record.outcome is Outcome.OK:
             self._forecaster.judged(live, not record.good, now)
         else:

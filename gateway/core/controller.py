@@ -9,7 +9,8 @@ Rules
    free when `finish` says so.
 3. Before `Commit` the client has seen nothing, so another attempt may still be made. After it the only thing that
    can go wrong visibly is `Refuse`, which the caller turns into an error event.
-4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse`.
+4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse` or a `Cut`, which ends a
+   streamed answer as one that is incomplete.
 5. Each freed slot, and each prompt read, is offered to those who wait before the call returns: most urgent tier first,
    but for floors. Whose turn comes too late for its objective is refused then, and never sent.
 6. Deadlines: `queue` from body complete while waiting; `total` from head received, always; `ttft` from sent until
@@ -46,6 +47,7 @@ from gateway.core.model import (
     Cancel,
     Command,
     Commit,
+    Cut,
     Dispatch,
     End,
     Ended,
@@ -61,7 +63,7 @@ from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import News, Quarantine
 from gateway.core.retry import RETRYABLE, Retries, rest_s
-from gateway.core.rules import Policy
+from gateway.core.rules import OnTotal, Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
 MAX_RETRY_AFTER_S: Final = 60.0
@@ -300,6 +302,8 @@ class Controller:
             at, why = next_deadline(live)
             if at > now:
                 self._alarms.set(key, at)
+            elif why is Why.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
+                self._cut(live, why, out, now)
             else:
                 outcome = Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT
                 self._abandon(live, outcome, why, out, now)
@@ -554,6 +558,13 @@ class Controller:
         if outcome is not Outcome.ABANDONED:
             wait_s = None if live.pool is None else self._drains_in_s(live.pool, live)
             out.append(Refuse(live.ask.id, why, wait_s))
+        self._cancel(live, out)
+        self._settle(live, out, now)
+
+    def _cut(self, live: Live, why: Why, out: list[Command], now: float) -> None:
+        """End an answer of which the client has a part."""
+        live.decide(Outcome.CUT, why, now)
+        out.append(Cut(live.ask.id, why, live.prompt_likely * live.ask.batch))
         self._cancel(live, out)
         self._settle(live, out, now)
 

@@ -150,6 +150,11 @@ class Live:
         if self.ask.endpoint is not Endpoint.EMBEDDINGS:
             self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
 
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the client has a part of the answer that can be ended in peace."""
+        return self.ask.stream and self.outcome is None and self.committed in self.open
+
     def decide(self, outcome: Outcome, why: Why | None, now: float) -> None:
         """Fix how this ask ended; the first decision stands."""
         if self.outcome is None:

@@ -104,6 +104,8 @@ class Outcome(StrEnum):
     """By us, for want of capacity: a miss."""
     TIMEOUT = "timeout"
     """A deadline of ours passed: a miss."""
+    CUT = "cut"
+    """We ended an answer that had begun, and said so in it: a miss."""
     ERROR = "error"
     """A replica failed it: a miss."""
     QUOTA = "quota"
@@ -116,7 +118,7 @@ class Outcome(StrEnum):
     @property
     def counts(self) -> bool:
         """Whether it stands in the denominator of goodput."""
-        return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR)
+        return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
 
 class Hedged(StrEnum):
@@ -332,6 +334,18 @@ class Refuse:
     detail: str = ""
 
 
+@dataclass(slots=True)
+class Cut:
+    """End the answer that the client has so far, in peace, as one that is incomplete; its attempt is cancelled next.
+
+    `prompt_tokens` is an estimate, for a usage that the engine will not give any more.
+    """
+
+    ask: int
+    why: Why
+    prompt_tokens: int
+
+
 @dataclass(slots=True, init=False)
 class Record:
     """One ask from end to end, for metrics, logs and the journal. Durations in seconds."""
@@ -419,4 +433,4 @@ class Ended:
         self.record = record
 
 
-Command = Dispatch | Commit | Cancel | Refuse | Ended
+Command = Dispatch | Commit | Cancel | Refuse | Cut | Ended

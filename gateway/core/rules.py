@@ -45,6 +45,14 @@ class EjectionMode(StrEnum):
     OFF = "off"
 
 
+class OnTotal(StrEnum):
+    """What becomes of an answer that has begun when its time is up."""
+
+    CUT = "cut"
+    """It ends as one that ran into its length, and says why."""
+    ERROR = "error"
+
+
 ASKED_QUANTILE: Final = 0.99
 """Of an objective that a request asks for where its tier has none."""
 
@@ -209,6 +217,7 @@ class Tier:
     slo: Slo = Slo()
     caps: Caps = Caps()
     timeouts: Timeouts = Timeouts()
+    on_total: OnTotal = OnTotal.CUT
     limits: Limits = Limits()
     admission: Admission = Admission()
     hedge: Hedge | None = None

@@ -117,6 +117,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         slo=_slo(section.slo),
         caps=_caps(section),
         timeouts=_timeouts(section.timeouts),
+        on_total=rules.OnTotal(section.timeouts.on_total),
         limits=_limits(section.limits),
         admission=_admission(section.admission),
         hedge=_hedge(section.hedge) if section.hedge else None,

@@ -17,6 +17,9 @@ _HEDGE = rules.Hedge()
 Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
 
 
+OnTotal = Annotated[str, AfterValidator(values.one_of(rules.OnTotal)), values.choice(rules.OnTotal)]
+
+
 class TierTimeouts(Section):
     """How long each phase of a request may take. Past it: 504, or an error event once the answer has begun."""
 
@@ -24,6 +27,10 @@ class TierTimeouts(Section):
     ttft: Deadline = duration(_TIER.timeouts.ttft_s, "From sent to the replica to the first content token.")
     idle: Deadline = duration(_TIER.timeouts.idle_s, "Silence between two pieces of an answer.")
     total: Deadline = duration(_TIER.timeouts.total_s, "The whole request, from its head received.")
+    on_total: OnTotal = plain(
+        _TIER.on_total.value,
+        "How a stream ends whose total time is up. cut: as one that ran into its length; error: with an error.",
+    )
 
 
 class ObjectiveSection(Section):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.controller import Controller
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import Ask, Cancel, Command, Commit, Dispatch, End, Ended, Finish, Record, Sample, Why
+from gateway.core.model import Ask, Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.proxy.clock import monotonic
 from gateway.wire.replies import CLIENT_FAULTS
@@ -162,8 +162,10 @@ class Driver:
             self._meter.ended(record)
             self._relays.pop(record.ask.id).ended(record)
         elif isinstance(command, Cancel):
-            self._relays[command.ask].cancel(command.attempt)
-            self._waiting.append((self.controller.finish, (command.attempt, Finish(End.CANCELLED))))
+            seen = self._relays[command.ask].cancel(command.attempt)
+            self._waiting.append((self.controller.finish, (command.attempt, Finish(End.CANCELLED, tokens_seen=seen))))
+        elif isinstance(command, Cut):
+            self._relays[command.ask].cut(command.why, command.prompt_tokens)
         else:
             self._relays[command.ask].refuse(command.why, command.retry_after_s, command.detail)
 

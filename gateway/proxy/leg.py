@@ -147,6 +147,8 @@ class Leg:
         self.retry_after_s = head.retry_after_s
         if head.status == 200 and self.relay.streams and (head.content_type or b"").startswith(b"text/event-stream"):
             self.reader = READERS[self.relay.endpoint]()
+            if self.relay.may_be_cut:
+                self.reader.remember()
             self._framed = head.framed
             self._gaps = self.relay.gaps(self.upstream)
 
@@ -176,7 +178,7 @@ class Leg:
         """There will be no more: never connected, broken off, or not HTTP."""
         self.line = None
         broke = end is End.RESET or end is End.TRUNCATED
-        self._tell(Finish(end, tokens_seen=self._seen, body_hash=self.relay.body_hash() if broke else None))
+        self._tell(Finish(end, tokens_seen=self.seen, body_hash=self.relay.body_hash() if broke else None))
 
     # ---- streamed answers
 
@@ -230,7 +232,7 @@ class Leg:
                 self._last_at = now
             if now >= self._progress_at:
                 self._progress_at = now + PROGRESS_EVERY_S
-                self.relay.driver.progress(self.id, self._seen)
+                self.relay.driver.progress(self.id, self.seen)
             return
         self.held += out
         self._held_bytes += sum(map(len, out))
@@ -311,7 +313,8 @@ class Leg:
     # ---- the end
 
     @property
-    def _seen(self) -> int:
+    def seen(self) -> int:
+        """Tokens that passed, about."""
         return 0 if self.reader is None else self.reader.tokens_seen
 
     def _give_up(self, end: End) -> None:
@@ -319,7 +322,7 @@ class Leg:
         if self.line is not None:
             self.line.cancel()
             self.line = None
-        self._tell(Finish(end, tokens_seen=self._seen, status=self.status))
+        self._tell(Finish(end, tokens_seen=self.seen, status=self.status))
 
     def _tell(self, finish: Finish) -> None:
         if self.over:

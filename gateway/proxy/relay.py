@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, End, Endpoint, Finish, Hedged, Record, Why
-from gateway.core.rules import Model
+from gateway.core.rules import Model, OnTotal
 from gateway.proxy.clock import monotonic
 from gateway.proxy.leg import Leg
 from gateway.proxy.upstream import Upstream
@@ -45,6 +45,7 @@ class Relay:
         "driver",
         "endpoint",
         "engine_said",
+        "may_be_cut",
         "request_id",
         "streams",
         "wants_usage",
@@ -64,6 +65,7 @@ class Relay:
         self.ask = ask
         self.endpoint: Endpoint = ask.endpoint
         self.streams = parsed.stream
+        self.may_be_cut = ask.tier.on_total is OnTotal.CUT
         self.wants_usage = parsed.wants_usage
         self.request_id = request_id
         self._rid = request_id.encode()
@@ -133,11 +135,27 @@ class Relay:
         else:
             self._open(whole_head(leg.content_type, None), leg, held)
 
-    def cancel(self, attempt: int) -> None:
-        """Close an attempt."""
+    def cancel(self, attempt: int) -> int:
+        """Close an attempt; the tokens that it had brought."""
         leg = self._legs.pop(attempt, None)
-        if leg is not None:
-            leg.cancel()
+        if leg is None:
+            return 0
+        leg.cancel()
+        return leg.seen
+
+    def cut(self, why: Why, prompt_tokens: int) -> None:
+        """End the answer as one that is incomplete, and say so in it; `prompt_tokens` where the engine told none."""
+        leg, client = self._committed, self._client
+        assert leg is not None
+        end = [] if leg.reader is None else leg.reader.cut_short(why, prompt_tokens, self.ask.choices, self.wants_usage)
+        if not end:
+            # Not the answer that was asked for, or not enough of it to end it well.
+            self.refuse(why, None, "")
+        elif client is not None:
+            self.show(end)
+            if client.chunked:
+                client.write(LAST_CHUNK)
+            self._finish()
 
     def refuse(self, why: Why, retry_after_s: float | None, detail: str) -> None:
         """Tell the client that there is no answer, or no more of it."""

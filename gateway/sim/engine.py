@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.model import Cancel, Command, Commit, Dispatch, End, Ended, Finish, Refuse
+from gateway.core.model import Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Refuse
 from gateway.core.rules import Policy
 from gateway.sim.decider import Decider
 from gateway.sim.fleet import Fault, Host
@@ -83,6 +83,7 @@ class Engine:
             Commit: _nothing,
             Cancel: self._cancel,
             Refuse: _nothing,
+            Cut: _nothing,
             Ended: self._end,
         }
 

@@ -8,7 +8,9 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.model import Endpoint
+from gateway.core.model import Endpoint, Why
+from gateway.wire.cut import Cut, end_of_completion, end_of_message, end_of_response
+from gateway.wire.draft import Draft
 from gateway.wire.failure import EngineError, engine_error
 from gateway.wire.shapes import (
     ABORT,
@@ -120,6 +122,24 @@ class StreamReader:
         """
         raise NotImplementedError
 
+    def remember(self) -> None:
+        """Keep whatever `cut_short` will need."""
+
+    def cut_short(self, why: Why, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
+        """The events that end the stream here, as one that is incomplete; none if what came has not the form for it.
+
+        `prompt_tokens` stands in where the engine told none; `choices` is how many were asked for.
+        """
+        prompt = prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
+        cut = Cut(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
+        try:
+            return self._cut_short(cut, choices, wants_usage)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return []
+
+    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+        raise NotImplementedError
+
     def _usage(self, usage: Usage | None) -> None:
         if usage is None:
             return
@@ -137,10 +157,14 @@ class StreamReader:
 class CompletionReader(StreamReader):
     """Chat and plain completions: anonymous `data:` events, `finish_reason`, then usage, then `[DONE]`."""
 
-    __slots__ = ("_after", "_before")
+    __slots__ = ("_after", "_before", "_first", "_over")
 
     def __init__(self) -> None:
         super().__init__()
+        self._first = b""
+        """Data of the first chunk."""
+        self._over: list[int] = []
+        """The choices that have ended."""
         self._before = self._after = b""
         """What stood around the text of an event: engines write all events of a stream alike."""
 
@@ -178,11 +202,13 @@ class CompletionReader(StreamReader):
         if not chunk.choices:
             return Kind.USAGE_ONLY if chunk.usage is not None else Kind.OTHER
         kind = Kind.OTHER
+        self._first = self._first or payload
         for choice in chunk.choices:
             if choice.text or (choice.delta is not None and _has_output(choice.delta)):
                 kind |= Kind.CONTENT
             if choice.finish_reason:
                 kind |= Kind.FINISH
+                self._over.append(choice.index)
                 if choice.finish_reason == ABORT:
                     self.aborted = True
                 else:
@@ -192,6 +218,9 @@ class CompletionReader(StreamReader):
             if kind == Kind.CONTENT and chunk.usage is None and len(chunk.choices) == 1 and not self._before:
                 self._learn(event)
         return kind
+
+    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+        return end_of_completion(self._first, self._over, choices, cut, wants_usage) if self._first else []
 
 
 class TypedReader(StreamReader):
@@ -227,8 +256,14 @@ class TypedReader(StreamReader):
 class MessagesReader(TypedReader):
     """Anthropic Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
 
-    __slots__ = ()
+    __slots__ = ("_begun", "_block")
     delta = b"event: content_block_delta\n"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = False
+        self._block = -1
+        """The content block that is open; below 0: none is."""
 
     def _take(self, typed: Typed) -> Kind:
         match typed.type:
@@ -237,7 +272,12 @@ class MessagesReader(TypedReader):
             case "content_block_delta":
                 self.tokens_seen += 1
                 return Kind.CONTENT
+            case "content_block_start":
+                self._block = typed.index
+            case "content_block_stop":
+                self._block = -1
             case "message_start":
+                self._begun = True
                 if typed.message is not None:
                     self._usage(typed.message.usage)
             case "message_delta":
@@ -249,12 +289,37 @@ class MessagesReader(TypedReader):
                 return Kind.DONE
         return Kind.OTHER
 
+    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+        return end_of_message(self._block, cut) if self._begun else []
+
 
 class ResponsesReader(TypedReader):
     """OpenAI Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
 
-    __slots__ = ()
+    __slots__ = ("_draft",)
     delta = b"event: response.output_text.delta\n"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draft: Draft | None = None
+
+    def remember(self) -> None:
+        self._draft = Draft()
+
+    def plain(self, data: bytes, start: int) -> bool:
+        if not data.startswith(self.delta, start):
+            return False
+        if self._draft is not None:
+            self._draft.add(data[start:])
+        return True
+
+    def read(self, event: bytes) -> Kind:
+        if self._draft is not None:
+            self._draft.add(event)
+        return super().read(event)
+
+    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+        return [] if self._draft is None else end_of_response(self._draft, cut)
 
     def _take(self, typed: Typed) -> Kind:
         match typed.type:

@@ -41,6 +41,7 @@ class Choice(msgspec.Struct):
     delta: Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    index: int = 0
 
 
 class Chunk(msgspec.Struct):
@@ -62,6 +63,7 @@ class Typed(msgspec.Struct):
     """An event of the Messages or Responses API."""
 
     type: str = ""
+    index: int = -1
     message: Inner | None = None
     response: Inner | None = None
     usage: Usage | None = None

@@ -21,6 +21,7 @@ from gateway.core.model import (
     Cancel,
     Command,
     Commit,
+    Cut,
     Dispatch,
     End,
     Ended,
@@ -42,6 +43,7 @@ from gateway.core.rules import (
     Limits,
     Model,
     Objective,
+    OnTotal,
     Policy,
     Pool,
     ReplicaSpec,
@@ -99,6 +101,7 @@ def tiers(draw: st.DrawFn, name: str) -> Tier:
         priority=draw(st.integers(0, 2)),
         pools=draw(st.sampled_from([None, None, None, ("p0",), ("p1", "p2")])),
         timeouts=draw(timeouts),
+        on_total=draw(st.sampled_from(OnTotal)),
         limits=limits,
         caps=Caps(max_tokens_default=50, max_tokens_limit=100, degrade=draw(st.booleans())),
         floor=draw(st.sampled_from([0.0, 0.05, 0.3])),
@@ -177,6 +180,8 @@ class Seen:
     dispatches: int = 0
     committed: bool = False
     refused: Why | None = None
+    """Why there is no answer, or no more of it."""
+    cut: bool = False
     left: bool = False
     record: Record | None = None
 
@@ -310,6 +315,14 @@ class Driver:
                     assert why in QUOTA or retry_after_s is None or retry_after_s <= 90
                     self._check_not_early(seen, why)
                     seen.refused = why
+                case Cut(ask, why, prompt_tokens):
+                    assert seen.committed
+                    assert seen.ask.stream
+                    assert seen.refused is None
+                    assert not seen.left
+                    assert prompt_tokens >= 0
+                    self._check_not_early(seen, why)
+                    seen.refused, seen.cut = why, True
 
     def _hear_end(self, record: Record) -> None:
         seen = self.seen[record.ask.id]
@@ -331,6 +344,7 @@ class Driver:
                 assert seen.committed != (seen.refused is not None)
             case _:
                 assert seen.refused is record.why
+                assert seen.cut == (record.outcome is Outcome.CUT)
         seen.record = record
 
     def _check_not_late(self, seen: Seen) -> None:

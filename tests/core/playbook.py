@@ -20,6 +20,7 @@ from gateway.core.model import (
     Cancel,
     Command,
     Commit,
+    Cut,
     Dispatch,
     End,
     Ended,
@@ -74,6 +75,11 @@ def cancel(of: str | None = None, **details: object) -> Expected:
 def refuse(why: Why, of: str | None = None, **details: object) -> Expected:
     """The client gets an error."""
     return Expected(Refuse, of, {"why": why, **details})
+
+
+def cut(why: Why, of: str | None = None, **details: object) -> Expected:
+    """The answer that the client has so far ends in peace, as one that is incomplete."""
+    return Expected(Cut, of, {"why": why, **details})
 
 
 def ended(outcome: Outcome, of: str | None = None, **record: object) -> Expected:

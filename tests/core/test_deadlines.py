@@ -6,10 +6,10 @@ import pytest
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import Policy, Timeouts
+from gateway.core.rules import OnTotal, Policy, Timeouts
 
 from .made import policy, pool, tier
-from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
+from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse
 
 TIMEOUTS = Timeouts(queue_s=10.0, ttft_s=20.0, idle_s=5.0, total_s=100.0)
 RULES = policy(pool("p", "r1"), tier("std", timeouts=TIMEOUTS))
@@ -83,7 +83,30 @@ def test_the_total_deadline_ends_a_stream_that_still_flows() -> None:
     for second in range(3, 30):
         story.at(float(second)).progress("a", second)
     story.expect()
-    story.at(30.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.at(30.0).expect(cut(Why.TOTAL_TIMEOUT, prompt_tokens=100), cancel())
+    story.after(0.1).finishes("a", End.CANCELLED, tokens_seen=31)
+    story.expect(
+        ended(Outcome.CUT, why=Why.TOTAL_TIMEOUT, output_tokens=31, tokens_exact=False, good=False, e2e_s=30.0)
+    )
+
+
+def test_a_tier_may_want_an_error_instead() -> None:
+    rules = policy(
+        pool("p", "r1"),
+        tier("std", timeouts=Timeouts(ttft_s=20.0, idle_s=math.inf, total_s=30.0), on_total=OnTotal.ERROR),
+    )
+    story = play(rules).arrives("a").sent("a").after(1.0).first_token("a").whatever()
+    story.at(29.0).progress("a", 9).at(30.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.cancelled("a").expect(ended(Outcome.TIMEOUT, good=False))
+
+
+def test_an_answer_that_ends_as_it_is_cut_frees_its_slot_once() -> None:
+    rules = with_timeouts(10.0, 20.0, math.inf, 30.0)
+    story = play(rules).arrives("a").sent("a").after(1.0).first_token("a").at(5.0).progress("a", 1)
+    story.at(29.9).progress("a", 30).at(30.0).whatever().finishes("a", output_tokens=40)
+    assert story.records["a"].outcome is Outcome.CUT
+    assert story.records["a"].output_tokens == 40
+    assert story.pool("p").in_flight == 0
 
 
 def test_the_total_deadline_counts_from_the_head_received() -> None:

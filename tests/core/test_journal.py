@@ -21,6 +21,7 @@ from gateway.core.journal import CALLS, NOW_AT, Decoder, Encoder, Raised, Record
 from gateway.core.model import (
     Ask,
     Command,
+    Cut,
     Dispatch,
     End,
     Ended,
@@ -123,6 +124,7 @@ def test_every_call_and_every_command_is_written() -> None:
         kinds = [ast.unparse(argument.annotation or argument) for argument in arguments_of(name)]
         told.append((name, tuple(arguments[kind] for kind in kinds), []))
     facts: dict[type, Sequence[object]] = {Ended: [record], Dispatch: [7, 1, "r1", 5], Refuse: [7, Why.EVICTED, inf]}
+    facts[Cut] = [7, Why.TOTAL_TIMEOUT, 90]
     for kind in get_args(Command):
         told.append(("wake", (2.0,), [kind(*facts.get(kind, [7, 1]))]))
     assert there_and_back(*told) == told

@@ -7,7 +7,7 @@ from gateway.core.model import Outcome, Why
 from gateway.core.rules import Policy, Timeouts
 
 from .made import policy, pool, tier
-from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
+from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse
 
 IDLE_S = 5.0
 
@@ -23,8 +23,8 @@ def _streaming() -> Story:
 
 def test_while_it_is_paused_only_the_total_deadline_holds() -> None:
     story = _streaming().pauses("a").at(99.9).expect()
-    story.at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
-    story.cancelled("a").expect(ended(Outcome.TIMEOUT))
+    story.at(100.0).expect(cut(Why.TOTAL_TIMEOUT), cancel())
+    story.cancelled("a").expect(ended(Outcome.CUT))
 
 
 def test_progress_on_the_way_out_does_not_end_the_pause() -> None:
@@ -38,5 +38,5 @@ def test_once_it_is_read_again_the_replica_has_its_time_anew() -> None:
 
 
 def test_a_pause_that_ends_after_the_request_changes_nothing() -> None:
-    story = _streaming().pauses("a").at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
-    story.resumes("a").expect().cancelled("a").expect(ended(Outcome.TIMEOUT)).expect_alarm(float("inf"))
+    story = _streaming().pauses("a").at(100.0).expect(cut(Why.TOTAL_TIMEOUT), cancel())
+    story.resumes("a").expect().cancelled("a").expect(ended(Outcome.CUT)).expect_alarm(float("inf"))

@@ -1,0 +1,81 @@
+"""What a stream of the Responses API has said so far: its end repeats all of it, also an end that is ours."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+
+_DELTA: Final = re.compile(rb'"delta":\s*"((?:[^"\\]|\\.)*)"')
+_MARKS: Final = (
+    b"event: response.created\n",
+    b"event: response.output_item.added\n",
+    b"event: response.output_item.done\n",
+    b"event: response.content_part.added\n",
+    b"event: response.content_part.done\n",
+)
+
+
+class Draft:
+    """Grows with each event: of deltas only the text is kept, of the rest what begins and ends an item."""
+
+    __slots__ = ("_marks", "_texts", "events")
+
+    def __init__(self) -> None:
+        self.events = 0
+        """How many there were: the engine numbers them from 0."""
+        self._marks: list[bytes] = []
+        self._texts: list[bytes] = []
+        """The text of the latest part, as it stands in JSON, in pieces."""
+
+    def add(self, event: bytes) -> None:
+        """The next event."""
+        self.events += 1
+        if event.startswith(_MARKS):
+            self._marks.append(event)
+            self._texts.clear()
+        elif event.find(b".delta\n", 0, 64) > 0:
+            found = _DELTA.search(event)
+            if found is not None:
+                self._texts.append(found[1])
+
+    def taken(self) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[dict[str, Any]]]:
+        """The response as it was created, its items so far, and the events that end the one that is open."""
+        response: dict[str, Any] | None = None
+        items: list[dict[str, Any]] = []
+        opened = part = None
+        for mark in self._marks:
+            event = orjson.loads(mark[mark.index(b"data:") + 5 :])
+            match event["type"]:
+                case "response.created":
+                    response = event["response"]
+                case "response.output_item.added":
+                    opened, part = event, None
+                case "response.output_item.done":
+                    items.append(event["item"])
+                    opened = part = None
+                case "response.content_part.added":
+                    part = event
+                case "response.content_part.done" if opened is not None:
+                    opened["item"].setdefault("content", []).append(event["part"])
+                    part = None
+        return response, items, [] if opened is None else self._closing(opened, part, items)
+
+    def _closing(
+        self, opened: dict[str, Any], part: dict[str, Any] | None, items: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        item = opened["item"]
+        item["status"] = "incomplete"
+        items.append(item)
+        # Not orjson: half of a surrogate pair may be all that came of a character.
+        text = json.loads(b'"' + b"".join(self._texts) + b'"').encode("utf-8", "replace").decode()
+        closing: list[dict[str, Any]] = []
+        if item.get("type") == "function_call":
+            item["arguments"] = text
+        elif part is not None:
+            whole = {**part["part"], "text": text}
+            item["content"] = [*(item.get("content") or ()), whole]
+            closing.append({**part, "type": "response.content_part.done", "part": whole})
+        return [*closing, {**opened, "type": "response.output_item.done", "item": item}]

@@ -1,0 +1,159 @@
+"""A stream whose time is up ends like one that ran into its length, whichever client reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from gateway.app import Gateway
+from gateway.core.model import Outcome, Why
+from loadtests.emulator import Emulator
+
+from .conftest import Start
+from .policies import HELLO, MODEL
+
+Openai = Callable[..., openai.AsyncOpenAI]
+Anthropic = Callable[..., anthropic.AsyncAnthropic]
+
+TIME_IS_UP = "timeouts: {total: 300ms}"
+SAID = 5
+"""Tokens that came before the replica fell silent."""
+WHY = {"cut": "total-timeout"}
+WHY_AND_USAGE = {"cut": "total-timeout", "usage": "estimated"}
+
+
+@pytest.fixture
+async def gateway(start: Start, replicas: Emulator) -> Gateway:
+    """Before replicas that fall silent after a few tokens."""
+    return await start(tier=TIME_IS_UP)
+
+
+def _silent_after(replicas: Emulator, events: int) -> None:
+    for replica in replicas.replicas:
+        replica.fault("stall", after_events=events)
+
+
+def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:
+    """Whether exactly one request ended, and how."""
+    (lane,) = gateway.metrics.lanes.values()
+    facts = gateway.metrics.tiers["standard"]
+    return lane.requests == {(MODEL, outcome, Why.TOTAL_TIMEOUT): 1} and facts.counts == [0, 0, 1]
+
+
+async def test_a_chat(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
+    _silent_after(replicas, 1 + SAID)
+    stream = await openai_of(gateway).chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=99, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last, usage = [chunk async for chunk in stream]
+    assert len(chunks) == 1 + SAID
+    assert last.choices[0].finish_reason == "length"
+    assert last.tailgate == WHY
+    assert {last.id, usage.id, last.model} == {chunks[0].id, MODEL}
+    assert usage.usage.completion_tokens == SAID
+    assert usage.usage.prompt_tokens > 0
+    assert usage.tailgate == WHY_AND_USAGE
+    assert _counted(gateway)
+    for replica in replicas.replicas:
+        await replica.until(lambda replica: replica.in_flight == 0 and replica.running == 0)
+
+
+async def test_a_chat_without_usage_and_with_several_choices(
+    gateway: Gateway, openai_of: Openai, replicas: Emulator
+) -> None:
+    _silent_after(replicas, 2 + SAID)
+    stream = await openai_of(gateway).chat.completions.create(
+        model=MODEL, messages=HELLO, max_tokens=99, n=2, stream=True
+    )
+    *_, last = [chunk async for chunk in stream]
+    assert [(choice.index, choice.finish_reason) for choice in last.choices] == [(0, "length"), (1, "length")]
+
+
+async def test_the_helper_that_puts_a_chat_together(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
+    """It raises, as for any answer that ran into its length: that is what it is for."""
+    _silent_after(replicas, 1 + SAID)
+    async with openai_of(gateway).chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=99) as stream:
+        with pytest.raises(openai.LengthFinishReasonError) as raised:
+            await stream.get_final_completion()
+    assert len((raised.value.completion.choices[0].message.content or "").split()) == SAID
+
+
+async def test_a_completion(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
+    _silent_after(replicas, SAID)
+    stream = await openai_of(gateway).completions.create(model=MODEL, prompt="Hello", max_tokens=99, stream=True)
+    *chunks, last = [chunk async for chunk in stream]
+    assert len(chunks) == SAID
+    assert (last.choices[0].text, last.choices[0].finish_reason) == ("", "length")
+    assert last.tailgate == WHY
+
+
+async def test_a_response(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
+    _silent_after(replicas, 4 + SAID)
+    stream = await openai_of(gateway).responses.create(model=MODEL, input="Hello", max_output_tokens=99, stream=True)
+    events: list[Any] = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert len(text.split()) == SAID
+    assert events[-1].type == "response.incomplete"
+    response = events[-1].response
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert response.output_text == text
+    assert response.usage.output_tokens == SAID
+    assert response.tailgate == WHY_AND_USAGE
+    assert _counted(gateway)
+
+
+async def test_a_message(gateway: Gateway, anthropic_of: Anthropic, replicas: Emulator) -> None:
+    _silent_after(replicas, 2 + SAID)
+    async with anthropic_of(gateway).messages.stream(model=MODEL, messages=HELLO, max_tokens=99) as stream:
+        text = "".join([text async for text in stream.text_stream])
+        message = await stream.get_final_message()
+    assert len(text.split()) == SAID
+    assert message.content[0].text == text
+    assert message.stop_reason == "max_tokens"
+    assert message.usage.output_tokens == SAID
+    assert _counted(gateway)
+
+
+async def test_why_a_message_was_cut(gateway: Gateway, anthropic_of: Anthropic, replicas: Emulator) -> None:
+    _silent_after(replicas, 2 + SAID)
+    stream = await anthropic_of(gateway).messages.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
+    *_, delta, stop = [event async for event in stream]
+    assert (delta.type, stop.type) == ("message_delta", "message_stop")
+    assert delta.tailgate == WHY_AND_USAGE
+
+
+async def test_a_tier_that_wants_an_error_gets_one(start: Start, openai_of: Openai, replicas: Emulator) -> None:
+    gateway = await start(tier="timeouts: {total: 300ms, on_total: error}")
+    _silent_after(replicas, 1 + SAID)
+    stream = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
+    with pytest.raises(openai.APIError):
+        _ = [chunk async for chunk in stream]
+    assert _counted(gateway, Outcome.TIMEOUT)
+
+
+async def test_before_the_first_token_it_is_a_plain_504(
+    gateway: Gateway, openai_of: Openai, replicas: Emulator
+) -> None:
+    _silent_after(replicas, 1)
+    with pytest.raises(openai.APIStatusError) as raised:
+        await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
+    assert raised.value.status_code == 504
+    assert _counted(gateway, Outcome.TIMEOUT)
+
+
+async def test_the_connection_is_good_for_the_next_request(
+    gateway: Gateway, openai_of: Openai, replicas: Emulator
+) -> None:
+    client = openai_of(gateway)
+    _silent_after(replicas, 1 + SAID)
+    stream = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
+    assert [chunk async for chunk in stream]
+    for replica in replicas.replicas:
+        replica.fault(None)
+    answer = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)
+    assert answer.usage.completion_tokens == 3
