@@ -167,6 +167,14 @@ class Controller:
         attempt.last_at = now
         return []
 
+    def repeats(self, attempt_id: int, now: float) -> list[Command]:
+        """What this attempt says has begun to repeat itself without end."""
+        live = self._attempts[attempt_id].live
+        out: list[Command] = []
+        if live.can_be_cut and live.committed is self._attempts[attempt_id]:
+            self._cut(live, Why.REPETITION, out, now)
+        return out
+
     def paused(self, attempt_id: int, now: float) -> list[Command]:
         """The client does not keep up and this attempt is not read: its silence is not the replica's."""
         attempt = self._attempts[attempt_id]

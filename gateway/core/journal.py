@@ -58,6 +58,9 @@ class Recorded(Controller):
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         return self._told("progress", Controller.progress, attempt_id, tokens, now)
 
+    def repeats(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("repeats", Controller.repeats, attempt_id, now)
+
     def paused(self, attempt_id: int, now: float) -> list[Command]:
         return self._told("paused", Controller.paused, attempt_id, now)
 

@@ -81,6 +81,8 @@ class Why(StrEnum):
     TTFT_TIMEOUT = "ttft-timeout"
     IDLE_TIMEOUT = "idle-timeout"
     TOTAL_TIMEOUT = "total-timeout"
+    # ended by us, since it would not have ended well by itself
+    REPETITION = "repetition"
     # the replica's doing
     UPSTREAM_UNREACHABLE = "upstream-unreachable"
     UPSTREAM_BUSY = "upstream-busy"

@@ -204,6 +204,14 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Repetition:
+    """An answer is cut short once at least `characters` of it are one piece, at least `repeats` times over."""
+
+    characters: int = 2000
+    repeats: int = 6
+
+
+@dataclass(frozen=True, slots=True)
 class Tier:
     """A class of service. `priority`: lower is served first. `weight`: what one good request is worth."""
 
@@ -218,6 +226,7 @@ class Tier:
     caps: Caps = Caps()
     timeouts: Timeouts = Timeouts()
     on_total: OnTotal = OnTotal.CUT
+    repetition: Repetition | None = None
     limits: Limits = Limits()
     admission: Admission = Admission()
     hedge: Hedge | None = None

@@ -13,6 +13,7 @@ from gateway.policy.tiers import (
     HedgeSection,
     LimitsSection,
     ObjectiveSection,
+    RepetitionSection,
     SloSection,
     TierSection,
     TierTimeouts,
@@ -118,6 +119,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         caps=_caps(section),
         timeouts=_timeouts(section.timeouts),
         on_total=rules.OnTotal(section.timeouts.on_total),
+        repetition=_repetition(section.repetition) if section.repetition else None,
         limits=_limits(section.limits),
         admission=_admission(section.admission),
         hedge=_hedge(section.hedge) if section.hedge else None,
@@ -167,6 +169,10 @@ def _admission(section: AdmissionSection) -> rules.Admission:
 
 def _hedge(section: HedgeSection) -> rules.Hedge:
     return rules.Hedge(section.quantile, section.budget, section.holdout)
+
+
+def _repetition(section: RepetitionSection) -> rules.Repetition:
+    return rules.Repetition(section.characters, section.repeats)
 
 
 def _key(section: KeySection, default_tier: str) -> rules.Key:

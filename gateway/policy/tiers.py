@@ -13,6 +13,7 @@ from gateway.policy.values import Count, CountOrZero, Deadline, DefaultTokens, D
 
 _TIER = rules.Tier("")
 _HEDGE = rules.Hedge()
+_REPETITION = rules.Repetition()
 
 Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
 
@@ -114,6 +115,17 @@ class HedgeSection(Section):
     )
 
 
+class RepetitionSection(Section):
+    """When an answer goes round in circles, and is cut short."""
+
+    characters: Annotated[Count, Field(ge=100, le=100_000)] = plain(
+        _REPETITION.characters, "Length, in characters, of a repetition that is cut."
+    )
+    repeats: Annotated[Count, Field(ge=2, le=1000)] = plain(
+        _REPETITION.repeats, "How often a piece comes at least before it is cut."
+    )
+
+
 class RetrySection(Section):
     """Retries before the answer has begun."""
 
@@ -139,6 +151,9 @@ class TierSection(Section):
         "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
     )
     timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
+    repetition: RepetitionSection | None = optional(
+        "Cut answers short that repeat themselves without end; left alone unless given."
+    )
     limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
     admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
     hedge: HedgeSection | None = optional("Duplicates of requests whose first token is late; none unless given.")

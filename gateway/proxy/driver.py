@@ -80,6 +80,10 @@ class Driver:
         """An attempt is alive."""
         self._call(self.controller.progress, attempt, tokens)
 
+    def repeats(self, attempt: int) -> None:
+        """What an attempt says goes round in circles."""
+        self._call(self.controller.repeats, attempt)
+
     def paused(self, attempt: int) -> None:
         """An attempt is not read for now, since its client does not keep up."""
         self._call(self.controller.paused, attempt)

@@ -16,6 +16,8 @@ from gateway.wire.answer import AnswerHead
 from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
 from gateway.wire.failure import EngineError, end_of
 from gateway.wire.framing import is_one_chunk
+from gateway.wire.repetition import Repetition
+from gateway.wire.spoken import spoken
 from gateway.wire.whole import AnswerError, counted, read_whole, usage_at_end
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Leg:
         "_end",
         "_framed",
         "_gaps",
+        "_guard",
         "_held_bytes",
         "_last_at",
         "_progress_at",
@@ -89,6 +92,8 @@ class Leg:
         self._held_bytes = 0
         self._committed = False
         self._gaps = NO_GAPS
+        self._guard: Repetition | None = None
+        """What looks out for an answer that goes round in circles, where the tier wants that."""
         self._last_at = 0.0
         self._progress_at = 0.0
 
@@ -98,7 +103,7 @@ class Leg:
         `write` takes chunks as the replica framed them; None if the client needs another framing.
         """
         self._committed = True
-        if write is not None and self.reader is not None and isinstance(self.line, Connection):
+        if write is not None and self.reader is not None and self._guard is None and isinstance(self.line, Connection):
             self.line.fast = self._shortcut(self.reader, write)
         held, self.held = self.held, []
         return held
@@ -149,6 +154,9 @@ class Leg:
             self.reader = READERS[self.relay.endpoint]()
             if self.relay.may_be_cut:
                 self.reader.remember()
+            rules = self.relay.ask.tier.repetition
+            if rules is not None and self.relay.ask.choices == 1:
+                self._guard = Repetition(rules.characters, rules.repeats)
             self._framed = head.framed
             self._gaps = self.relay.gaps(self.upstream)
 
@@ -187,8 +195,12 @@ class Leg:
         splitter = self._splitter
         out: list[bytes] = []
         shown = content = 0
+        guard = self._guard
         for piece in pieces:
             events = splitter.feed(piece)
+            if guard is not None:
+                for event in events:
+                    guard.add(spoken(event))
             kept = []
             for event in events:
                 kind = reader.read(event)
@@ -216,6 +228,8 @@ class Leg:
                 out.append(piece if len(kept) == 1 and kept[0] is piece else b"".join(kept))
                 shown += 1
         self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
+        if guard is not None and guard.found:
+            self.relay.driver.repeats(self.id)
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
         """Pass whole events on, or hold them until there is something to commit to."""

@@ -65,7 +65,7 @@ class Relay:
         self.ask = ask
         self.endpoint: Endpoint = ask.endpoint
         self.streams = parsed.stream
-        self.may_be_cut = ask.tier.on_total is OnTotal.CUT
+        self.may_be_cut = ask.tier.on_total is OnTotal.CUT or ask.tier.repetition is not None
         self.wants_usage = parsed.wants_usage
         self.request_id = request_id
         self._rid = request_id.encode()

@@ -88,6 +88,8 @@ ROWS: Final[Mapping[Why, Row]] = {
     Why.IDLE_TIMEOUT: _late("The answer stalled."),
     # It took all the time there was, and would again.
     Why.TOTAL_TIMEOUT: _late("The answer was not complete in time.", retry=False),
+    # Said only where the stream has not the form to be ended in peace.
+    Why.REPETITION: Row(500, "server_error", "repetition", "api_error", False, "The answer repeated itself."),
     Why.UPSTREAM_UNREACHABLE: _no_capacity("upstream_unreachable", "The replica cannot be reached."),
     Why.UPSTREAM_BUSY: _no_capacity("upstream_busy", "The replica is overloaded."),
     Why.UPSTREAM_ERROR: _failed(502, "upstream_error", "The replica failed."),

@@ -144,6 +144,10 @@ class Story:
         """More has come."""
         return self._hear(self.controller.progress(self._attempt(name, attempt), tokens, self.now))
 
+    def repeats(self, name: str, attempt: int = 0) -> Story:
+        """What it says goes round in circles."""
+        return self._hear(self.controller.repeats(self._attempt(name, attempt), self.now))
+
     def pauses(self, name: str, attempt: int = 0) -> Story:
         """The client does not keep up: the answer is not read for now."""
         return self._hear(self.controller.paused(self._attempt(name, attempt), self.now))

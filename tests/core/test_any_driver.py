@@ -111,7 +111,7 @@ class AnyDriver(RuleBasedStateMachine):
         self.driver.tell("progress", attempt, tokens)
 
     @precondition(lambda self: self.driver.open)
-    @rule(pick=st.integers(0, 20), what=st.sampled_from(["paused", "resumed"]))
+    @rule(pick=st.integers(0, 20), what=st.sampled_from(["paused", "resumed", "paused", "resumed", "repeats"]))
     def keep_up_or_not(self, pick: int, what: str) -> None:
         self._sent(attempt := self._attempt(pick))
         self.driver.tell(what, attempt)

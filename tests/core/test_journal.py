@@ -283,6 +283,7 @@ def test_every_call_is_told_with_its_answer() -> None:
         ("sent", 1, 0.1),
         ("first_token", 1, 0.2),
         ("progress", 1, 5, 0.3),
+        ("repeats", 1, 0.35),
         ("paused", 1, 0.4),
         ("resumed", 1, 0.5),
         ("observe", "r1", Sample(True), 0.6),

@@ -35,8 +35,8 @@ class Scripted:
                     await self._stream(writer)
                 else:
                     self._send(writer, self.whole)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, RuntimeError):
+            pass  # RuntimeError: uvloop's word for a connection that the gateway has closed
         finally:
             writer.close()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anthropic
@@ -12,14 +13,17 @@ import pytest
 from gateway.app import Gateway
 from gateway.core.model import Outcome, Why
 from loadtests.emulator import Emulator
+from tests.scorecard.waiting import until
 
 from .conftest import Start
 from .policies import HELLO, MODEL
+from .scripted import scripted
 
 Openai = Callable[..., openai.AsyncOpenAI]
+Silence = Callable[..., None]
 Anthropic = Callable[..., anthropic.AsyncAnthropic]
 
-TIME_IS_UP = "timeouts: {total: 300ms}"
+TOTAL = "timeouts: {ttft: none, idle: none, total: 1h}"
 SAID = 5
 """Tokens that came before the replica fell silent."""
 WHY = {"cut": "total-timeout"}
@@ -29,12 +33,28 @@ WHY_AND_USAGE = {"cut": "total-timeout", "usage": "estimated"}
 @pytest.fixture
 async def gateway(start: Start, replicas: Emulator) -> Gateway:
     """Before replicas that fall silent after a few tokens."""
-    return await start(tier=TIME_IS_UP)
+    return await start(tier=TOTAL)
 
 
-def _silent_after(replicas: Emulator, events: int) -> None:
-    for replica in replicas.replicas:
-        replica.fault("stall", after_events=events)
+@pytest.fixture
+async def an_hour_later(replicas: Emulator) -> AsyncIterator[Callable[..., None]]:
+    """`an_hour_later(gateway, events)`: replicas fall silent after `events`; once those came, an hour passes."""
+    tasks: list[asyncio.Task[None]] = []
+
+    def begin(gateway: Gateway, events: int, tokens: int = SAID) -> None:
+        for replica in replicas.replicas:
+            replica.fault("stall", after_events=events)
+        tasks.append(asyncio.create_task(_let_it_pass(gateway, tokens)))
+
+    yield begin
+    for task in tasks:
+        await task
+
+
+async def _let_it_pass(gateway: Gateway, tokens: int) -> None:
+    driver = gateway.driver
+    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in r._legs.values()))
+    driver._call(lambda now: driver.controller.wake(now + 3600.0))
 
 
 def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:
@@ -44,8 +64,8 @@ def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:
     return lane.requests == {(MODEL, outcome, Why.TOTAL_TIMEOUT): 1} and facts.counts == [0, 0, 1]
 
 
-async def test_a_chat(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
-    _silent_after(replicas, 1 + SAID)
+async def test_a_chat(gateway: Gateway, openai_of: Openai, an_hour_later: Silence, replicas: Emulator) -> None:
+    an_hour_later(gateway, 1 + SAID)
     stream = await openai_of(gateway).chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=99, stream=True, stream_options={"include_usage": True}
     )
@@ -63,9 +83,9 @@ async def test_a_chat(gateway: Gateway, openai_of: Openai, replicas: Emulator) -
 
 
 async def test_a_chat_without_usage_and_with_several_choices(
-    gateway: Gateway, openai_of: Openai, replicas: Emulator
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
-    _silent_after(replicas, 2 + SAID)
+    an_hour_later(gateway, 2 + SAID)
     stream = await openai_of(gateway).chat.completions.create(
         model=MODEL, messages=HELLO, max_tokens=99, n=2, stream=True
     )
@@ -73,17 +93,19 @@ async def test_a_chat_without_usage_and_with_several_choices(
     assert [(choice.index, choice.finish_reason) for choice in last.choices] == [(0, "length"), (1, "length")]
 
 
-async def test_the_helper_that_puts_a_chat_together(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
+async def test_the_helper_that_puts_a_chat_together(
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence
+) -> None:
     """It raises, as for any answer that ran into its length: that is what it is for."""
-    _silent_after(replicas, 1 + SAID)
+    an_hour_later(gateway, 1 + SAID)
     async with openai_of(gateway).chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=99) as stream:
         with pytest.raises(openai.LengthFinishReasonError) as raised:
             await stream.get_final_completion()
     assert len((raised.value.completion.choices[0].message.content or "").split()) == SAID
 
 
-async def test_a_completion(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
-    _silent_after(replicas, SAID)
+async def test_a_completion(gateway: Gateway, openai_of: Openai, an_hour_later: Silence) -> None:
+    an_hour_later(gateway, SAID)
     stream = await openai_of(gateway).completions.create(model=MODEL, prompt="Hello", max_tokens=99, stream=True)
     *chunks, last = [chunk async for chunk in stream]
     assert len(chunks) == SAID
@@ -91,8 +113,8 @@ async def test_a_completion(gateway: Gateway, openai_of: Openai, replicas: Emula
     assert last.tailgate == WHY
 
 
-async def test_a_response(gateway: Gateway, openai_of: Openai, replicas: Emulator) -> None:
-    _silent_after(replicas, 4 + SAID)
+async def test_a_response(gateway: Gateway, openai_of: Openai, an_hour_later: Silence) -> None:
+    an_hour_later(gateway, 4 + SAID)
     stream = await openai_of(gateway).responses.create(model=MODEL, input="Hello", max_output_tokens=99, stream=True)
     events: list[Any] = [event async for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -107,8 +129,8 @@ async def test_a_response(gateway: Gateway, openai_of: Openai, replicas: Emulato
     assert _counted(gateway)
 
 
-async def test_a_message(gateway: Gateway, anthropic_of: Anthropic, replicas: Emulator) -> None:
-    _silent_after(replicas, 2 + SAID)
+async def test_a_message(gateway: Gateway, anthropic_of: Anthropic, an_hour_later: Silence) -> None:
+    an_hour_later(gateway, 2 + SAID)
     async with anthropic_of(gateway).messages.stream(model=MODEL, messages=HELLO, max_tokens=99) as stream:
         text = "".join([text async for text in stream.text_stream])
         message = await stream.get_final_message()
@@ -119,17 +141,17 @@ async def test_a_message(gateway: Gateway, anthropic_of: Anthropic, replicas: Em
     assert _counted(gateway)
 
 
-async def test_why_a_message_was_cut(gateway: Gateway, anthropic_of: Anthropic, replicas: Emulator) -> None:
-    _silent_after(replicas, 2 + SAID)
+async def test_why_a_message_was_cut(gateway: Gateway, anthropic_of: Anthropic, an_hour_later: Silence) -> None:
+    an_hour_later(gateway, 2 + SAID)
     stream = await anthropic_of(gateway).messages.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
     *_, delta, stop = [event async for event in stream]
     assert (delta.type, stop.type) == ("message_delta", "message_stop")
     assert delta.tailgate == WHY_AND_USAGE
 
 
-async def test_a_tier_that_wants_an_error_gets_one(start: Start, openai_of: Openai, replicas: Emulator) -> None:
-    gateway = await start(tier="timeouts: {total: 300ms, on_total: error}")
-    _silent_after(replicas, 1 + SAID)
+async def test_a_tier_that_wants_an_error_gets_one(start: Start, openai_of: Openai, an_hour_later: Silence) -> None:
+    gateway = await start(tier="timeouts: {ttft: none, idle: none, total: 1h, on_total: error}")
+    an_hour_later(gateway, 1 + SAID)
     stream = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
     with pytest.raises(openai.APIError):
         _ = [chunk async for chunk in stream]
@@ -137,9 +159,9 @@ async def test_a_tier_that_wants_an_error_gets_one(start: Start, openai_of: Open
 
 
 async def test_before_the_first_token_it_is_a_plain_504(
-    gateway: Gateway, openai_of: Openai, replicas: Emulator
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence
 ) -> None:
-    _silent_after(replicas, 1)
+    an_hour_later(gateway, 1, tokens=0)
     with pytest.raises(openai.APIStatusError) as raised:
         await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
     assert raised.value.status_code == 504
@@ -147,13 +169,48 @@ async def test_before_the_first_token_it_is_a_plain_504(
 
 
 async def test_the_connection_is_good_for_the_next_request(
-    gateway: Gateway, openai_of: Openai, replicas: Emulator
+    gateway: Gateway, openai_of: Openai, an_hour_later: Silence, replicas: Emulator
 ) -> None:
     client = openai_of(gateway)
-    _silent_after(replicas, 1 + SAID)
+    an_hour_later(gateway, 1 + SAID)
     stream = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=99, stream=True)
     assert [chunk async for chunk in stream]
     for replica in replicas.replicas:
         replica.fault(None)
     answer = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)
     assert answer.usage.completion_tokens == 3
+
+
+# ---- answers that go round in circles
+
+
+def _chunk(delta: dict[str, object]) -> tuple[str, object]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+    return "", {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning"])
+async def test_an_answer_that_goes_round_in_circles(start: Start, openai_of: Openai, field: str) -> None:
+    async with scripted() as replica:
+        words = [f"{word} " for word in ["it", "is", "a", "long", "road", "that", "has", "no", "turning", "and"]]
+        circles = [_chunk({field: word}) for word in words * 200]
+        replica.events = [_chunk({"role": "assistant", "content": ""}), *circles]
+        replica.hold = asyncio.Event()
+        gateway = await start([replica.url], tier="repetition: {characters: 500, repeats: 4}")
+        stream = await openai_of(gateway).chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=4000, stream=True
+        )
+        *chunks, last = [chunk async for chunk in stream]
+        assert last.choices[0].finish_reason == "length"
+        assert last.tailgate == {"cut": "repetition"}
+        said = "".join(getattr(chunk.choices[0].delta, field, "") or "" for chunk in chunks)
+        assert len(said) >= 500
+        (lane,) = gateway.metrics.lanes.values()
+        assert lane.requests == {(MODEL, Outcome.CUT, Why.REPETITION): 1}
+
+
+async def test_an_answer_that_does_not_is_left_alone(start: Start, openai_of: Openai) -> None:
+    gateway = await start(tier="repetition: {characters: 500, repeats: 4}")
+    whole = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=600)
+    stream = await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO, max_tokens=600, stream=True)
+    assert "".join([c.choices[0].delta.content or "" async for c in stream]) == whole.choices[0].message.content

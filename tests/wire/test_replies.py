@@ -37,7 +37,7 @@ STATUSES = {
     429: "limit-requests limit-tokens limit-concurrency predicted-breach queue-full evicted",
     431: "headers-too-large",
     499: "client-gone client-stalled",
-    500: "internal",
+    500: "internal repetition",
     502: "upstream-error upstream-truncated",
     503: "receiving-full no-replicas shutting-down upstream-busy upstream-unreachable",
     504: "queue-timeout connect-timeout ttft-timeout idle-timeout total-timeout",
@@ -169,7 +169,8 @@ def test_retry_after_is_rounded_up_and_never_zero(retry_after_s: float, seconds:
 def test_permanent_refusals_are_not_to_be_retried() -> None:
     final = {why for why in Why if read(error_response(Dialect.OPENAI, Problem(why), "r"))[1].get("x-should-retry")}
     assert final == {why for why in Why if status_of(why) < 500 and status_of(why) not in (408, 429)} | {
-        Why.TOTAL_TIMEOUT
+        Why.TOTAL_TIMEOUT,
+        Why.REPETITION,
     }
     assert final == {why for why, row in ROWS.items() if not row.retry}
 

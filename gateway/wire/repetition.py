@@ -1,0 +1,85 @@
+"""Whether a text has begun to repeat itself without end, seen as it is written.
+
+It does if what stands at its end is one piece over and over, whatever its length: a token, a phrase, a paragraph. The
+piece has to come back exactly; a list that counts up, or a table whose cells differ, is no repetition.
+
+Looked at every `STEP` characters, in a window of bounded size: where its last `ANCHOR` characters stand further back
+tells at which distance the text may repeat. The search and the proof are single operations on strings, so that a look
+costs some ten microseconds at most.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STEP: Final = 64
+ANCHOR: Final = 16
+TRIES: Final = 4
+"""Distances that are proved at each look: the nearest one is usually it, unless the piece repeats within itself."""
+PLAIN_FACTOR: Final = 4
+"""Rules, blanks, dot leaders, zeros and runs of padding look like this: their pieces have to go on for longer."""
+PLAIN_BELOW: Final = 3
+"""Different letters and digits in a piece below which it is one of those."""
+
+
+class Repetition:
+    """Fed with a text, piece by piece, of which it keeps the end."""
+
+    __slots__ = ("_characters", "_due", "_fresh", "_repeats", "_text", "_window", "found")
+
+    def __init__(self, characters: int, repeats: int) -> None:
+        """Alarm once at least `characters` are one piece, at least `repeats` times over.
+
+        The piece may be as long as `characters`, so that `repeats` times that is kept.
+        """
+        self._characters = characters
+        self._repeats = repeats
+        self._window = max(PLAIN_FACTOR, repeats) * characters + STEP
+        self._text = ""
+        self._fresh: list[str] = []
+        self._due = STEP
+        """Characters until the next look."""
+        self.found = False
+        """Whether it has; it stays so."""
+
+    def add(self, text: str) -> None:
+        """More of it."""
+        if text:
+            self._fresh.append(text)
+            self._due -= len(text)
+        if self._due > 0:
+            return
+        self._due = STEP
+        self._text = (self._text + "".join(self._fresh))[-self._window :]
+        self._fresh.clear()
+        self.found = self.found or self._repeats_itself()
+
+    def _repeats_itself(self) -> bool:
+        """Whether a distance at which the text repeats is found, and how far back it does is far enough."""
+        text = self._text
+        start = len(text) - ANCHOR
+        anchor, place = text[start:], start
+        for _ in range(TRIES):
+            place = text.rfind(anchor, 0, place + ANCHOR - 1)
+            if place < 0:
+                return False
+            size = start - place
+            if self._goes_on(size):
+                return True
+        return False
+
+    def _goes_on(self, size: int) -> bool:
+        """Whether the text ends with a piece of `size` characters, often enough and for long enough."""
+        text = self._text
+        if size > self._characters:
+            return False
+        span = max(self._characters, self._repeats * size)
+        if not _has_period(text, size, span):
+            return False
+        different = len({char for char in text[-size:] if char.isalnum()})
+        return different >= PLAIN_BELOW or _has_period(text, size, PLAIN_FACTOR * self._characters)
+
+
+def _has_period(text: str, size: int, span: int) -> bool:
+    """Whether in the last `span` characters each is the same as the one `size` before it."""
+    return len(text) >= span and text[len(text) - span : len(text) - size] == text[len(text) - span + size :]
