@@ -10,7 +10,7 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
     nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard
     time is up, its canaries are still slow          out again, for longer
-    time is up, else                                 back, by slow start
+    time is up, and they are not                     back, by slow start
 
 A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
 nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or has an open
@@ -49,7 +49,7 @@ LEAST_PEERS: Final = 3
 TYPICAL: Final = 0.35
 """Excess up to which the pool learns from a replica: else what is slow becomes what is expected."""
 CANARIES: Final = 2.0
-"""Canaries that have to be slow for a replica to stay out,"""
+"""Canaries that have to be heard before it is said whether a replica is still slow,"""
 CANARY_MEMORY: Final = 0.5
 """and the weight of the latest."""
 SMALL_SHARE: Final = 0.25
@@ -285,8 +285,8 @@ class Watch:
             one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + LEAST_SIGMA)
             pulse = one.replica.pulse
             if pulse.out is kind:
-                if now >= pulse.until:
-                    if one.samples >= CANARIES and one.score.excess > bound:
+                if now >= pulse.until and one.samples >= CANARIES:
+                    if one.score.excess > bound:
                         pulse.put_out(kind, one.why(), ejection, now)
                     else:
                         back.append(one.replica)

@@ -20,6 +20,9 @@ from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 
 LEAST_START: Final = 0.1
 """Share of its slots that slow start begins with."""
+CANARY_EVERY: Final = 200
+CANARY_LATEST_S: Final = 60.0
+"""Requests to canaries, lest these be what the p99 of a pool is made of; but after so long the next may go."""
 MOST_URGENT: Final = -(2**31)
 TRYING: Final = 0.0
 """Instead of a time: it rests no more, but has taken nothing since."""
@@ -180,6 +183,10 @@ class PoolNow:
         self.canaries: list[Replica] = []
         """Those that are out and may be tried with one request, by a tier of this priority or below."""
         self.canary_priority = 0
+        self._sent = 0
+        self._tried_sent = -CANARY_EVERY
+        self._tried_at = -math.inf
+        """Requests sent so far, as many of them as when the last canary was, and when that was."""
         self.least_urgent = 0
         """Priority of the least urgent tier that may come here."""
         self.configure(spec)
@@ -287,6 +294,9 @@ class PoolNow:
         ejection = self.spec.health.ejection
         if not self.canaries or ejection is None or tier.priority < self.canary_priority:
             return None
+        if self._sent - self._tried_sent < CANARY_EVERY and now - self._tried_at < CANARY_LATEST_S:
+            return None
+        self._tried_sent, self._tried_at = self._sent, now
         replica = self.canaries.pop()
         replica.pulse.try_it(ejection, now)
         return replica
@@ -387,6 +397,7 @@ class PoolNow:
         """Open a slot of a replica that has one, or try one that is out. Paired with exactly one `free`."""
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         self.in_flight += 1
+        self._sent += 1
         if replica.slots:
             self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:

@@ -239,13 +239,24 @@ def test_with_less_than_half_well_the_slow_are_used_all_the_same() -> None:
 
 def test_one_request_every_five_seconds_goes_to_one_that_is_out() -> None:
     story = play(fleet(6))
-    traffic = Traffic(story, per_s=30.0)
+    traffic = Traffic(story, per_s=45.0)
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
     traffic.until(out_at + 28.0)
     sent = [at for at, name in traffic.sent if name == "r3" and at > out_at]
     assert len(sent) == 5
     assert all(later - earlier >= 4.0 for earlier, later in pairwise(sent))
+
+
+def test_canaries_are_no_more_than_one_request_in_200() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=10.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.until(out_at + 100.0)
+    sent = [at for at, name in traffic.sent if name == "r3" and at > out_at]
+    assert 4 <= len(sent) <= 6
+    assert min(later - earlier for earlier, later in pairwise(sent)) >= 19.9
 
 
 def test_canaries_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
