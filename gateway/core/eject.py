@@ -90,10 +90,13 @@ class Score:
 
     def add(self, error: float, weight: float = 1.0) -> None:
         """One more sample; `weight` (0-1]."""
-        self.seen += weight
+        seen = self.seen = self.seen + weight
         self.window += weight
-        rate = weight * max(self.memory, 1.0 / self.seen)
-        self.mean += rate * (max(-CLIP, min(CLIP, error)) - self.mean)
+        rate = self.memory
+        if seen * rate < 1.0:
+            rate = 1.0 / seen
+        clipped = CLIP if error > CLIP else -CLIP if error < -CLIP else error
+        self.mean += weight * rate * (clipped - self.mean)
 
     def add_overdue(self, error: float) -> None:
         """One that was called off: it would have been that late at least, which says something if that is worse."""

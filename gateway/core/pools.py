@@ -402,7 +402,7 @@ class PoolNow:
             self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:
             self._spare -= 1
-        if not replica.is_awaited:
+        if replica.in_flight == replica.paused:
             replica.pulse.asked(attempt.opened_at)
         replica.in_flight += 1
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
@@ -422,7 +422,7 @@ class PoolNow:
         if attempt.paused:
             replica.pause(False, now)
         replica.in_flight -= 1
-        if not replica.is_awaited:
+        if replica.in_flight == replica.paused:
             replica.pulse.rests(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
