@@ -164,6 +164,7 @@ class Controller:
         attempt = self._attempts[attempt_id]
         attempt.replica.pool.progressed(attempt, tokens)
         attempt.replica.pulse.heard(now)
+        self.forecaster.progress(attempt, tokens, now)
         attempt.last_at = now
         return []
 

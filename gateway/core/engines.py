@@ -162,6 +162,7 @@ class AttemptFacts:
         "engine",
         "expected_s",
         "prefilled",
+        "shown",
         "since",
         "slot_s",
         "step_s",
@@ -184,6 +185,8 @@ class AttemptFacts:
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
         """What the pool's typical replica would take to the first token."""
+        self.shown = False
+        """Whether the speed of its answer was looked at before its end."""
         # Where no first token will tell, the answer is taken to begin now.
         self.since = now
         self.decodes_s = engine.decodes_s
@@ -210,16 +213,35 @@ class AttemptFacts:
         span_s = now - self.since
         if span_s <= 0.0:
             return
-        decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
-        context = (engine.context_s - self.context_s) / span_s * CONTEXT
-        read = engine.prefilled + engine.unread - engine.backlog(now)
-        prefill = (read - self.prefilled) / steps * TOKENS
+        decodes, context, prefill = self._met(steps, span_s, now)
         seen_s = span_s / steps
         error = math.log(seen_s / max(costs.step.predict(decodes, context, prefill), 1e-9))
-        weight = steps / (steps + 32.0)  # of few tokens, one chunk of somebody's prompt more or less is much
+        weight = _weight(steps)
         score.add(error, weight)
         engine.residual += 0.05 * weight * (error - engine.residual)
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
         if self.teaches:
             costs.step.add(decodes, context, prefill, seen_s / engine.factor, weight)
+
+    def show(self, costs: Costs, steps: int, score: Score, now: float) -> None:
+        """The answer has come so far: enough to score its replica, long before a long answer ends."""
+        self.shown = True
+        span_s = now - self.since
+        if span_s > 0.0:
+            decodes, context, prefill = self._met(steps, span_s, now)
+            expected_s = max(costs.step.predict(decodes, context, prefill), 1e-9)
+            score.add(math.log(span_s / steps / expected_s), _weight(steps))
+
+    def _met(self, steps: int, span_s: float, now: float) -> tuple[float, float, float]:
+        """What its engine had to do since the answer began, as regressors of a step."""
+        engine = self.engine
+        decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
+        context = (engine.context_s - self.context_s) / span_s * CONTEXT
+        read = engine.prefilled + engine.unread - engine.backlog(now)
+        return decodes, context, (read - self.prefilled) / steps * TOKENS
+
+
+def _weight(steps: int) -> float:
+    """Of so many steps: of few tokens, one chunk of somebody's prompt more or less is much."""
+    return steps / (steps + 32.0)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_HIGHER_SHARE: Final = 0.9
 NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
+EARLY_STEPS: Final = 31
+"""Of an answer under way, to be held against what they were expected to take."""
 IDLE: Final = EngineFacts(Costs(), 0.0)
 """What a replica is taken for that was never sent anything."""
 
@@ -245,7 +247,14 @@ class Forecaster:
             self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
-        """An attempt has shown `tokens` so far: its replica's counts say so, and are read at the next event."""
+        """A stream has shown `tokens` so far; once it is enough they say how fast its replica is."""
+        facts = attempt.facts
+        if facts is None or facts.shown or attempt.first_at is None:
+            return
+        steps = tokens // attempt.live.ask.choices - 1
+        if steps >= EARLY_STEPS:
+            facts.engine.advance(attempt.replica, now)
+            facts.show(self._of(attempt.replica.pool).costs, steps, attempt.replica.pulse.itl, now)
 
     def closed(self, attempt: Attempt, finish: Finish, now: float) -> None:
         """An attempt ended."""

@@ -160,6 +160,25 @@ def test_slow_tokens_alone_are_enough() -> None:
     assert story.replica("r4").health.out == "slow-itl"
 
 
+def test_long_answers_show_it_long_before_they_end() -> None:
+    story = play(fleet(5, slots=200))
+    streams: list[tuple[str, str, float]] = []
+    for number in range(800):
+        name = f"q{number}"
+        story.at(number * 0.04).whatever().arrives(name)
+        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        story.sent(name).after(0.001).first_token(name)
+        streams.append((name, replica, story.now))
+        for other, at, began in streams[number % 5 :: 5]:
+            steps_s = 0.06 if at == "r4" and began > 12.0 else 0.02
+            story.progress(other, 1 + int((story.now - began) / steps_s))
+        if story.replica("r4").health.out:
+            break
+    assert story.replica("r4").health.out == "slow-itl"
+    assert story.now < 26.0
+    assert not story.records, "none has ended"
+
+
 def test_a_pool_that_slows_down_together_loses_nobody() -> None:
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0, spread=0.5)
