@@ -50,6 +50,8 @@ TYPICAL: Final = 0.35
 """Excess up to which the pool learns from a replica: else what is slow becomes what is expected."""
 CANARIES: Final = 2.0
 """Canaries that have to be heard before it is said whether a replica is still slow,"""
+ITL_CANARIES: Final = 1.0
+"""of tokens the weight of their samples, since short answers have next to none;"""
 CANARY_MEMORY: Final = 0.5
 """and the weight of the latest."""
 SMALL_SHARE: Final = 0.25
@@ -288,7 +290,7 @@ class Watch:
             one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + LEAST_SIGMA)
             pulse = one.replica.pulse
             if pulse.out is kind:
-                if now >= pulse.until and one.samples >= CANARIES:
+                if now >= pulse.until and one.samples >= (CANARIES if kind is Out.SLOW_TTFT else ITL_CANARIES):
                     if one.score.excess > bound:
                         pulse.put_out(kind, one.why(), ejection, now)
                     else:
