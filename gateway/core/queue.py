@@ -130,6 +130,9 @@ class Band:
         flow.count -= 1
         if not flow.count:
             del self._flows[live.ask.tenant]
+            if len(self._turns) > 2 * len(self._flows) + STALE:
+                self._turns = [turn for turn in self._turns if turn[3].count]
+                heapify(self._turns)
         flow.heap = _compacted(flow.heap, flow.count)
         self._earliest = _compacted(self._earliest, self.count)
         self._latest = _compacted(self._latest, self.count)

@@ -313,3 +313,17 @@ def test_the_rate_of_those_who_come_is_that_of_the_last_seconds() -> None:
         rate.add(number * 0.1)
     assert rate.per_s(40.0) == pytest.approx(10.0, rel=0.05)
     assert rate.per_s(60.0) < 0.5
+
+
+def test_tenants_that_come_and_go_leave_nothing() -> None:
+    """There is always somebody waiting, who was served least, so that turns of others never come to the top."""
+    room = WaitingRoom()
+    room.push(made(0, "x", 1))
+    for number in range(1, 1000):
+        live = made(number, "x", 1, f"tenant {number % 7}")
+        assert live.use is not None
+        live.use.serve(100.0, 0.0)
+        room.push(live)
+        room.remove(live)
+        room.heads(0.0)
+    assert len(room.band(TIERS[1])._turns) < 50
