@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.wire.framing import FramingError
-from gateway.wire.lines import SPACE, Names, number, trimmed
+from gateway.wire.lines import CR, LF, SPACE, Names, number, trimmed
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 CHUNKED: Final = -1
@@ -51,6 +51,8 @@ def read_answer_head(raw: bytes) -> AnswerHead:
     lines = raw.splitlines()
     if not lines or 0 in raw:
         raise FramingError("the head of the answer is empty, or has a NUL")
+    if raw[-1] == CR or raw[-1] == LF:
+        raise FramingError("the head of the answer ends with half a line end")
     first = lines[0]
     status = number(first[9:12])
     version = first[:9]

@@ -11,6 +11,8 @@ from typing import Final
 COLON: Final = 0x3A
 SPACE: Final = 0x20
 TAB: Final = 0x09
+CR: Final = 0x0D
+LF: Final = 0x0A
 ZERO: Final = 0x30
 NINE: Final = 0x39
 MAX_DIGITS: Final = 18
