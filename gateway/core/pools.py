@@ -224,6 +224,7 @@ class PoolNow:
             if replica.slots:
                 for tier, count in replica.by_tier.items():
                     self._by_tier[tier] = self._by_tier.get(tier, 0) + count
+        self.canaries = [r for r in self.canaries if r.state is ReplicaState.EJECTED and self._has(r)]
         self._free = []
         for replica in self.replicas.values():
             replica.open = False
@@ -374,8 +375,13 @@ class PoolNow:
         return spare > 0
 
     def rest(self, replica: Replica, until: float) -> None:
-        """Pass a replica over that is too busy, as long as another one serves."""
-        self._resting[replica] = until
+        """Pass a replica over that is too busy, as long as another one serves; one that is gone gets nothing anyway."""
+        if self._has(replica):
+            self._resting[replica] = until
+
+    def _has(self, replica: Replica) -> bool:
+        """Whether it is still of this pool; after a reload one that is not may still have requests."""
+        return self.replicas.get(replica.spec.name) is replica
 
     def rests_s(self, replica: Replica, now: float) -> float:
         """For how long it is still passed over."""

@@ -9,6 +9,7 @@ from gateway.core.snapshot import ReplicaState
 
 from .made import QUIET, policy, pool
 from .playbook import commit, dispatch, ended, play, refuse
+from .test_eject import Traffic, fleet
 
 TWO = policy(pool("p", "r1", "r2", slots=2))
 SLOWLY = Health(failures=3, open_s=5.0, slow_start_s=30.0, ejection=None)
@@ -43,6 +44,19 @@ def test_with_all_drained_there_is_nobody_and_those_who_wait_stay() -> None:
 def test_a_retry_does_not_go_to_one_that_is_drained() -> None:
     story = play(TWO).drains("r2").arrives("a").expect(dispatch("r1"))
     story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+
+
+def test_one_that_is_out_is_not_tried_once_it_is_drained_or_down() -> None:
+    for leave in (lambda story: story.drains("r3"), lambda story: story.fails("r3")):
+        story = play(fleet(6))
+        traffic = Traffic(story, per_s=45.0)
+        traffic.times["r3"] = 3.0
+        out_at = traffic.until_out("r3")
+        traffic.stop()
+        traffic.until(out_at + 6.0)
+        before = story.replica("r3").in_flight
+        leave(story).whatever().arrives("a").sent("a")
+        assert story.replica("r3").in_flight == before, "though it was due for a canary"
 
 
 def test_it_is_still_watched() -> None:

@@ -165,6 +165,12 @@ def test_nobody_rests_for_ever() -> None:
     story.at(MAX_REST_S).arrives("c").expect(dispatch("r1"))
 
 
+def test_one_that_is_gone_when_it_refuses_is_not_kept_in_mind() -> None:
+    story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").sent("a").expect(dispatch("r1"))
+    story.configured(policy(pool("p", "r2", slots=2))).finishes("a", End.BUSY).expect(dispatch("r2"))
+    assert not any(pool._resting for pool in story.controller._fleet)
+
+
 def test_one_that_shuts_down_fails_and_one_that_is_busy_does_not() -> None:
     story = play(RULES).arrives("a").finishes("a", End.CLOSING).arrives("b").finishes("b", End.BUSY)
     assert [story.replica(r).failures for r in ("r1", "r2", "r3")] == [1, 0, 0]
