@@ -124,11 +124,12 @@ class Controller:
         """The whole request of this attempt was handed to a connection to its replica."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
+        again = attempt.sent_at is not None  # its first connection was closed as it was used
         attempt.sent_at = attempt.last_at = now
         live.reached = True
         if live.outcome is None and live.ask.stream:
             self._arm(live)
-            if self._hedges.on:
+            if self._hedges.on and not again:
                 self._hedges.sent(attempt, now)
         return []
 
@@ -498,6 +499,7 @@ class Controller:
             return
         if live.committed is None:
             if live.open:
+                self._arm(live)  # the deadline is that of the attempt that is left
                 return
             if (end in RETRYABLE or end is End.CANCELLED) and self._retry(live, attempt, out, now):
                 return

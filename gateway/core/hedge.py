@@ -160,7 +160,9 @@ class Hedges:
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Take on a policy. Requests under way keep the tier that they came with."""
+        """Take on a policy. Requests under way keep the tier that they came with; of what is gone nothing is kept."""
+        self._pools = {name: pool for name, pool in self._pools.items() if name in policy.pools}
+        self._tiers = {name: tier for name, tier in self._tiers.items() if name in policy.tiers}
         self.on = len(self._alarms) > 0 or any(tier.hedge is not None for tier in policy.tiers.values())
 
     # ---- what happens to requests and attempts, in this order

@@ -70,6 +70,14 @@ class TestLate:
         story.sent("a").after(0.97).expect()
         story.after(0.05).expect(dispatch("r2"))
 
+    def test_sent_again_on_another_connection_it_is_drawn_once(self) -> None:
+        """The replica closes an idle connection just as the request is put on it."""
+        story = warmed(play(rules(Hedge(holdout=0.5, budget=1.0)), 0.0)).arrives("held")
+        for _ in range(2):
+            story.sent("held")
+        (of,) = story.controller.snapshot(story.now).hedged_tiers
+        assert of.held == LEAST_SAMPLES + 1
+
     def test_a_first_token_stops_the_clock(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").after(0.5).first_token("a").whatever()
         story.after(60.0).expect()
@@ -290,6 +298,13 @@ class TestRaces:
         story = late(warmed(play(rules()))).expect(dispatch("r2")).finishes("a", End.UNREACHABLE, attempt=2).expect()
         story.first_token("a", 1).expect(commit(attempt=1, hedged=Hedged.LOST))
 
+    def test_the_duplicate_fails_when_the_time_of_the_first_is_up(self) -> None:
+        timeouts = Timeouts(ttft_s=10.0)
+        story = late(warmed(play(rules(timeouts=timeouts)))).expect(dispatch("r2")).after(5.0).sent("a")
+        story.after(7.0).expect()  # the duplicate has its own time
+        story.finishes("a", End.RESET, attempt=2).after(0.0)
+        story.expect(refuse(Why.TTFT_TIMEOUT), cancel(attempt=1))
+
     def test_the_replica_of_the_first_goes_down(self) -> None:
         story = self.hedged().fails("r1").expect(cancel(attempt=1)).cancelled("a", 1).expect()
         story.first_token("a", 2).expect(commit(attempt=2, hedged=Hedged.WON))
@@ -310,3 +325,8 @@ class TestWhatIsTold:
         assert (of.pool, threshold.prompt_tokens, threshold.samples, threshold.censored) == ("p", 128, 50, 0)
         assert threshold.p95_s == pytest.approx(1.0, rel=0.02)
         assert of.won is None
+
+    def test_nothing_of_pools_and_tiers_that_are_gone(self) -> None:
+        story = late(warmed(play(rules()))).whatever().configured(policy(pool("q", "s1"), tier("other", hedge=ALWAYS)))
+        snapshot = story.controller.snapshot(story.now)
+        assert (snapshot.hedged_pools, snapshot.hedged_tiers) == ((), ())
