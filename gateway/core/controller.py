@@ -62,7 +62,7 @@ from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow, Replica
 from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import News, Quarantine
-from gateway.core.retry import RETRYABLE, Retries, rest_s
+from gateway.core.retry import BAD_GATEWAY, RETRYABLE, Retries, rest_s
 from gateway.core.rules import OnTotal, Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
@@ -501,7 +501,8 @@ class Controller:
             if live.open:
                 self._arm(live)  # the deadline is that of the attempt that is left
                 return
-            if (end in RETRYABLE or end is End.CANCELLED) and self._retry(live, attempt, out, now):
+            unseen = end in RETRYABLE or end is End.CANCELLED or finish.status == BAD_GATEWAY
+            if unseen and self._retry(live, attempt, out, now):
                 return
         self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
 

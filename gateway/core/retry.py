@@ -13,6 +13,9 @@ from gateway.core.pools import Replica
 # Only what provably never ran: it cannot have been the request that killed the replica, and no work was done for it.
 RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
 
+# Of something between us and the engine, which did not get the request to it.
+BAD_GATEWAY: Final = 502
+
 # A replica that refuses is passed over for a while, each time in a row for twice as long: what refuses at once looks
 # idle, and would get everything. If it says when to come back (`Retry-After`), until then at least.
 FIRST_REST_S: Final = 0.25

@@ -29,6 +29,12 @@ def test_what_one_may_have_worked_on_is_not(end: End) -> None:
     assert story.records["a"].attempts == 1
 
 
+def test_what_got_no_further_than_a_proxy_before_the_engine_is_sent_elsewhere() -> None:
+    story = play(RULES).arrives("a").sent("a").expect(dispatch("r1"))
+    story.finishes("a", End.FAILED, status=502).expect(dispatch("r2"))
+    story.finishes("a", End.FAILED, status=500).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR, attempts=2))
+
+
 def test_it_is_tried_again_once() -> None:
     story = play(RULES).arrives("a").finishes("a", End.UNREACHABLE).whatever()
     story.finishes("a", End.UNREACHABLE).expect(
