@@ -8,6 +8,9 @@ more than that.
 
 An hour without any fault, bursts included, says how often a healthy replica is ejected by mistake.
 
+Goodput and p99 TTFT (of the tier in which it is longest) are those from a quarter of a minute after the faults on,
+beside the same without faults, and with the same faults and no ejection.
+
 Then replicas die for good, one every half minute, while as much arrives as all twelve can serve. Goodput of the last
 fifteen seconds of each stage is held against that of all twelve, in proportion to those that are alive.
 """
@@ -98,12 +101,12 @@ class Drilled:
     finished: int
     ejections: dict[str, dict[str, int]]
     """By replica and reason."""
-    attainment: float
-    """Good over all that counts."""
+    p99_ttft_s: float
+    """Of the tier in which it is longest."""
 
 
-Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float]
-"""Policy, workload, seed, faults, seconds."""
+Run = tuple[Policy, Synthetic, int, tuple[Fault, ...], float, float]
+"""Policy, workload, seed, faults, seconds, and those at the beginning that latencies and completions leave out."""
 
 
 def fault_drill(lab: Lab) -> Findings:
@@ -126,27 +129,29 @@ def fault_drill(lab: Lab) -> Findings:
 
 
 def _drill(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
-    runs = _runs(lab, policy, rate, HARMS, float(BEFORE_S + AFTER_S))
-    quiet = _runs(lab, policy, rate, (), float(BEFORE_S + AFTER_S))
-    off = _runs(lab, _without_ejection(policy), rate, HARMS, float(BEFORE_S + AFTER_S))
+    seconds_in_all, late = float(BEFORE_S + AFTER_S), BEFORE_S + SETTLED_S
+    runs = _runs(lab, policy, rate, HARMS, seconds_in_all, late)
+    quiet = _runs(lab, policy, rate, (), seconds_in_all, late)
+    off = _runs(lab, _without_ejection(policy), rate, HARMS, seconds_in_all, late)
     findings.figures["completions_per_replica_and_s"] = mean(
-        [run.finished / (BEFORE_S + AFTER_S) / REPLICAS for run in quiet]
+        [run.finished / (AFTER_S - SETTLED_S) / REPLICAS for run in quiet]
     )
     for harm, name in STRICKEN.items():
         worst = max(out_after_s(run.sent[name][BEFORE_S:]) for run in runs)
         findings.figures[f"{harm}_out_after_s"] = bare(worst, len(runs))
     wrong = [_mistaken(run.ejections, tuple(STRICKEN.values())) for run in runs]
     findings.figures["healthy_ejected_in_the_drill"] = bare(max(wrong), len(runs))
-    late = BEFORE_S + 15
     for key, of in (("drill", runs), ("no_faults", quiet), ("no_ejection", off)):
         findings.figures[f"good_per_s_{key}"] = mean([fmean(run.good[late:-5]) for run in of])
+        findings.figures[f"p99_ttft_{key}_s"] = mean([run.p99_ttft_s for run in of])
     healthy = [name for name in runs[0].sent if name not in STRICKEN.values()]
     seconds = [float(second - BEFORE_S) for second in range(BEFORE_S - 20, BEFORE_S + 60)]
     lines = [
-        _per_second(name, seconds, [run.sent[at] for run in runs], bold=True)
+        _per_second(name, seconds, [run.sent[at] for run in runs])
         for name, at in (("takes three times as long", "r3"), ("answers 503", "r6"), ("hangs", "r9"))
     ]
-    lines.append(_per_second("a healthy one", seconds, [run.sent[name] for run in runs for name in healthy]))
+    of_healthy = [run.sent[name] for run in runs for name in healthy]
+    lines.append(_per_second("a healthy one", seconds, of_healthy, bold=True))
     findings.charts.append(
         Chart(
             "fault-drill",
@@ -200,7 +205,7 @@ def _dying(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
     shares: list[Interval] = []
     for alive, of in zip(stages, good, strict=True):
         shares.append(mean([here * REPLICAS / (alive * all_of) for here, all_of in zip(of, good[0], strict=True)]))
-    least = min(shares, key=lambda share: share.value)
+    least = min(shares[1:], key=lambda share: share.value)
     findings.figures["least_goodput_to_proportion"] = least
     rows = [
         [str(alive), written(mean(of), 1), written(share)]
@@ -236,16 +241,18 @@ def _without_ejection(policy: Policy) -> Policy:
     return replace(policy, pools={"main": replace(pool, health=replace(pool.health, ejection=None))})
 
 
-def _runs(lab: Lab, policy: Policy, rate: float, faults: tuple[Fault, ...], seconds: float) -> list[Drilled]:
+def _runs(
+    lab: Lab, policy: Policy, rate: float, faults: tuple[Fault, ...], seconds: float, warmup_s: float = 0.0
+) -> list[Drilled]:
     workload = replace(lab.workload("main"), duration_s=seconds).at_rate(rate)
-    return lab.map(drilled, [(policy, workload, seed, faults, seconds) for seed in lab.seeds])
+    return lab.map(drilled, [(policy, workload, seed, faults, seconds, warmup_s) for seed in lab.seeds])
 
 
 def drilled(of: Run) -> Drilled:
     """One run, to its end."""
-    policy, workload, seed, faults, seconds = of
+    policy, workload, seed, faults, seconds, warmup_s = of
     decider = Counted(policy, seed)
-    options = Options(duration_s=seconds)
+    options = Options(duration_s=seconds, warmup_s=warmup_s)
     result = simulate(
         policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, fleet=FleetSpec(faults=faults)
     )
@@ -256,5 +263,5 @@ def drilled(of: Run) -> Drilled:
         good=list(result.timeline.good[: int(seconds)]),
         finished=result.finished,
         ejections={r.name: dict(r.health.ejections) for r in replicas if r.health.ejections},
-        attainment=result.good / result.counted,
+        p99_ttft_s=max(tier.ttft.p99 or 0.0 for tier in result.tiers.values()),
     )
