@@ -139,7 +139,7 @@ class PoolHedges:
     def view(self, pool: str, now: float) -> HedgePoolView:
         """A copy for people."""
         won = sum(self.won) / len(self.won) if self.won else None
-        return HedgePoolView(pool, self.first_tokens.views(now), won, self.rests_until > now)
+        return HedgePoolView(pool, self.first_tokens.views(), won, self.rests_until > now)
 
 
 class Hedges:

@@ -35,7 +35,7 @@ class FirstTokens:
         self._began: float | None = None
         self._samples = 0
         self._now: dict[int, Survival] = {}
-        """Both halves together, by bucket of prompt lengths, as of the last refresh; -1: all of them."""
+        """Both halves together, as of the last refresh."""
         self._quantiles: dict[tuple[int, float], float | None] = {}
         self._refresh_at = -math.inf
 
@@ -59,44 +59,43 @@ class FirstTokens:
             self._refresh(now)
         key = bucket, quantile
         if key not in self._quantiles:
-            self._quantiles[key] = self._estimate(bucket, quantile)
+            self._quantiles[key] = _estimate(self._now, bucket, quantile)
         return self._quantiles[key]
 
-    def views(self, now: float) -> tuple[HedgeThresholdView, ...]:
-        """Every bucket that has samples, with its p95."""
-        if now >= self._refresh_at:
-            self._refresh(now)
+    def views(self) -> tuple[HedgeThresholdView, ...]:
+        """Every bucket that has samples, with its p95. Nothing is changed: whoever looks must not move a threshold."""
+        merged = self._merged()
         return tuple(
             HedgeThresholdView(
-                2**bucket, survival.total, survival.total - survival.events, self._estimate(bucket, 0.95)
+                2**bucket, survival.total, survival.total - survival.events, _estimate(merged, bucket, 0.95)
             )
-            for bucket, survival in sorted(self._now.items())
+            for bucket, survival in merged.items()
             if bucket >= 0
         )
-
-    @property
-    def samples(self) -> int:
-        """Of all lengths, in the window, as of the last refresh."""
-        return self._now[-1].total if self._now else 0
 
     def _refresh(self, now: float) -> None:
         self._refresh_at = now + REFRESH_S
         self._quantiles.clear()
-        self._now = {}
+        self._now = self._merged()
+
+    def _merged(self) -> dict[int, Survival]:
+        """Both halves together, by bucket of prompt lengths; -1: all of them."""
+        merged: dict[int, Survival] = {}
         nothing = everything = Survival()
         for bucket in sorted({*self._old, *self._new}):
-            both = self._old.get(bucket, nothing).merged(self._new.get(bucket, nothing))
-            self._now[bucket] = both
+            both = merged[bucket] = self._old.get(bucket, nothing).merged(self._new.get(bucket, nothing))
             everything = everything.merged(both)
-        self._now[-1] = everything
+        merged[-1] = everything
+        return merged
 
-    def _estimate(self, bucket: int, quantile: float) -> float | None:
-        everything, own = self._now[-1], self._now.get(bucket)
-        if everything.total < LEAST_SAMPLES:
-            return None
-        all_s = everything.quantile(quantile)
-        own_s = None if own is None else own.quantile(quantile)
-        if own is None or own_s is None or all_s is None:
-            return all_s
-        weight = min(1.0, own.total / LEAST_SAMPLES)
-        return math.exp(weight * math.log(own_s) + (1.0 - weight) * math.log(all_s))
+
+def _estimate(merged: dict[int, Survival], bucket: int, quantile: float) -> float | None:
+    everything, own = merged[-1], merged.get(bucket)
+    if everything.total < LEAST_SAMPLES:
+        return None
+    all_s = everything.quantile(quantile)
+    own_s = None if own is None else own.quantile(quantile)
+    if own is None or own_s is None or all_s is None:
+        return all_s
+    weight = min(1.0, own.total / LEAST_SAMPLES)
+    return math.exp(weight * math.log(own_s) + (1.0 - weight) * math.log(all_s))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.core.hedge import BURST, LAST_HEDGES, REST_S, Denied
-from gateway.core.late import LEAST_SAMPLES
+from gateway.core.late import LEAST_SAMPLES, FirstTokens
 from gateway.core.model import End, Hedged, Outcome, Sample, Why
 from gateway.core.rules import Hedge, Policy, Retry, Timeouts
 
@@ -77,6 +77,18 @@ class TestLate:
             story.sent("held")
         (of,) = story.controller.snapshot(story.now).hedged_tiers
         assert of.held == LEAST_SAMPLES + 1
+
+    def test_the_clock_is_not_set_by_whoever_looks(self) -> None:
+        """Else a journal, which does not tell of looks, could not be replayed."""
+        found = []
+        for looks in (False, True):
+            first_tokens = FirstTokens()
+            for number in range(2 * LEAST_SAMPLES):
+                if looks and number == LEAST_SAMPLES:
+                    assert first_tokens.views()
+                first_tokens.add(7, 0.1 + 0.1 * number, False, 10.0 + 0.01 * number)
+            found.append(first_tokens.quantile(7, 0.95, 11.0))
+        assert found[0] == found[1] == pytest.approx(9.6, rel=0.02)
 
     def test_a_first_token_stops_the_clock(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").after(0.5).first_token("a").whatever()

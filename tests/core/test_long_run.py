@@ -1,0 +1,217 @@
+"""A minute of everything at once: hedges, ejections, drains, reloads, cuts; and the same again from its journal.
+
+Whoever looks (metrics, `explain`, the log) does so in the first run only: looking must not change what is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.core.controller import BREAKERS, Controller
+from gateway.core.journal import Recorded, Told
+from gateway.core.model import Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Refuse, Sample
+from gateway.core.rules import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
+from gateway.core.snapshot import ReplicaState
+
+from .made import ask, policy, pool, tier
+
+HEALTH = Health(failures=3, open_s=3.0, slow_start_s=10.0, ejection=Ejection(time_s=10.0, canary_s=2.0))
+TIMEOUTS = Timeouts(queue_s=5.0, ttft_s=20.0, idle_s=20.0, total_s=40.0)
+HEDGE = Hedge(quantile=0.9, budget=0.1)
+FAST = tier("fast", 0, timeouts=TIMEOUTS, hedge=HEDGE, retry=Retry(0.1), on_total=OnTotal.CUT)
+BATCH = tier("batch", 5, timeouts=TIMEOUTS, retry=Retry(0.1))
+REPLICAS = ("r1", "r2", "r3", "r4", "r5", "r6")
+
+
+def rules(generation: int, *replicas: str, second: bool = True) -> Policy:
+    pools = [pool("p", *replicas, slots=6, queue_limit=50, health=HEALTH)]
+    pools += [pool("q", "s1", "s2", "s3", slots=4, queue_limit=20, health=HEALTH)] if second else []
+    tiers = [FAST if generation % 3 else replace(FAST, hedge=None), BATCH]
+    return policy(*pools, *tiers, generation=generation)
+
+
+class Fleet:
+    """Engines that answer, are slow, hang, refuse or break off, and somebody who drains and reloads."""
+
+    def __init__(self, seed: int, told: list[Told]) -> None:
+        self.random = Random(seed)
+        self.controller = Recorded(rules(1, *REPLICAS), Random(seed), told.append)
+        self.looks = Random(seed)
+        """Apart, so that looking or not makes no difference to what happens."""
+        self.now = 0.0
+        self.due: list[tuple[float, int, str, tuple[Any, ...]]] = []
+        self.open: dict[int, str] = {}
+        self.asks = 0
+        self.events = 0
+        self.seen: Counter[str] = Counter()
+        self.drained: set[str] = set()
+
+    def later(self, after_s: float, what: str, *args: Any) -> None:
+        self.events += 1
+        heappush(self.due, (self.now + after_s, self.events, what, args))
+
+    def run(self, until: float) -> None:
+        self.later(0.0, "arrival")
+        self.later(1.0, "somebody")
+        while self.due:
+            at = min(self.due[0][0], self.controller.wake_at())
+            if at > until:
+                break
+            self.now = max(self.now, at)
+            if self.controller.wake_at() <= self.due[0][0]:
+                self.hear(self.controller.wake(self.now))
+            else:
+                _, _, what, args = heappop(self.due)
+                getattr(self, what)(*args)
+            if self.looks.random() < 0.05:
+                self.look()
+        self.hear(self.controller.shut(self.now))
+        for attempt in list(self.open):
+            self.over(attempt, Finish(End.CANCELLED))
+
+    def look(self) -> None:
+        """What metrics, `explain` and the log ask."""
+        self.controller.snapshot(self.now)
+        self.controller.states()
+        self.controller.quarantined(self.now)
+        self.controller.suspects(self.now)
+        self.controller.explain(ask(10**9, self.controller.policy, self.now, tier="fast"), self.now)
+
+    # ---- what happens by itself
+
+    def arrival(self) -> None:
+        self.later(self.random.expovariate(12.0), "arrival")
+        self.asks += 1
+        draw = self.random.random
+        suspects = self.controller.suspects(self.now)
+        made = ask(
+            self.asks,
+            self.controller.policy,
+            self.now,
+            tier="fast" if draw() < 0.7 else "batch",
+            tenant="acme" if draw() < 0.5 else "globex",
+            stream=draw() < 0.9,
+            prompt=int(50 * math.exp(3 * draw())),
+            body_hash=int(draw() * 50) if suspects else None,
+        )
+        self.hear(self.controller.arrive(made, self.now))
+        if draw() < 0.01:
+            self.later(draw() * 2.0, "leaves", self.asks)
+
+    def leaves(self, number: int) -> None:
+        self.hear(self.controller.leave(number, self.now))
+
+    def somebody(self) -> None:
+        self.later(self.random.expovariate(0.3), "somebody")
+        draw = self.random.random()
+        name = self.random.choice(REPLICAS)
+        if draw < 0.3:
+            on = name not in self.drained
+            (self.drained.add if on else self.drained.discard)(name)
+            self.hear(self.controller.drain(name, on, self.now))
+        elif draw < 0.5:
+            left = self.random.sample(REPLICAS, self.random.randint(3, 6))
+            generation = self.controller.policy.generation + 1
+            self.hear(self.controller.configure(rules(generation, *left, second=self.random.random() < 0.7), self.now))
+        else:
+            sample = Sample(healthy=self.random.random() < 0.4)
+            for _ in range(3):
+                self.hear(self.controller.observe(name, sample, self.now))
+
+    # ---- engines
+
+    def speed(self, replica: str) -> float:
+        """Times as long as usual; inf: it hangs. For a while each, in turns."""
+        turn = int(self.now / 20.0)
+        return 4.0 if replica == f"r{turn % 4 + 2}" else math.inf if replica == f"r{turn % 7}" else 1.0
+
+    def sent(self, attempt: int, replica: str) -> None:
+        if attempt not in self.open:
+            return
+        self.controller.sent(attempt, self.now)
+        draw = self.random.random()
+        took_s = 0.2 * self.speed(replica) * self.random.lognormvariate(0.0, 0.7)
+        if draw < 0.02:
+            end = self.random.choice((End.BUSY, End.FAILED, End.RESET, End.REJECTED, End.CLOSING))
+            broke = end is End.RESET
+            self.later(0.01, "over", attempt, Finish(end, body_hash=self.random.randrange(50) if broke else None))
+        elif took_s < math.inf:
+            self.later(took_s, "begins", attempt, took_s)
+
+    def begins(self, attempt: int, took_s: float) -> None:
+        if attempt in self.open:
+            self.hear(self.controller.first_token(attempt, self.now))
+            self.later(took_s, "goes_on", attempt, 1 if self.random.random() < 0.99 else -10_000)
+
+    def goes_on(self, attempt: int, tokens: int) -> None:
+        if attempt not in self.open:
+            return
+        draw = self.random.random()
+        self.hear(self.controller.progress(attempt, abs(tokens), self.now))
+        if draw < 0.02:
+            self.hear(self.controller.repeats(attempt, self.now))
+        elif draw < 0.05:
+            self.hear(self.controller.paused(attempt, self.now))
+            self.later(0.5, "resumes", attempt)
+        if 0 < tokens < 40:
+            self.later(0.1, "goes_on", attempt, tokens + 10)
+        elif tokens > 0:
+            self.later(0.0, "over", attempt, Finish(End.COMPLETE, prompt_tokens=100, output_tokens=tokens))
+        else:
+            self.later(1.0, "goes_on", attempt, tokens - 1)  # until it is cut
+
+    def resumes(self, attempt: int) -> None:
+        if attempt in self.open:
+            self.hear(self.controller.resumed(attempt, self.now))
+
+    def over(self, attempt: int, finish: Finish) -> None:
+        if self.open.pop(attempt, None) is not None:
+            self.hear(self.controller.finish(attempt, finish, self.now))
+
+    # ---- answers
+
+    def hear(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Dispatch(_, attempt, replica):
+                    states = self.states()
+                    assert states[replica] is not ReplicaState.DRAINED
+                    self.seen["beside one that is ejected"] += ReplicaState.EJECTED in states.values()
+                    self.open[attempt] = replica
+                    self.later(0.001, "sent", attempt, replica)
+                case Cancel(_, attempt):
+                    self.later(0.0, "over", attempt, Finish(End.CANCELLED, tokens_seen=3))
+                case Ended(record):
+                    self.seen[record.outcome.value] += 1
+                    self.seen["hedged"] += record.hedged is not None
+                case Commit() | Refuse() | Cut():
+                    self.seen[type(command).__name__] += 1
+
+    def states(self) -> dict[str, ReplicaState]:
+        return {name: state for _, name, state, _ in self.controller.states()}
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_the_same_calls_are_answered_alike(seed: int) -> None:
+    told: list[Told] = []
+    fleet = Fleet(seed, told)
+    fleet.run(60.0)
+    assert all(
+        fleet.seen[what]
+        for what in ("ok", "hedged", "beside one that is ejected", "cut", "timeout", "refused", "error")
+    )
+    again = Controller(rules(1, *REPLICAS), Random(seed))
+    for name, args, answer in told:
+        assert getattr(again, name)(*args) == answer
+    for controller in (fleet.controller, again):
+        assert not controller._live
+        assert not controller._attempts
+        assert not len(controller._hedges._alarms)
+        assert list(controller._alarms._at) in ([], [BREAKERS])
