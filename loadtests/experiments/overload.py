@@ -17,11 +17,13 @@ from gateway.sim.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.lab import Lab, Optimum, against, ours
 
-LOADS = (0.6, 0.9, 1.1, 1.5, 2.0, 3.0)
+LOADS = (0.6, 0.9, 1.5, 2.0, 3.0)
 QUICK_LOADS = (0.9, 2.0)
-CAPS = tuple(f"static-cap:slots={slots},wait={wait:g}" for slots in (32, 48, 64, 96) for wait in (0.5, 0.9))
+CAPS = tuple(
+    f"static-cap:slots={slots},wait={wait:g}" for slots, wait in ((48, 0.5), (64, 0.3), (64, 0.5), (64, 0.9), (96, 0.5))
+)
 QUICK_CAPS = ("static-cap:slots=64,wait=0.5",)
-TIERED = tuple(f"static-cap-tiers:slots={slots},wait={wait:g}" for slots in (48, 64) for wait in (0.5, 0.8))
+TIERED = tuple(f"static-cap-tiers:slots={slots},wait={wait:g}" for slots, wait in ((48, 0.5), (64, 0.5), (64, 0.8)))
 QUICK_TIERED = ("static-cap-tiers:slots=64,wait=0.8",)
 OTHERS = ("llm-d", "least-requests", "round-robin")
 NAMED = {"main": "", "code": "code_"}

@@ -17,7 +17,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, wr
 from loadtests.experiments.lab import Lab
 
 SERVERS, SLOTS, RATE = 8, 10**6, 1000.0
-REQUESTS, WARMUP = 200_000, 20_000
+REQUESTS, WARMUP = 60_000, 10_000
 TRIGGERS = (0.90, 0.95, 0.98, 0.99)
 SLOW = (0.0, 0.01, 0.02, 0.05, 0.10)
 SHARED = (0.3, 0.5, 1.0)
