@@ -175,6 +175,7 @@ def _ask(
         tenant=caller.tenant,
         endpoint=parsed.endpoint,
         stream=parsed.stream,
+        assembled=parsed.assembled,
         prompt_bytes=parsed.prompt_bytes,
         prompt_exact=exact,
         max_tokens=parsed.max_tokens,

@@ -10,11 +10,11 @@ Rules
 3. Before `Commit` the client has seen nothing, so another attempt may still be made. After it the only thing that
    can go wrong visibly is `Refuse`, which the caller turns into an error event.
 4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse` or a `Cut`, which ends a
-   streamed answer as one that is incomplete.
+   answer whose tokens can be seen as one that is incomplete.
 5. Each freed slot, and each prompt read, is offered to those who wait before the call returns: most urgent tier first,
    but for floors. Whose turn comes too late for its objective is refused then, and never sent.
 6. Deadlines: `queue` from body complete while waiting; `total` from head received, always; `ttft` from sent until
-   the first content token, streamed answers only; `idle` from the last progress after that, except while `paused`.
+   the first content token, where it can be seen; `idle` from the last progress after that, except while `paused`.
 
     arrive ──> refuse | wait | run
     wait   ──> run (a slot) | refuse (its turn or its deadline comes too late, evicted) | over (left)
@@ -127,7 +127,7 @@ class Controller:
         again = attempt.sent_at is not None  # its first connection was closed as it was used
         attempt.sent_at = attempt.last_at = now
         live.reached = True
-        if live.outcome is None and live.ask.stream:
+        if live.outcome is None and live.ask.visible:
             self._arm(live)
             if self._hedges.on and not again:
                 self._hedges.sent(attempt, now)
@@ -147,7 +147,7 @@ class Controller:
             if attempt.replica.refusals:
                 pool.accepted(attempt.replica)
             self.forecaster.first_token(attempt, now)
-            if self._hedges.on and live.ask.stream:
+            if self._hedges.on and live.ask.visible:
                 self._hedges.first_token(attempt, now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             if live.ask.stream:
@@ -207,7 +207,7 @@ class Controller:
             replica.pulse.heard(now)
         pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
-        if self._hedges.on and live.ask.stream:
+        if self._hedges.on and live.ask.visible:
             self._hedges.closed(attempt, now)
         out: list[Command] = []
         if finish.body_hash is not None:

@@ -17,7 +17,7 @@ def next_deadline(live: Live) -> tuple[float, Why]:
     """The earliest deadline of a request in the state it is in, and what it means when it passes.
 
     `queue` counts from body complete while the request waits, which ends sooner if its objective is missed by then;
-    `ttft` from sent until the first content token, of streamed answers only, since of the others no token can be seen;
+    `ttft` from sent until the first content token, of answers whose tokens can be seen (`Ask.visible`);
     `idle` from the last progress after that, but not while the answer is not read; `total` from head received, always.
     """
     ask, timeouts = live.ask, live.timeouts
@@ -28,7 +28,7 @@ def next_deadline(live: Live) -> tuple[float, Why]:
             queue = live.deadline, Why.PREDICTED
         # Whichever it is, it was the waiting that took the time: another try may be luckier.
         return min((total[0], Why.QUEUE_TIMEOUT), queue)
-    if not ask.stream or not live.open:
+    if not ask.visible or not live.open:
         return total
     attempt = live.committed or live.open[-1]
     if attempt.paused:

@@ -339,7 +339,7 @@ class _Found:
         """As if what is overdue came now; it can only come later, so it never makes the score better."""
         for attempt in self.replica.reading.values():
             facts = attempt.facts
-            if facts is None or not attempt.live.ask.stream or now - attempt.opened_at <= facts.expected_s:
+            if facts is None or not attempt.live.ask.visible or now - attempt.opened_at <= facts.expected_s:
                 continue
             self.samples += 1.0
             error = math.log((now - attempt.opened_at) / facts.expected_s)

@@ -206,7 +206,7 @@ class Forecaster:
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
         attempt.facts = facts = AttemptFacts(attempt, engine, self._bucket(live), costs, now)
-        read_by = math.inf if live.ask.stream else now + facts.ttft_s
+        read_by = math.inf if live.ask.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.prompt_tokens, read_by, now)
         engine.advance(replica, now)
         costs.sent(attempt.prompt_tokens, now)
@@ -226,7 +226,7 @@ class Forecaster:
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0:
             return
-        if attempt.live.ask.stream:
+        if attempt.live.ask.visible:
             attempt.replica.pulse.ttft.add(math.log(seen_s / facts.expected_s))
         if not (facts.teaches and attempt.replica.pulse.is_typical):
             return
@@ -269,7 +269,7 @@ class Forecaster:
         if finish.end is not End.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
-            if attempt.first_at is None and attempt.live.ask.stream and waited_s > facts.expected_s:
+            if attempt.first_at is None and attempt.live.ask.visible and waited_s > facts.expected_s:
                 pulse.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)
@@ -277,7 +277,7 @@ class Forecaster:
         tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
         each = tokens // live.ask.choices
         if each < 1:
-            if not live.ask.stream and now > attempt.opened_at:
+            if not live.ask.visible and now > attempt.opened_at:
                 pulse.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return
@@ -295,7 +295,7 @@ class Forecaster:
             return
         facts.bucket.add(each)
         forecast = live.forecast
-        if not live.ask.stream and forecast is not None and took_s > 0.0:
+        if not live.ask.visible and forecast is not None and took_s > 0.0:
             expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
             self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
         if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:

@@ -4,7 +4,7 @@ The clock starts when the first attempt has been sent, and rings at a quantile (
 the time to the first token, in the same pool, with prompts of about the same length (`core.late`). Then it is asked
 whether a duplicate is worth it now; `Denied` says what may speak against it. The first token of either attempt commits
 it; the other is closed at once. At most one duplicate is made, none of what was tried again already, and none of
-answers that are not streamed: their first token cannot be seen.
+answers whose first token cannot be seen (`Ask.visible`).
 
 A share of the requests that could be duplicated, drawn by chance, never is. An attempt and its duplicate tend to be
 slow together, so that those alone show what the tail would be without.
@@ -174,7 +174,7 @@ class Hedges:
             self._tier(live.ask.tier).deposit(hedge.budget, live.prompt_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """A streamed attempt is with its replica."""
+        """An attempt whose tokens can be seen is with its replica."""
         live = attempt.live
         hedge = live.ask.tier.hedge
         if hedge is None or not attempt.first or live.ask.choices > 1:
@@ -189,7 +189,7 @@ class Hedges:
             self._alarms.set(live.ask.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """The first token of a streamed attempt."""
+        """The first token of an attempt."""
         self._alarms.clear(attempt.live.ask.id)
         self._learn(attempt, False, now)
 
@@ -199,7 +199,7 @@ class Hedges:
         self._pool(winner.replica.pool).won.append(winner.hedge)
 
     def closed(self, attempt: Attempt, now: float) -> None:
-        """A streamed attempt is over, whatever ended it: one without a token would have taken longer than it did."""
+        """An attempt is over, whatever ended it: one without a token would have taken longer than it did."""
         live = attempt.live
         if attempt.first_at is None:
             self._learn(attempt, True, now)

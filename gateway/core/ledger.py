@@ -153,7 +153,7 @@ class Live:
     @property
     def can_be_cut(self) -> bool:
         """Whether the client has a part of the answer that can be ended in peace."""
-        return self.ask.stream and self.outcome is None and self.committed in self.open
+        return self.ask.visible and self.outcome is None and self.committed in self.open
 
     def decide(self, outcome: Outcome, why: Why | None, now: float) -> None:
         """Fix how this ask ended; the first decision stands."""

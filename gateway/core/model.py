@@ -164,6 +164,8 @@ class Ask:
     """64 bits for what is asked; None as long as the controller has no `suspects`."""
     slo: Slo | None = None
     """That of its tier, tightened as the request asks for; None: as it is."""
+    assembled: bool = False
+    """Whether it is not streamed, but its replica streams to us, and the answer is put together."""
 
     def __init__(
         self,
@@ -185,6 +187,7 @@ class Ask:
         asked_model: str = "",
         body_hash: int | None = None,
         slo: Slo | None = None,
+        assembled: bool = False,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -204,6 +207,12 @@ class Ask:
         self.asked_model = asked_model
         self.body_hash = body_hash
         self.slo = slo
+        self.assembled = assembled
+
+    @property
+    def visible(self) -> bool:
+        """Whether its first token, and each after it, can be seen as it comes."""
+        return self.stream or self.assembled
 
 
 class End(StrEnum):

@@ -441,7 +441,7 @@ class PoolNow:
         """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
         while replica.reading:
             oldest = next(iter(replica.reading.values()))
-            if oldest.live.ask.stream or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
+            if oldest.live.ask.visible or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
                 break
             replica.read(oldest)
 
@@ -451,7 +451,7 @@ class PoolNow:
         for earlier in list(replica.reading.values()):
             if earlier is attempt:
                 break
-            if not earlier.live.ask.stream:
+            if not earlier.live.ask.visible:
                 replica.read(earlier)
         replica.read(attempt)
         unread = len(replica.reading)

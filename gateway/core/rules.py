@@ -137,6 +137,8 @@ class Caps:
     """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
     media: bool = False
     """Whether messages may carry images, audio or video."""
+    aggregate: bool = False
+    """Whether answers that are not streamed are asked of engines as streams, and put together."""
 
     def granted(self, asked: int | None) -> int:
         """Tokens that an answer may have where so many were asked for, or none were named."""

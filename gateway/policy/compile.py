@@ -156,6 +156,7 @@ def _caps(section: TierSection) -> rules.Caps:
         batch=caps.batch,
         engine_priority=section.engine_priority,
         media=caps.media,
+        aggregate=section.aggregate,
     )
 
 

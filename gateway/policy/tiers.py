@@ -147,6 +147,9 @@ class TierSection(Section):
     max_tokens: MaxTokensSection = nested(MaxTokensSection(), "Default and ceiling of the length of answers.")
     caps: CapsSection = nested(CapsSection(), "Bounds on what else makes a request expensive.")
     stop: list[Text] = plain([], "Stop sequences added to every generation.")
+    aggregate: bool = plain(
+        _TIER.caps.aggregate, "Ask engines for a stream also where the client wants none, and put the answer together."
+    )
     engine_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = optional(
         "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
     )

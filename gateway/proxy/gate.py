@@ -186,6 +186,7 @@ class Gate:
             asked_model=parsed.model if model.any_name else "",
             body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
             slo=slo,
+            assembled=parsed.assembled,
         )
         return Relay(self, client, dialect, head, request_id, parsed, ask)
 

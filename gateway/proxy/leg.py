@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import End, Finish
+from gateway.core.model import End, Finish, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.proxy.upstream import Connecting, Upstream
 from gateway.wire.answer import AnswerHead
+from gateway.wire.assemble import Assembly, assembly
 from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
 from gateway.wire.failure import EngineError, end_of
 from gateway.wire.framing import is_one_chunk
@@ -56,6 +57,7 @@ class Leg:
         "_last_at",
         "_progress_at",
         "_splitter",
+        "assembly",
         "complete",
         "content_type",
         "held",
@@ -79,6 +81,8 @@ class Leg:
         self.content_type: bytes | None = None
         self.retry_after_s: float | None = None
         self.reader: StreamReader | None = None
+        self.assembly: Assembly | None = None
+        """Where the stream is put together, for a client that wants no stream."""
         self.held: list[bytes] = []
         """Payload not shown yet."""
         self.complete = False
@@ -103,7 +107,8 @@ class Leg:
         `write` takes chunks as the replica framed them; None if the client needs another framing.
         """
         self._committed = True
-        if write is not None and self.reader is not None and self._guard is None and isinstance(self.line, Connection):
+        is_read = self._guard is not None or self.assembly is not None
+        if write is not None and self.reader is not None and not is_read and isinstance(self.line, Connection):
             self.line.fast = self._shortcut(self.reader, write)
         held, self.held = self.held, []
         return held
@@ -139,6 +144,25 @@ class Leg:
         if self.line is not None:
             self.line.cancel()
 
+    def cut_short(self, why: Why, prompt_tokens: int) -> list[bytes]:
+        """What ends the answer here as one that is incomplete, or all of it where it is put together.
+
+        Nothing if it is not what was asked for, or if what came has not the form for it.
+        """
+        relay, reader = self.relay, self.reader
+        if reader is None:
+            return []
+        end = reader.cut_short(why, prompt_tokens, relay.ask.choices, relay.wants_usage)
+        return end if self.assembly is None or not end else self._put_together(self.assembly, end)
+
+    def _put_together(self, assembly: Assembly, end: list[bytes]) -> list[bytes]:
+        try:
+            assembly.add(end)
+            return [assembly.whole()]
+        except StreamError as exc:
+            log.warning("replica %s sent a stream that cannot be put together: %s", self.upstream.spec.name, exc)
+            return []
+
     # ---- from the connection
 
     def on_sent(self) -> None:
@@ -152,6 +176,9 @@ class Leg:
         self.retry_after_s = head.retry_after_s
         if head.status == 200 and self.relay.streams and (head.content_type or b"").startswith(b"text/event-stream"):
             self.reader = READERS[self.relay.endpoint]()
+            if self.relay.ask.assembled:
+                self.assembly = assembly(self.relay.endpoint)
+                self.content_type = b"application/json"
             if self.relay.may_be_cut:
                 self.reader.remember()
             rules = self.relay.ask.tier.repetition
@@ -233,6 +260,9 @@ class Leg:
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
         """Pass whole events on, or hold them until there is something to commit to."""
+        if self.assembly is not None:
+            self.assembly.add(out)
+            out, raw = [], None
         if self._committed:
             if raw is not None:
                 self.relay.show_raw(raw, out)
@@ -258,8 +288,12 @@ class Leg:
     def _stream_ended(self, reader: StreamReader) -> None:
         # Without a length every end of the connection looks alike: the answer itself must say that it is over.
         ok = reader.complete and self._splitter.clean and (self._framed or reader.done)
+        if ok and self.assembly is not None:
+            self.held = self._put_together(self.assembly, self._end)
+            ok = bool(self.held)
+            self._end = []
         self.complete = ok
-        if ok and self._committed:
+        if ok and self._committed and self.assembly is None:
             self.relay.show(self._end)
         elif ok:
             self.held += self._end

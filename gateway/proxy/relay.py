@@ -64,9 +64,9 @@ class Relay:
         self.driver = gate.driver
         self.ask = ask
         self.endpoint: Endpoint = ask.endpoint
-        self.streams = parsed.stream
+        self.streams = ask.visible
         self.may_be_cut = ask.tier.on_total is OnTotal.CUT or ask.tier.repetition is not None
-        self.wants_usage = parsed.wants_usage
+        self.wants_usage = parsed.wants_usage or parsed.assembled
         self.request_id = request_id
         self._rid = request_id.encode()
         self.engine_said = ""
@@ -125,13 +125,12 @@ class Relay:
             body = leg.upstream.without_key(b"".join(held))
             client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
             self._finish()
+        elif leg.complete and (leg.reader is None or leg.assembly is not None):
+            self._show_whole(leg, held[0])
+        elif leg.assembly is not None:
+            return  # it has won, and shows itself when it is put together
         elif leg.reader is not None:
             self._open(STREAM_HEAD, leg, held)
-        elif leg.complete:
-            body = held[0]
-            head = whole_head(leg.content_type, len(body))
-            client.write(b"".join((head, self._lines(leg), b"\r\n", body)))
-            self._finish()
         else:
             self._open(whole_head(leg.content_type, None), leg, held)
 
@@ -147,10 +146,11 @@ class Relay:
         """End the answer as one that is incomplete, and say so in it; `prompt_tokens` where the engine told none."""
         leg, client = self._committed, self._client
         assert leg is not None
-        end = [] if leg.reader is None else leg.reader.cut_short(why, prompt_tokens, self.ask.choices, self.wants_usage)
+        end = leg.cut_short(why, prompt_tokens)
         if not end:
-            # Not the answer that was asked for, or not enough of it to end it well.
             self.refuse(why, None, "")
+        elif client is not None and leg.assembly is not None:
+            self._show_whole(leg, end[0])
         elif client is not None:
             self.show(end)
             if client.chunked:
@@ -163,7 +163,7 @@ class Relay:
         if client is None:
             return
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
-        if self._committed is None:
+        if self._committed is None or self._committed.assembly is not None:
             client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
             self._finish()
         elif self._committed.reader is None:
@@ -209,6 +209,9 @@ class Relay:
         """An attempt is over. If the client has been shown all of it, so is the answer."""
         self._legs.pop(leg.id, None) if leg is self._committed else None
         if leg is self._committed and leg.complete and self._client is not None:
+            if leg.assembly is not None:
+                self._show_whole(leg, leg.held[0])
+                return
             if self._client.chunked:
                 self._client.write(LAST_CHUNK)
             self._finish()
@@ -266,6 +269,12 @@ class Relay:
             self._finish()
         elif self._paused:
             self.pause()
+
+    def _show_whole(self, leg: Leg, body: bytes) -> None:
+        client = self._client
+        assert client is not None
+        client.write(b"".join((whole_head(leg.content_type, len(body)), self._lines(leg), b"\r\n", body)))
+        self._finish()
 
     def _finish(self) -> None:
         client, self._client = self._client, None

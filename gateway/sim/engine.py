@@ -161,8 +161,8 @@ class Engine:
         kind = event.kind
         if kind is FIRST_TOKEN:
             trip = self.flights[event.id].trip
-            if trip.arrival.stream:
-                trip.seen = True
+            trip.seen = trip.arrival.stream
+            if trip.ask.visible:
                 self.tell(self.decider.first_token, event.id)
         elif kind is FINISHED:
             flight = self.flights.pop(event.id)

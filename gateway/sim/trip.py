@@ -71,6 +71,7 @@ def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool) ->
         max_tokens=arrival.max_tokens,
         choices=1,
         body_bytes=prompt_bytes,
+        assembled=tier.caps.aggregate and not arrival.stream,
         head_at=arrival.at,
         body_at=arrival.at,
     )

@@ -35,6 +35,7 @@ class Parsed:
     """A request that may be forwarded. Shared by every attempt, so `render` leaves it as it is."""
 
     __slots__ = (
+        "assembled",
         "batch",
         "cap_field",
         "changed",
@@ -56,6 +57,7 @@ class Parsed:
         endpoint: Endpoint,
         model: str,
         stream: bool,
+        assembled: bool,
         wants_usage: bool,
         fields: dict[str, Any],
         payload: bytes,
@@ -69,6 +71,8 @@ class Parsed:
         self.endpoint = endpoint
         self.model = model
         self.stream = stream
+        self.assembled = assembled
+        """Whether the engine is asked for a stream though the client is not to see one."""
         self.wants_usage = wants_usage
         """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
         self.fields = fields
@@ -143,15 +147,19 @@ def _finish(
         cap_field = shape.caps[-1]
     if endpoint is Endpoint.RESPONSES:
         fields["store"] = False
+    assembled = caps.aggregate and not stream and _can_be_assembled(endpoint, fields)
+    if assembled:
+        fields["stream"] = True
     model = _taken(fields, "model")
     tied = {name: _taken(fields, name) for name in _TIED if name in fields} if cap_field is not None else {}
     return Parsed(
         endpoint,
         model,
         stream,
+        assembled,
         wants_usage,
         fields,
-        _payload(shape, fields, stream, caps),
+        _payload(shape, fields, stream or assembled, caps),
         tied,
         prompt,
         max(fields.get("n", 1), fields.get("best_of", 1)) * prompt.batch,
@@ -238,6 +246,15 @@ def _check_together(endpoint: Endpoint, fields: dict[str, Any], caps: Caps) -> N
         allowed = caps.prompt_logprobs
         if not allowed or fields["logprobs"] > allowed:
             raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
+
+
+def _can_be_assembled(endpoint: Endpoint, fields: dict[str, Any]) -> bool:
+    """Whether the answer can be asked for as a stream. Several choices are refused: each would be held at length."""
+    for name in ("n", "best_of"):
+        if fields.get(name, 1) > 1:
+            raise BadRequest(name, "must be 1 for this tier, unless the answer is streamed")
+    # vLLM has no log-probabilities of the prompt in streams.
+    return endpoint is not Endpoint.EMBEDDINGS and "prompt_logprobs" not in fields
 
 
 def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:

@@ -317,7 +317,7 @@ class Driver:
                     seen.refused = why
                 case Cut(ask, why, prompt_tokens):
                     assert seen.committed
-                    assert seen.ask.stream
+                    assert seen.ask.visible
                     assert seen.refused is None
                     assert not seen.left
                     assert prompt_tokens >= 0
@@ -370,13 +370,13 @@ class Driver:
             case Why.TOTAL_TIMEOUT:
                 assert self.now >= ask.head_at + min(mine.total_s, self._pool_timeouts(seen).total_s)
             case Why.TTFT_TIMEOUT:
-                assert ask.stream
+                assert ask.visible
                 assert attempt is not None
                 assert attempt.sent_at is not None
                 assert attempt.first_at is None
                 assert self.now >= attempt.sent_at + min(mine.ttft_s, self._pool_timeouts(seen).ttft_s)
             case Why.IDLE_TIMEOUT:
-                assert ask.stream
+                assert ask.visible
                 assert attempt is not None
                 assert not attempt.paused
                 assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
@@ -458,7 +458,7 @@ class Driver:
         assert replica.in_flight == len(attempts)
         assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
         assert set(replica.reading) <= {a.id for a in attempts if a.first_at is None}
-        assert {a.id for a in attempts if a.first_at is None and a.live.ask.stream} <= set(replica.reading)
+        assert {a.id for a in attempts if a.first_at is None and a.live.ask.visible} <= set(replica.reading)
         unread = [a.prompt_tokens for a in replica.reading.values()]
         assert replica.unprefilled_tokens == sum(unread) >= 0
         assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)

@@ -66,6 +66,7 @@ def ask(
     body_at: float | None = None,
     body_hash: int | None = None,
     asked_model: str = "",
+    assembled: bool = False,
 ) -> Ask:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -88,4 +89,5 @@ def ask(
         body_at=now if body_at is None else body_at,
         body_hash=body_hash,
         asked_model=asked_model,
+        assembled=assembled,
     )

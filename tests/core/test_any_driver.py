@@ -46,7 +46,8 @@ class AnyDriver(RuleBasedStateMachine):
     @rule(
         tier=st.sampled_from(TIERS),
         tenant=st.sampled_from(TENANTS),
-        stream=st.booleans(),
+        stream=st.sampled_from([True, True, False]),
+        assembled=st.booleans(),
         prompt=st.sampled_from([None, 1, 100, 150, 151, 900, 5000]),
         prompt_bytes=st.sampled_from([0, 300, 2000, 30_000]),
         max_tokens=st.sampled_from([None, 1, 60, 1000]),
@@ -61,6 +62,7 @@ class AnyDriver(RuleBasedStateMachine):
         tier: str,
         tenant: str,
         stream: bool,
+        assembled: bool,
         prompt: int | None,
         prompt_bytes: int,
         max_tokens: int | None,
@@ -88,6 +90,7 @@ class AnyDriver(RuleBasedStateMachine):
             head_at=now - receiving,
             body_at=now,
             body_hash=body_hash,
+            assembled=assembled and not stream,
         )
         self.driver.arrive(ask)
 

@@ -16,6 +16,7 @@ class Scripted:
     whole: object = None
     events: list[tuple[str, object]] = field(default_factory=list)
     """Name ("" for none) and data of each event; data that is a string goes out as it is."""
+    streams: bool = True
     hold: asyncio.Event | None = None
     """Waited for between the last event but one and the last."""
     bodies: list[dict] = field(default_factory=list)
@@ -31,7 +32,7 @@ class Scripted:
                     self._send(writer, {"object": "list", "data": []})
                     continue
                 self.bodies.append(json.loads(body))
-                if self.bodies[-1].get("stream"):
+                if self.streams and self.bodies[-1].get("stream"):
                     await self._stream(writer)
                 else:
                     self._send(writer, self.whole)

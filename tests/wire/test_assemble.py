@@ -1,0 +1,121 @@
+"""A stream that is put together has the form of the answer that vLLM gives in one piece: both were recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.model import Endpoint
+from gateway.wire.assemble import MAX_BYTES, assembly
+from gateway.wire.events import StreamError
+
+RECORDED = json.loads((Path(__file__).parents[1] / "loadtests/emulator/vllm-0.32.json").read_text())
+
+
+def _answers(path: str, *, stream: bool) -> list[tuple[dict[str, Any], Any]]:
+    """Bodies and answers, of one choice each way."""
+    calls = [call for call in RECORDED if call["path"] == path and call["status"] == 200]
+    asked = [(json.loads(call["body"]), call["answer"]) for call in calls]
+    return [(body, answer) for body, answer in asked if body.get("stream", False) is stream]
+
+
+def _form(value: Any) -> Any:
+    """What is where, and of which type; of a list, what its first element is."""
+    if isinstance(value, dict):
+        return {name: _form(inner) for name, inner in sorted(value.items())}
+    if isinstance(value, list):
+        return [_form(value[0])] if value else []
+    return type(value).__name__
+
+
+def _together(endpoint: Endpoint, events: list[str]) -> Any:
+    made = assembly(endpoint)
+    made.add([f"{event}\n\n".encode() for event in events])
+    return json.loads(made.whole())
+
+
+def _text(endpoint: Endpoint, answer: Any) -> str:
+    match endpoint:
+        case Endpoint.CHAT:
+            return answer["choices"][0]["message"]["content"]
+        case Endpoint.COMPLETIONS:
+            return answer["choices"][0]["text"]
+        case Endpoint.MESSAGES:
+            return answer["content"][0]["text"]
+        case _:
+            return "".join(p["text"] for item in answer["output"] for p in item.get("content") or ())
+
+
+STREAMED = [e for e in Endpoint if e is not Endpoint.EMBEDDINGS]
+
+
+@pytest.mark.parametrize("endpoint", STREAMED)
+def test_the_form_is_that_of_an_answer_in_one_piece(endpoint: Endpoint) -> None:
+    (_, whole), *_ = _answers(endpoint.value, stream=False)
+    (_, events), *_ = _answers(endpoint.value, stream=True)
+    form, wanted = _form(_together(endpoint, events)), _form(json.loads(whole))
+    # Usage of a recorded stream is there only if it was asked for, which the gateway always does.
+    if "usage" not in form:
+        form["usage"] = wanted["usage"]
+    if endpoint is Endpoint.MESSAGES:
+        assert form.pop("stop_sequence") == "NoneType"  # the reference has it, vLLM leaves it out where it is null
+        wanted.pop("stop_sequence", None)
+    assert form == wanted
+
+
+@pytest.mark.parametrize("endpoint", STREAMED)
+def test_nothing_of_the_text_is_lost(endpoint: Endpoint) -> None:
+    for _, events in _answers(endpoint.value, stream=True):
+        said = ""
+        for event in events:
+            data = event.partition("data: ")[2]
+            value = {} if data == "[DONE]" else json.loads(data)
+            for choice in value.get("choices", ()):
+                if choice["index"] == 0:
+                    said += choice.get("text") or choice.get("delta", {}).get("content") or ""
+            delta = value.get("delta")
+            said += delta if isinstance(delta, str) else (delta or {}).get("text", "")
+        assert said
+        assert _text(endpoint, _together(endpoint, events)) == said
+
+
+def test_log_probabilities_of_two_choices() -> None:
+    streams = [(b, a) for b, a in _answers("/v1/chat/completions", stream=True) if b.get("n") == 2]
+    assert streams
+    for body, events in streams:
+        answer = _together(Endpoint.CHAT, events)
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+        tokens: dict[int, list[object]] = {0: [], 1: []}
+        for event in events[:-1]:
+            for part in json.loads(event.removeprefix("data: "))["choices"]:
+                tokens[part["index"]] += (part["logprobs"] or {}).get("content", ())
+        for choice in answer["choices"]:
+            assert choice["logprobs"] == {"content": tokens[choice["index"]]}
+            assert len(tokens[choice["index"]]) == body["max_tokens"]
+        assert answer["usage"]["completion_tokens"] == 2 * body["max_tokens"]
+
+
+def test_what_is_too_long_is_given_up() -> None:
+    made = assembly(Endpoint.CHAT)
+    event = json.dumps({"id": "c", "choices": [{"index": 0, "delta": {"content": "x" * 500_000}}]}).encode()
+    for _ in range(MAX_BYTES // 510_000):
+        made.add([b"data: " + event + b"\n\n"])
+    with pytest.raises(StreamError, match="too long"):
+        made.add([b"data: " + event + b"\n\n"] * 5)
+
+
+@pytest.mark.parametrize(
+    "event", ['{"choices": 5}', '{"choices": [{"delta": {}}]}', "[1]", '{"choices": [{"index": [], "delta": 1}]}']
+)
+def test_what_has_no_form_is_an_error(event: str) -> None:
+    with pytest.raises(StreamError):
+        assembly(Endpoint.CHAT).add([f"data: {event}\n\n".encode()])
+
+
+def test_a_message_that_never_began_is_none() -> None:
+    made = assembly(Endpoint.MESSAGES)
+    with pytest.raises(StreamError):
+        made.add([b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}\n\n'])
