@@ -67,6 +67,8 @@ from gateway.core.rules import OnTotal, Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
 MAX_RETRY_AFTER_S: Final = 60.0
+SPARE: Final = 0.2
+"""Share of a pool's slots that is free where nobody needs the place of an answer that goes on and on."""
 BREAKERS: Final = -1  # the alarm of all replicas, for open breakers and for looks at all; requests have keys above zero
 ANSWERS: Final = (End.COMPLETE, End.REJECTED, End.BUSY, End.CLOSING, End.FAILED)  # signs of life, of whatever kind
 
@@ -167,7 +169,7 @@ class Controller:
         attempt.replica.pulse.heard(now)
         self.forecaster.progress(attempt, tokens, now)
         attempt.last_at = now
-        return []
+        return self._watch(attempt, tokens, now) if attempt.live.ask.tier.caps.watch else []
 
     def repeats(self, attempt_id: int, now: float) -> list[Command]:
         """What this attempt says has begun to repeat itself without end."""
@@ -579,6 +581,16 @@ class Controller:
         out.append(Cut(live.ask.id, why, live.prompt_likely * live.ask.batch))
         self._cancel(live, out)
         self._settle(live, out, now)
+
+    def _watch(self, attempt: Attempt, tokens: int, now: float) -> list[Command]:
+        """Whether an answer has gone on for longer than nearly all others, where these could use its place."""
+        live, pool = attempt.live, attempt.replica.pool
+        out: list[Command] = []
+        needed = bool(pool.room) or pool.headroom < SPARE
+        if needed and live.ask.choices == 1 and live.can_be_cut and self.forecaster.is_overlong(attempt, tokens):
+            self.forecaster.cut(attempt, tokens)
+            self._cut(live, Why.OUTPUT_LENGTH, out, now)
+        return out
 
     def _settle(self, live: Live, out: list[Command], now: float) -> None:
         """Close the books on a request that has an outcome and no open attempt."""

@@ -256,6 +256,15 @@ class Forecaster:
             facts.engine.advance(attempt.replica, now)
             facts.show(self._of(attempt.replica.pool).costs, steps, attempt.replica.pulse.itl, now)
 
+    def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
+        """Whether nearly all answers of its kind end before they have so many tokens."""
+        return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
+
+    def cut(self, attempt: Attempt, tokens: int) -> None:
+        """It was ended for its length."""
+        if attempt.facts is not None:
+            attempt.facts.bucket.add_cut(tokens)
+
     def closed(self, attempt: Attempt, finish: Finish, now: float) -> None:
         """An attempt ended."""
         facts = attempt.facts

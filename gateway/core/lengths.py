@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import Final
 
@@ -14,6 +15,9 @@ REFRESH: Final = 256
 """Answers after which a bucket is read anew, at the latest: after every eighth more than there were."""
 KEEP: Final = 2000.0
 """Answers that are remembered, about: counts are halved when there are twice as many."""
+LONG: Final = 0.99
+LEAST_KNOWN: Final = 500.0
+"""Answers of a model and tier before a length is said to be unusual."""
 PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Equally likely before anything is known."""
 
@@ -44,6 +48,15 @@ class Bucket:
         if len(self._fresh) >= min(REFRESH, 4.0 + self.samples / 8.0):
             self._take(self._fresh)
             self._fresh = []
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether all but one in a hundred are shorter, as far as that is known."""
+        known = self if self._parent is None else self._parent
+        return known.samples >= LEAST_KNOWN and tokens > self.quantile(LONG)
+
+    def add_cut(self, tokens: int) -> None:
+        """An answer was ended by us after `tokens`: it counts as a step longer, lest what is long shrink by itself."""
+        self.add(math.ceil(tokens * 1.12) + 1)
 
     def _take(self, fresh: list[int]) -> None:
         """Count answers, here and in every bucket above."""

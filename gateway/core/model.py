@@ -83,6 +83,7 @@ class Why(StrEnum):
     TOTAL_TIMEOUT = "total-timeout"
     # ended by us, since it would not have ended well by itself
     REPETITION = "repetition"
+    OUTPUT_LENGTH = "output-length"
     # the replica's doing
     UPSTREAM_UNREACHABLE = "upstream-unreachable"
     UPSTREAM_BUSY = "upstream-busy"

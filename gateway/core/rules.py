@@ -123,6 +123,8 @@ class Caps:
     """0: where a request asks for nothing the engine is told nothing, and does as it likes."""
     max_tokens_limit: int = 4096
     degrade: bool = False
+    watch: bool = False
+    """Whether an answer that is longer than nearly all of its kind is cut short where others need its place."""
     n: int = 1
     best_of: int = 1
     top_logprobs: int = 20

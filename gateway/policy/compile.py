@@ -148,6 +148,7 @@ def _caps(section: TierSection) -> rules.Caps:
         max_tokens_default=min(_CAPS.max_tokens_default, limit) if asked.default is None else asked.default,
         max_tokens_limit=limit,
         degrade=asked.degrade,
+        watch=asked.watch,
         n=caps.n,
         best_of=caps.best_of,
         top_logprobs=caps.top_logprobs,

@@ -68,6 +68,9 @@ class MaxTokensSection(Section):
     degrade: bool = plain(
         _TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short; needs an e2e objective."
     )
+    watch: bool = plain(
+        _TIER.caps.watch, "Cut answers short that are longer than nearly all others, where the pool is busy."
+    )
 
 
 class CapsSection(Section):

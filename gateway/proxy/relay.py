@@ -65,7 +65,8 @@ class Relay:
         self.ask = ask
         self.endpoint: Endpoint = ask.endpoint
         self.streams = ask.visible
-        self.may_be_cut = ask.tier.on_total is OnTotal.CUT or ask.tier.repetition is not None
+        tier = ask.tier
+        self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
         self.wants_usage = parsed.wants_usage or parsed.assembled
         self.request_id = request_id
         self._rid = request_id.encode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.model import Outcome, Why
+from gateway.core.model import Cut, Outcome, Why
+from gateway.core.rules import Caps, Policy
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, ended, play
@@ -41,3 +42,68 @@ def test_what_another_attempt_says_does_not_cut_the_one_that_is_shown() -> None:
     story = play(RULES).arrives("a").sent("a").hedges("a", "r2").sent("a").whatever()
     story.first_token("a", attempt=2).expect(commit(attempt=2), cancel(attempt=1))
     story.repeats("a", attempt=1).expect()
+
+
+# ---- of unusual length
+
+
+WATCHED = policy(pool("p", "r1", slots=2), tier("std", caps=Caps(watch=True)))
+
+
+def after_many(rules: Policy = WATCHED, n: int = 600) -> Story:
+    """So many answers of 50 tokens have ended, and one in fifty of 80."""
+    story = play(rules)
+    for number in range(n):
+        name = f"before {number}"
+        story.arrives(name).sent(name).after(0.1).first_token(name).after(0.1)
+        story.finishes(name, output_tokens=80 if number % 50 == 0 else 50).whatever()
+    return story
+
+
+def begun(story: Story, *names: str) -> Story:
+    for name in names:
+        story.arrives(name, max_tokens=4000).sent(name).after(0.1).first_token(name).whatever()
+    return story
+
+
+def test_where_others_wait_an_answer_that_goes_on_and_on_is_cut() -> None:
+    story = begun(after_many(), "a", "b").arrives("c").whatever()
+    story.progress("a", 70).expect().progress("a", 100).expect(cut(Why.OUTPUT_LENGTH), cancel())
+    story.cancelled("a").whatever()
+    assert story.records["a"].outcome is Outcome.CUT
+    assert story.records["a"].good is False
+    assert story.pool("p").queued == 0
+
+
+def test_in_an_idle_pool_it_may_go_on() -> None:
+    begun(after_many(), "a").progress("a", 3000).expect()
+
+
+def test_so_it_may_where_the_tier_does_not_watch() -> None:
+    rules = policy(pool("p", "r1", slots=2), tier("std"))
+    begun(after_many(rules), "a", "b").progress("a", 3000).expect()
+
+
+def test_what_is_unusual_has_to_be_known_first() -> None:
+    begun(after_many(n=400), "a", "b").progress("a", 3000).expect()
+
+
+def test_what_is_unusual_does_not_shrink_by_cutting() -> None:
+    story = begun(after_many(), "stays")
+    cut_at = []
+    for number in range(100):
+        name = f"a {number}"
+        begun(story, name)
+        tokens = 60
+        while name not in story.records:
+            tokens += 1
+            story.progress(name, tokens)
+            if any(isinstance(command, Cut) for command in story._said):
+                story.cancelled(name)
+            story.whatever()
+        cut_at.append(tokens)
+        for other in range(49):
+            short = f"{name} {other}"
+            story.arrives(short).sent(short).after(0.1).first_token(short).after(0.1)
+            story.finishes(short, output_tokens=50).whatever()
+    assert min(cut_at) >= 0.9 * cut_at[0]

@@ -37,7 +37,7 @@ STATUSES = {
     429: "limit-requests limit-tokens limit-concurrency predicted-breach queue-full evicted",
     431: "headers-too-large",
     499: "client-gone client-stalled",
-    500: "internal repetition",
+    500: "internal repetition output-length",
     502: "upstream-error upstream-truncated",
     503: "receiving-full no-replicas shutting-down upstream-busy upstream-unreachable",
     504: "queue-timeout connect-timeout ttft-timeout idle-timeout total-timeout",
@@ -171,6 +171,7 @@ def test_permanent_refusals_are_not_to_be_retried() -> None:
     assert final == {why for why in Why if status_of(why) < 500 and status_of(why) not in (408, 429)} | {
         Why.TOTAL_TIMEOUT,
         Why.REPETITION,
+        Why.OUTPUT_LENGTH,
     }
     assert final == {why for why, row in ROWS.items() if not row.retry}
 
