@@ -89,9 +89,7 @@ ROWS: Final[Mapping[Why, Row]] = {
     # It took all the time there was, and would again.
     Why.TOTAL_TIMEOUT: _late("The answer was not complete in time.", retry=False),
     # Said only where a stream has not the form to be ended in peace.
-    Why.OUTPUT_LENGTH: Row(
-        500, "server_error", "output_length", "api_error", False, "The answer was too long."
-    ),
+    Why.OUTPUT_LENGTH: Row(500, "server_error", "output_length", "api_error", False, "The answer was too long."),
     Why.REPETITION: Row(500, "server_error", "repetition", "api_error", False, "The answer repeated itself."),
     Why.UPSTREAM_UNREACHABLE: _no_capacity("upstream_unreachable", "The replica cannot be reached."),
     Why.UPSTREAM_BUSY: _no_capacity("upstream_busy", "The replica is overloaded."),
