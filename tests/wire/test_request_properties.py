@@ -9,6 +9,7 @@ import json
 import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from gateway.wire.request import BadRequest, parse, render
 from .bodies import MINIMAL
 
 COUNT = int(os.environ.get("TAILGATE_EXAMPLES", "2000"))
+pytestmark = pytest.mark.timeout(60 + COUNT // 4)  # twenty seconds for 2,000 on a machine that does nothing else
 EXAMPLES = settings(
     max_examples=COUNT,
     deadline=None,
