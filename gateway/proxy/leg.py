@@ -255,7 +255,7 @@ class Leg:
                 out.append(piece if len(kept) == 1 and kept[0] is piece else b"".join(kept))
                 shown += 1
         self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
-        if guard is not None and guard.found:
+        if guard is not None and guard.found and not reader.finished:
             self.relay.driver.repeats(self.id)
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:

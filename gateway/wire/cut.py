@@ -55,8 +55,13 @@ def end_of_completion(first: bytes, over: list[int], choices: int, cut: Cut, wan
     return [*events, b"data: [DONE]\n\n"]
 
 
-def end_of_message(open_block: int, cut: Cut) -> list[bytes]:
-    """Of Anthropic Messages. `open_block` is the index of the content block that has not ended, below 0 for none."""
+def end_of_message(open_block: int, stopped: bool, cut: Cut) -> list[bytes]:
+    """Of Anthropic Messages. `open_block` is the index of the content block that has not ended, below 0 for none.
+
+    `stopped`: all that is missing is its last event.
+    """
+    if stopped:
+        return [_named({"type": "message_stop"})]
     events = [] if open_block < 0 else [_named({"type": "content_block_stop", "index": open_block})]
     stop = {"stop_reason": "max_tokens", "stop_sequence": None}
     usage = {"input_tokens": cut.prompt_tokens, "output_tokens": cut.output_tokens}

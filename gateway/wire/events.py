@@ -256,7 +256,7 @@ class TypedReader(StreamReader):
 class MessagesReader(TypedReader):
     """Anthropic Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
 
-    __slots__ = ("_begun", "_block")
+    __slots__ = ("_begun", "_block", "_stopped")
     delta = b"event: content_block_delta\n"
 
     def __init__(self) -> None:
@@ -264,6 +264,8 @@ class MessagesReader(TypedReader):
         self._begun = False
         self._block = -1
         """The content block that is open; below 0: none is."""
+        self._stopped = False
+        """Whether it was said why it ended."""
 
     def _take(self, typed: Typed) -> Kind:
         match typed.type:
@@ -283,6 +285,7 @@ class MessagesReader(TypedReader):
             case "message_delta":
                 self._usage(typed.usage)
                 self.aborted = _gave_up(typed.delta)
+                self._stopped = True
                 return Kind.FINISH
             case "message_stop":
                 self.finished = self.done = True
@@ -290,7 +293,7 @@ class MessagesReader(TypedReader):
         return Kind.OTHER
 
     def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
-        return end_of_message(self._block, cut) if self._begun else []
+        return end_of_message(self._block, self._stopped, cut) if self._begun else []
 
 
 class ResponsesReader(TypedReader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -207,6 +208,23 @@ async def test_an_answer_that_goes_round_in_circles(start: Start, openai_of: Ope
         assert len(said) >= 500
         (lane,) = gateway.metrics.lanes.values()
         assert lane.requests == {(MODEL, Outcome.CUT, Why.REPETITION): 1}
+
+
+async def test_one_that_has_come_to_its_end_by_then_is_left_alone(start: Start, openai_of: Openai) -> None:
+    async with scripted() as replica:
+        *words, (_, last) = [_chunk({"content": "round and round "}) for _ in range(100)]
+        assert isinstance(last, dict)
+        last["choices"][0]["finish_reason"] = "stop"
+        # All of it in one piece, as it comes where the gateway has not read for a while.
+        together = [json.dumps(data) for _, data in words] + [json.dumps(last), "[DONE]"]
+        replica.events = [_chunk({"role": "assistant", "content": ""}), ("", "\n\ndata: ".join(together))]
+        gateway = await start([replica.url], tier="repetition: {characters: 500, repeats: 4}")
+        stream = await openai_of(gateway).chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=4000, stream=True
+        )
+        assert [chunk.choices[0].finish_reason async for chunk in stream][-2:] == [None, "stop"]
+        (lane,) = gateway.metrics.lanes.values()
+        assert lane.requests == {(MODEL, Outcome.OK, None): 1}
 
 
 async def test_an_answer_that_does_not_is_left_alone(start: Start, openai_of: Openai) -> None:

@@ -107,6 +107,11 @@ def test_a_message_between_two_blocks() -> None:
     assert [event["type"] for event in events] == ["message_delta", "message_stop"]
 
 
+def test_a_message_that_had_said_how_it_ended_only_lacks_its_last_event() -> None:
+    over = typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2})
+    assert cut(read(Endpoint.MESSAGES, BEGUN, BLOCK, DELTA, over)) == [{"type": "message_stop"}]
+
+
 def response(*more: bytes) -> StreamReader:
     created = typed("response.created", response={"id": "r", "status": "in_progress", "output": []}, sequence_number=0)
     return read(Endpoint.RESPONSES, created, *more)
