@@ -85,6 +85,9 @@ def simulate_command(
         float | None,
         typer.Option(min=1e-3, show_default=False, help="Seconds after which clients leave that have seen nothing."),
     ] = None,
+    retries: Annotated[
+        int, typer.Option(min=0, help="How often clients try again that were refused, failed or lost patience.")
+    ] = 0,
     estimate_prompts: Annotated[
         bool, typer.Option("--estimate-prompts", help="Do not tell the gateway how long prompts are in tokens.")
     ] = False,
@@ -108,6 +111,7 @@ def simulate_command(
                 duration_s=math.inf if duration is None else duration,
                 warmup_s=warmup,
                 patience_s=math.inf if patience is None else patience,
+                retries=retries,
                 prompts_known=not estimate_prompts,
             ),
         )

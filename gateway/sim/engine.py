@@ -18,13 +18,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from random import Random
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.model import Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Refuse
+from gateway.core.model import Ask, Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Refuse
 from gateway.core.rules import Policy
 from gateway.sim.decider import Decider
 from gateway.sim.fleet import Fault, Host
 from gateway.sim.replica import Event, Kind, Request
+from gateway.sim.retries import from_the_first, rests_s
 from gateway.sim.tally import Tally
 from gateway.sim.trip import Flight, Trip, asked
 from gateway.sim.watch import Watch
@@ -47,6 +49,8 @@ class Options:
     """How often streams report progress; the gateway's own pace unless said otherwise."""
     patience_s: float = math.inf
     """A client leaves that has seen nothing for so long: no first token, of whole answers no answer."""
+    retries: int = 0
+    """How often a client tries again that was refused, failed or lost patience before it saw anything."""
     prompts_known: bool = True
     """Whether the gateway is told prompt tokens exactly; else it estimates them from bytes."""
     give_up_s: float = 3600.0
@@ -73,6 +77,8 @@ class Engine:
         self.trips: dict[int, Trip] = {}
         self.flights: dict[int, Flight] = {}
         self.watch = Watch(self, seed)
+        self._clients = Random(f"{seed} clients")
+        self._asked = 0
         self._counted_at = 0.0
         self._in_system = 0
         self._heap: list[tuple[float, int, Host | Callable[[], None]]] = []
@@ -82,7 +88,7 @@ class Engine:
             Dispatch: self._dispatch,
             Commit: _nothing,
             Cancel: self._cancel,
-            Refuse: _nothing,
+            Refuse: self._refuse,
             Cut: _nothing,
             Ended: self._end,
         }
@@ -181,14 +187,28 @@ class Engine:
 
     def _arrive(self, arrival: Arrival) -> None:
         self.arrived += 1
-        ask = asked(arrival, self.arrived, self.policy, self.options.prompts_known)
-        tier = self.tally.tiers[arrival.tier]
         self.count(1)
-        self.trips[ask.id] = Trip(arrival, ask, tier)
-        tier.waits(self.now)
+        self._ask(Trip(arrival, self._asks(arrival), self.tally.tiers[arrival.tier]))
+        self.carry_out([])
+
+    def _asks(self, arrival: Arrival) -> Ask:
+        """What its client sends now."""
+        self._asked += 1
+        return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
+
+    def _ask(self, trip: Trip) -> None:
+        """A client tries, for the first time or again."""
+        ask_id = trip.ask.id
+        self.trips[ask_id] = trip
+        trip.tier.waits(self.now)
         if self.options.patience_s < math.inf:
-            self.at(self.now + self.options.patience_s, lambda: self._lose_patience(ask.id))
-        self.carry_out(self.decider.arrive(ask, self.now))
+            self.at(self.now + self.options.patience_s, lambda: self._lose_patience(ask_id))
+        self.tell(self.decider.arrive, trip.ask)
+
+    def _ask_again(self, trip: Trip) -> None:
+        del self.trips[trip.ask.id]
+        trip.again(self._asks(trip.arrival))
+        self._ask(trip)
 
     def _lose_patience(self, ask_id: int) -> None:
         trip = self.trips.get(ask_id)
@@ -261,12 +281,24 @@ class Engine:
         self._note(flight.host)
         self.tell(self.decider.finish, attempt, Finish(End.CANCELLED))
 
+    def _refuse(self, command: Refuse) -> None:
+        self.trips[command.ask].retry_after_s = command.retry_after_s
+
     def _end(self, command: Ended) -> None:
-        self.count(-1)
-        trip = self.trips.pop(command.record.ask.id)
+        record = command.record
+        trip = self.trips[record.ask.id]
         if not trip.dispatched:
             trip.tier.waits_no_more(self.now)
-        self.tally.ended(trip.tier, trip.arrival, trip.output_tokens, command.record, trip.cut)
+        if trip.tries <= self.options.retries and not trip.seen:
+            pause_s = rests_s(record, trip.retry_after_s, trip.tries, self._clients)
+            if pause_s is not None:
+                self.at(self.now + pause_s, lambda: self._ask_again(trip))
+                return
+        del self.trips[record.ask.id]
+        self.count(-1)
+        if trip.tries > 1:
+            from_the_first(record, record.ask.body_at - trip.arrival.at)
+        self.tally.ended(trip.tier, trip.arrival, trip.output_tokens, record, trip.cut)
 
 
 def _nothing(command: Command) -> None:

@@ -1,4 +1,4 @@
-"""One request of a run on its way: what its client sent, what the gateway was told, what it will be given."""
+"""One request of a run on its way: what its client sends, what the gateway was told, what it will be given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES_PER_TOKEN = 4
 class Trip:
     """One request, from its arrival until it is over."""
 
-    __slots__ = ("arrival", "ask", "cut", "dispatched", "output_tokens", "seen", "tier")
+    __slots__ = ("arrival", "ask", "cut", "dispatched", "output_tokens", "retry_after_s", "seen", "tier", "tries")
 
     def __init__(self, arrival: Arrival, ask: Ask, tier: TierTally) -> None:
         self.arrival = arrival
@@ -28,6 +28,16 @@ class Trip:
         """Whether its stream has begun."""
         self.cut = False
         """Whether the answer that it got was cut short: never good."""
+        self.tries = 1
+        self.retry_after_s: float | None = None
+        """When it was told to try again, if it was."""
+
+    def again(self, ask: Ask) -> None:
+        """Its client tries once more."""
+        self.ask = ask
+        self.tries += 1
+        self.dispatched = self.seen = self.cut = False
+        self.retry_after_s = None
 
 
 class Flight:
@@ -52,7 +62,7 @@ class Misfit(ValueError):
         self.arrival = arrival
 
 
-def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool) -> Ask:
+def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, now: float) -> Ask:
     """The request as the gateway knows it. Raises Misfit where policy and workload do not go together."""
     tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
     if tier is None or model is None:
@@ -72,6 +82,6 @@ def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool) ->
         choices=1,
         body_bytes=prompt_bytes,
         assembled=tier.caps.aggregate and not arrival.stream,
-        head_at=arrival.at,
-        body_at=arrival.at,
+        head_at=now,
+        body_at=now,
     )

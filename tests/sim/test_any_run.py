@@ -54,8 +54,10 @@ def faults(draw: st.DrawFn, policy: Policy) -> tuple[Fault, ...]:
     )
 
 
-def play(policy: Policy, arrivals: list[Arrival], harms: tuple[Fault, ...], patience_s: float) -> tuple[Spy, Engine]:
-    options = Options(patience_s=patience_s, give_up_s=1000.0, progress_s=0.1)
+def play(
+    policy: Policy, arrivals: list[Arrival], harms: tuple[Fault, ...], patience_s: float, retries: int = 0
+) -> tuple[Spy, Engine]:
+    options = Options(patience_s=patience_s, retries=retries, give_up_s=1000.0, progress_s=0.1)
     spec = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"]), harms)
     spy = Spy(Controller(policy, Random(1)))
     engine = Engine(spy, policy, spec.hosts(policy), options, Tally(policy.tiers.values(), 0.0), 1)
@@ -88,6 +90,19 @@ def test_every_request_ends_once_and_leaves_nothing(
     )
     times = [heard.at for heard in spy.heard]
     assert times == sorted(times)
+
+
+@STEADY
+@given(st.data(), policies(), traffic(), st.sampled_from([0.05, 1.0, float("inf")]), st.integers(1, 3))
+def test_clients_that_try_again_are_counted_once(
+    data: st.DataObject, policy: Policy, arrivals: list[Arrival], patience_s: float, retries: int
+) -> None:
+    spy, engine = play(policy, arrivals, data.draw(faults(policy)), patience_s, retries)
+    ended = Counter(record.ask.id for record in spy.records())
+    assert set(ended.values()) <= {1}
+    assert len(arrivals) <= len(spy.calls("arrive")) <= len(arrivals) * (1 + retries)
+    offered = sum(tier.offered for tier in engine.tally.tiers.values())
+    assert offered + len(engine.trips) == len(arrivals)
 
 
 @STEADY

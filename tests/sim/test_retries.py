@@ -1,0 +1,117 @@
+"""Clients of a run that try again."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.core.model import Ask, Outcome, Record, Why
+from gateway.core.rules import Limits, Timeouts
+from gateway.sim.engine import Options
+from gateway.sim.fleet import Fault, FleetSpec, Harm
+from gateway.sim.results import Result
+from gateway.sim.retries import rests_s
+from gateway.sim.run import simulate
+from gateway.sim.trip import asked
+from tests.sim.made import Spy, arrival, policy, tier
+
+
+def ended(outcome: Outcome, why: Why | None) -> Record:
+    ask: Ask = asked(arrival(0.0), 1, policy(), True, 0.0)
+    return Record(ask, outcome, why, "p", None, 0.0, None, None, 0.0, 100, 0, False, False, 0)
+
+
+class Half:
+    """Every draw is .5: an eighth off each pause."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize(("tries", "pause_s"), [(1, 0.4375), (2, 0.875), (4, 3.5), (5, 7.0), (9, 7.0)])
+def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
+    failed = ended(Outcome.ERROR, Why.UPSTREAM_ERROR)
+    assert rests_s(failed, None, tries, Half()) == pause_s  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why", "retry_after_s", "rests"),
+    [
+        (Outcome.REFUSED, Why.PREDICTED, 7.3, 7.3),
+        (Outcome.REFUSED, Why.QUEUE_FULL, None, 1.0),  # a 429 says a second where nothing is known
+        (Outcome.REFUSED, Why.QUEUE_FULL, 61.0, 0.4375),
+        (Outcome.TIMEOUT, Why.QUEUE_TIMEOUT, 2.0, 2.0),
+        (Outcome.TIMEOUT, Why.TOTAL_TIMEOUT, 2.0, None),
+        (Outcome.QUOTA, Why.LIMIT_TOKENS, 3.0, 3.0),
+        (Outcome.QUOTA, Why.LIMIT_TOKENS, math.inf, None),
+        (Outcome.INVALID, Why.CONTEXT_LENGTH, None, None),
+        (Outcome.ABANDONED, Why.CLIENT_GONE, None, 0.4375),
+        (Outcome.OK, None, None, None),
+    ],
+)
+def test_they_do_as_the_answer_says(
+    outcome: Outcome, why: Why | None, retry_after_s: float | None, rests: float | None
+) -> None:
+    assert rests_s(ended(outcome, why), retry_after_s, 1, Half()) == rests  # type: ignore[arg-type]
+
+
+def run(retries: int, *faults: Fault, patience_s: float = math.inf, **more: float) -> tuple[Spy, Result]:
+    rules = policy(tier(timeouts=Timeouts(**{"total_s": 100.0, "idle_s": 100.0, "ttft_s": 100.0, **more})))
+    spy = Spy(Controller(rules, Random(1)))
+    options = Options(retries=retries, patience_s=patience_s)
+    fleet = FleetSpec(faults=faults)
+    return spy, simulate(rules, [arrival(1.0)], decider=spy, fleet=fleet, options=options)
+
+
+REFUSES, WELL = Fault(0.0, "r1", Harm.BUSY), Fault(1.5, "r1", Harm.RECOVER)
+
+
+def test_who_comes_back_is_served_and_counted_once() -> None:
+    spy, found = run(3, REFUSES, WELL)
+    assert [record.outcome for record in spy.records()] == [Outcome.ERROR, Outcome.OK]
+    assert (found.arrived, found.offered, found.finished, found.tiers["default"].outcomes) == (1, 1, 1, {"ok": 1})
+
+
+def test_the_clocks_start_when_it_was_first_sent() -> None:
+    spy, found = run(3, REFUSES, WELL)
+    last = spy.calls("arrive")[-1].at
+    assert last == 2.0  # told to wait a second, where nothing is known
+    ttft_s, e2e_s = found.tiers["default"].ttft.p50, found.tiers["default"].e2e.p50
+    assert ttft_s is not None
+    assert e2e_s is not None
+    assert 1.0 < ttft_s < e2e_s < 1.5
+    assert found.good == 0, "the objective is a second"
+    assert found.timeline.offered == (0, 1)
+    assert found.little * found.seconds == pytest.approx(e2e_s)
+
+
+def test_they_give_up_in_the_end() -> None:
+    spy, found = run(2, REFUSES)
+    assert len(spy.records()) == 3
+    assert (found.offered, found.finished) == (1, 0)
+
+
+def test_who_lost_patience_has_as_much_again() -> None:
+    spy, found = run(1, Fault(0.0, "r1", Harm.HUNG), Fault(3.0, "r1", Harm.RECOVER), patience_s=2.0)
+    first, second = (heard.at for heard in spy.calls("arrive"))
+    assert 3.0 + 0.375 <= second <= 3.0 + 0.5
+    assert first == 1.0
+    assert found.finished == 1
+
+
+def test_a_stream_that_broke_off_is_not_tried_again() -> None:
+    spy, found = run(3, Fault(1.1, "r1", Harm.DEAD), Fault(1.2, "r1", Harm.RECOVER))
+    assert [record.why for record in spy.records()] == [Why.UPSTREAM_TRUNCATED]
+    assert found.finished == 0
+
+
+def test_a_limit_that_is_used_up_is_waited_for() -> None:
+    rules = policy(tier(limits=Limits(requests_per_min=60.0)))
+    crowd = [arrival(0.0, 10, 5) for _ in range(70)]
+    plain = simulate(rules, crowd)
+    patient = simulate(rules, crowd, options=Options(retries=3))
+    assert plain.tiers["default"].outcomes["quota"] > 5
+    assert patient.finished > plain.finished
