@@ -1,7 +1,7 @@
 """Clients that try again, as the OpenAI SDK does: half a second doubling to eight, or when they were told to.
 
-They go by what the gateway would have answered: its statuses, `x-should-retry` and `Retry-After`. A client that has lost
-patience tries again, too. One that has seen the beginning of a stream does not: SDKs never do.
+They go by what the gateway would have answered: its statuses, `x-should-retry` and `Retry-After`. A client that has
+lost patience tries again, too. One that has seen the beginning of a stream does not: SDKs never do.
 """
 
 from __future__ import annotations

@@ -101,6 +101,8 @@ class Run:
     """Share of the duplicates that had the token."""
     busy: float
     """Share of the servers' time that they were at work; of servers without a queue: mean work at a time."""
+    in_order_s: list[float]
+    """TTFT by the order of arrival."""
     threshold_s: float | None
     """p95 of first attempts as the controller knew it, mean over the looks at it."""
 
@@ -159,11 +161,14 @@ class Servers:
                 self._act(controller.arrive(self._ask(arrived), self._now))
         counted = [record for record in self._records if record.ask.id > warmup]
         hedged = [record for record in counted if record.hedged is not None]
+        in_order = sorted(counted, key=lambda record: record.ask.id)
+        in_order_s = [record.ttft_s for record in in_order if record.ttft_s is not None]
         return Run(
-            sorted(record.ttft_s for record in counted if record.ttft_s is not None),
+            sorted(in_order_s),
             len(hedged) / len(counted),
             sum(record.hedged == "won" for record in hedged) / max(1, len(hedged)),
             self._worked_s / (self._now - counted_from) / len(self._queues),
+            in_order_s,
             sum(self._thresholds) / len(self._thresholds) if self._thresholds else None,
         )
 

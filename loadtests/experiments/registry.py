@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadtests.experiments.calibration import calibration
+from loadtests.experiments.cancel_churn import cancel_churn
 from loadtests.experiments.censoring import censoring
+from loadtests.experiments.fan_out import fan_out
 from loadtests.experiments.fault_drill import fault_drill
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.hedge_utilisation import hedge_utilisation
@@ -13,6 +15,7 @@ from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
 from loadtests.experiments.overload import overload
+from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
@@ -37,6 +40,9 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "censoring": censoring,
     "fault-drill": fault_drill,
     "stragglers-live": stragglers_live,
+    "retry-storm": retry_storm,
+    "fan-out": fan_out,
+    "cancel-churn": cancel_churn,
     "simulator-speed": simulator_speed,
 }
 

@@ -135,6 +135,26 @@ TARGETS: dict[str, dict[str, Target]] = {
         "p99_ttft_before_to_after": at_least(10.0),
         "p50_ttft_off": at_most(0.10),
     },
+    # Per second of arrival of what clients sent first, over what it was before the replica became slow.
+    "retry-storm": {
+        "goodput_10_s_after_to_before": at_least(0.95),
+        "ablation_10_s_after_to_before": at_most(0.85),
+    },
+    "fan-out": {
+        "most_off_formula": at_most(0.03),
+        "slow_100_hedged_to_not": at_most(0.5),
+    },
+    "cancel-churn": {
+        "happened": at_least(100_000),
+        "hedges": at_least(500),
+        "answers_not_exactly_one": at_most(0.0),
+        "ends_not_exactly_one": at_most(0.0),
+        "books_off": at_most(0.0),
+        **{
+            f"leaked_{what}": at_most(0.0)
+            for what in ("requests", "attempts", "slots", "waiting", "alarms", "leases", "tokens")
+        },
+    },
     "simulator-speed": {
         "requests_per_cpu_s": at_least(8_000, aim=20_000),
         "slots_in_use": at_least(0.7),

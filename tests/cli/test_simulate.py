@@ -175,6 +175,17 @@ def test_the_page_has_every_baseline_and_every_option() -> None:
     for name in shipped():
         assert f"`{name}` (" in page
     help_text = run("simulate", "--help").stdout
-    for option in ("--policy", "--workload", "--rate", "--duration", "--fleet", "--fault", "--patience", "--retries", "--jobs"):
+    options = (
+        "--policy",
+        "--workload",
+        "--rate",
+        "--duration",
+        "--fleet",
+        "--fault",
+        "--patience",
+        "--retries",
+        "--jobs",
+    )
+    for option in options:
         assert option in help_text
         assert f"`{option}" in page

@@ -1,0 +1,128 @@
+"""More than 100,000 disconnects, hedges and faults against the decisions: nothing leaks, everybody is answered once.
+
+Three tiers, two pools, eight replicas, bursts up to what these can serve. Most clients leave, at any moment; attempts
+are refused, reset, cut off, silent; every four seconds a replica dies, becomes slow or silent or is drained, or the
+policy is reloaded. Late requests are hedged, failed ones tried again, stragglers ejected, and whatever is cancelled
+goes on for some time. In the end nothing is held: no request, no attempt, no slot, no place in a queue, no alarm, no
+tenant's lease, no token of prompts and caches. Once a second what is held is compared with what is open. Sockets are
+not in this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from gateway.core.rules import (
+    Admission,
+    AdmissionMode,
+    Ejection,
+    Health,
+    Hedge,
+    Limits,
+    Model,
+    Objective,
+    OnTotal,
+    Policy,
+    Pool,
+    ReplicaSpec,
+    Retry,
+    Slo,
+    Tier,
+    Timeouts,
+)
+from loadtests.experiments.churn import Churn
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
+from loadtests.experiments.lab import Lab
+
+REQUESTS, QUICK_REQUESTS = 18_000, 90_000
+"""Of each seed: quick has two of them, and the same number of things has to happen."""
+SECONDS = 120
+TIMEOUTS = Timeouts(queue_s=2.0, ttft_s=3.0, idle_s=2.0, total_s=12.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Churned:
+    """What one run found."""
+
+    happened: Counter[str]
+    wrong: Counter[str]
+    leaked: dict[str, int]
+    open_by_second: list[int]
+
+
+def cancel_churn(lab: Lab) -> Findings:
+    """Every seed, added up."""
+    findings = Findings(lab.seeds)
+    requests = QUICK_REQUESTS if lab.effort.quick else REQUESTS
+    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each, added up"
+    runs = lab.map(churned, [(seed, requests) for seed in lab.seeds])
+    happened, wrong, leaked = Counter[str](), Counter[str](), Counter[str]()
+    for run in runs:
+        happened.update(run.happened)
+        wrong.update(run.wrong)
+        leaked.update(run.leaked)
+    count = len(runs)
+    findings.figures["happened"] = bare(sum(happened[what] for what in ("disconnects", "hedges", "faults")), count)
+    findings.figures |= {what: bare(happened[what], count) for what in ("disconnects", "hedges", "faults", "retries")}
+    findings.figures |= {
+        "answers_not_exactly_one": bare(wrong["answers"], count),
+        "ends_not_exactly_one": bare(wrong["ends"], count),
+        "books_off": bare(wrong["books"], count),
+    }
+    findings.figures |= {f"leaked_{what}": bare(held, count) for what, held in leaked.items()}
+    rows = [[what, f"{times:,}"] for what, times in sorted(happened.items())]
+    findings.grids.append(Grid("What happened", ["", "times"], rows))
+    seen = runs[0].open_by_second
+    last = [(second, held) for second, held in enumerate(seen)][-SECONDS:]
+    findings.charts.append(
+        Chart(
+            "cancel-churn",
+            "The last two minutes of one run",
+            "seconds",
+            "open attempts",
+            [Line("open attempts", [float(second) for second, _ in last], [float(held) for _, held in last])],
+        )
+    )
+    findings.raw = {f"seed {seed}": run.happened for seed, run in zip(lab.seeds, runs, strict=True)}
+    return findings
+
+
+def churned(asked: tuple[int, int]) -> Churned:
+    """One seed, to its end."""
+    seed, requests = asked
+    churn = Churn(policies(), seed)
+    churn.run(requests)
+    return Churned(churn.happened, churn.wrong, churn.leaked, churn.open_by_second)
+
+
+def policies() -> tuple[Policy, ...]:
+    """What is reloaded in turn: the policy, one with other replicas, and one without its second pool."""
+    whole = _policy(6, 2)
+    main_alone = _policy(8, 0)
+    return whole, _policy(5, 3), replace(main_alone, models={"m": Model("m", ("main",))})
+
+
+def _policy(main: int, spare: int) -> Policy:
+    slo = Slo(ttft=(Objective(0.99, 2.0),))
+    off, enforced = Admission(AdmissionMode.OFF, exploration=0.0), Admission(AdmissionMode.ENFORCE)
+    tiers = (
+        Tier("gold", timeouts=TIMEOUTS, admission=off, hedge=Hedge(budget=0.3, holdout=0.0), slo=slo),
+        Tier("silver", 1, timeouts=TIMEOUTS, admission=enforced, hedge=Hedge(), slo=slo, limits=Limits(concurrency=12)),
+        Tier("bronze", 2, timeouts=TIMEOUTS, admission=off, on_total=OnTotal.ERROR, retry=Retry(1.0), floor=0.05),
+    )
+    health = Health(open_s=2.0, slow_start_s=3.0, ejection=Ejection(time_s=4.0, max_time_s=10.0, stall_s=1.0))
+    pools = {
+        name: Pool(
+            name,
+            tuple(ReplicaSpec(f"{name}{n}", f"http://{name}{n}:8000") for n in range(many)),
+            slots=8,
+            queue_limit=60,
+            health=health,
+            spill_from=("main",) if name == "spare" else (),
+        )
+        for name, many in (("main", main), ("spare", spare))
+        if many
+    }
+    by_name = {tier.name: tier for tier in tiers}
+    return Policy(models={"m": Model("m", tuple(pools))}, pools=pools, tiers=by_name, keys={}, default_tier="gold")

@@ -1,0 +1,71 @@
+"""What the experiments on retries, fan-out and churn compute by themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.sim.results import Timeline
+from loadtests.experiments.cancel_churn import churned, policies
+from loadtests.experiments.churn import Churn, Client
+from loadtests.experiments.fan_out import slow_share
+from loadtests.experiments.retry_storm import SECONDS, SLOW_AT, WELL_AT, back_after_s, to_before
+
+
+def timeline(bad: range) -> Timeline:
+    """Ten a second, all good, but for half of those of the `bad` seconds."""
+    good = tuple(5 if second in bad else 10 for second in range(SECONDS))
+    return Timeline((10,) * SECONDS, (10,) * SECONDS, good)
+
+
+def test_goodput_is_held_against_that_before_the_trouble() -> None:
+    run = timeline(range(SLOW_AT, WELL_AT + 15))
+    assert to_before(run, WELL_AT + 10, WELL_AT + 20) == pytest.approx(0.75)
+    assert back_after_s(run) == 19.0  # until no five seconds have any of the bad ones
+    assert back_after_s(timeline(range(SLOW_AT, WELL_AT))) == 0.0
+
+
+def test_who_makes_many_calls_is_slow_if_one_is() -> None:
+    calls = [1.0, 9.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 1.0]
+    assert slow_share(calls, 1, 5.0) == pytest.approx(3 / 9)
+    assert slow_share(calls, 2, 5.0) == pytest.approx(2 / 4)
+    assert slow_share(calls, 9, 5.0) == 1.0
+
+
+def test_churn_leaks_nothing_and_answers_everybody_once() -> None:
+    found = churned((3, 1500))
+    assert set(found.leaked.values()) == {0}
+    assert set(found.wrong.values()) == {0}
+    assert found.happened["disconnects"] > 300
+    assert min(found.happened[what] for what in ("faults", "retries", "replica dead", "reloads")) > 0
+
+
+def test_churn_sees_what_is_held_while_it_is_under_way() -> None:
+    churn = Churn(policies(), 1)
+    for number in range(1, 60):
+        churn._arrive(number)
+    assert min(churn.leaked[what] for what in ("requests", "attempts", "slots", "alarms", "leases", "tokens")) > 0
+
+
+@pytest.mark.parametrize(
+    ("commits", "refusals", "cuts", "left", "once"),
+    [
+        (1, 0, 0, False, True),
+        (0, 1, 0, False, True),
+        (1, 1, 0, False, True),
+        (1, 0, 1, False, True),
+        (0, 0, 0, True, True),
+        (0, 0, 0, False, False),
+        (2, 0, 0, False, False),
+        (0, 2, 0, False, False),
+        (0, 0, 1, False, False),
+        (1, 1, 1, False, False),
+    ],
+)
+def test_an_answer_is_one_and_may_break_off_once(
+    commits: int, refusals: int, cuts: int, left: bool, once: bool
+) -> None:
+    ask = Churn(policies(), 1)
+    ask._arrive(1)
+    client: Client = ask._clients[1]
+    client.commits, client.refusals, client.cuts, client.left = commits, refusals, cuts, left
+    assert client.answered_once is once
