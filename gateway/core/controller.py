@@ -204,11 +204,12 @@ class Controller:
         live, replica = attempt.live, attempt.replica
         pool = replica.pool
         live.open.remove(attempt)
-        saturated = pool.saturated
+        saturated, full = pool.saturated, pool.headroom <= 0.0
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
         pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
+        pool.drain.ended(full, now)
         if self._hedges.on and live.ask.visible:
             self._hedges.closed(attempt, now)
         out: list[Command] = []
