@@ -34,7 +34,7 @@ def censoring(lab: Lab) -> Findings:
     """Every recorder, and the controller."""
     seeds = tuple(range(1, (2 if lab.effort.quick else max(SEEDS, lab.effort.seeds)) + 1))
     findings = Findings(seeds)
-    findings.how = f"{len(seeds)} seeds of {REQUESTS:,} requests at {RATE:g}/s each"
+    findings.how = f"{len(seeds)} seeds of {REQUESTS:,} requests at {RATE:g}/s each."
     truth = TIMES.quantile(QUANTILE)
     rows = []
     for recorder in RECORDERS:

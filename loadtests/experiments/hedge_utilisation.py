@@ -34,7 +34,7 @@ def hedge_utilisation(lab: Lab) -> Findings:
     findings = Findings(lab.seeds)
     loads = QUICK if lab.effort.quick else LOADS
     requests = REQUESTS // 4 if lab.effort.quick else REQUESTS
-    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each"
+    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each."
     asks = [(arm, load, seed, requests) for arm in ARMS for load in loads for seed in lab.seeds]
     found = iter(lab.map(_run, asks))
     runs = {arm: {load: [next(found) for _ in lab.seeds] for load in loads} for arm in ARMS}

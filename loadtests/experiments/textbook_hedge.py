@@ -30,7 +30,7 @@ def textbook_hedge(lab: Lab) -> Findings:
     """All sweeps, over seeds."""
     findings = Findings(lab.seeds)
     requests = REQUESTS // 5 if lab.effort.quick else REQUESTS
-    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests at {RATE:g}/s each"
+    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests at {RATE:g}/s each."
     plain = _all(lab, TIMES, None, requests)
     hedged = {trigger: _all(lab, TIMES, replace(FREE, quantile=trigger), requests) for trigger in TRIGGERS}
     usual = _all(lab, TIMES, Hedge(), requests)
