@@ -129,7 +129,7 @@ def test_a_tier_has_everything_that_was_written(policy: rules.Policy) -> None:
             e2e=(rules.Objective(0.99, 30.0),),
             e2e_up_to_tokens=1000,
         ),
-        caps=rules.Caps(1000, 4000, True, 2, 3, 0, 1, ("###",), 4, -5, True),
+        caps=rules.Caps(1000, 4000, True, False, 2, 3, 0, 1, ("###",), 4, -5, True),
         timeouts=rules.Timeouts(1.0, 10.0, math.inf, 7200.0),
         limits=rules.Limits(600.0, 40_000.0, 4),
         admission=rules.Admission(rules.AdmissionMode.OFF, 0.25, 0.02),
