@@ -229,7 +229,7 @@ class Admission:
             if pool.spec.name not in spec.spill_from:
                 continue
             other = self._fleet.pool(spec.name)
-            fits = spec.max_prompt_tokens is None or live.prompt_tokens <= spec.max_prompt_tokens * ask.batch
+            fits = spec.takes(live.prompt_tokens, ask.batch)
             if other is None or not fits or other.room or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
             replica = other.pick(ask.tier, None, self._random.random())

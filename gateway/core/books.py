@@ -46,7 +46,7 @@ class Books:
         """Take the request, its prompt and as much output as it was granted, out of its tenant's limits."""
         ask = live.ask
         use = self._tenants.of(ask.tenant, ask.tier, now)
-        tokens = live.prompt_tokens + live.max_tokens * ask.choices
+        tokens = live.most_tokens
         exceeded = use.check(tokens, now)
         if exceeded is None:
             use.take(tokens, now)

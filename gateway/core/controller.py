@@ -394,8 +394,7 @@ class Controller:
             return True
         detail = ""
         if exceeded.wait_s == math.inf:
-            tokens = live.prompt_tokens + live.max_tokens * live.ask.choices
-            detail = f"this request reserves {tokens} tokens, more than the limit of a whole minute"
+            detail = f"this request reserves {live.most_tokens} tokens, more than the limit of a whole minute"
         self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, exceeded.wait_s, detail)
         return False
 

@@ -155,6 +155,11 @@ class Live:
         """Whether the client has a part of the answer that can be ended in peace."""
         return self.ask.visible and self.outcome is None and self.committed in self.open
 
+    @property
+    def most_tokens(self) -> int:
+        """Of its prompts and answers together, at most: what its tenant has to have left."""
+        return self.prompt_tokens + self.max_tokens * self.ask.choices
+
     def decide(self, outcome: Outcome, why: Why | None, now: float) -> None:
         """Fix how this ask ended; the first decision stands."""
         if self.outcome is None:

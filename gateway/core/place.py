@@ -53,7 +53,7 @@ def place(ask: Ask, low: int, high: int, fleet: Fleet, now: float) -> PoolNow | 
     if not route:
         detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
         return Impossible(Outcome.INVALID, Why.FORBIDDEN_MODEL, detail)
-    fitting = [spec for spec in route if spec.max_prompt_tokens is None or high <= spec.max_prompt_tokens]
+    fitting = [spec for spec in route if spec.takes(high)]
     if not fitting:
         longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
         limit = longest.max_prompt_tokens

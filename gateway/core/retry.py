@@ -51,8 +51,7 @@ class Retries:
         ask = live.ask
         for spec in ask.policy.route(ask.model, ask.tier):
             pool = self._fleet.pool(spec.name)
-            fits = spec.max_prompt_tokens is None or live.prompt_tokens <= spec.max_prompt_tokens * ask.batch
-            if pool is not None and pool is not failed.replica.pool and fits:
+            if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, ask.batch):
                 replica = pool.pick(ask.tier, None, self._random.random())
                 if replica is not None:
                     return replica

@@ -310,6 +310,10 @@ class Pool:
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas want, if any."""
 
+    def takes(self, prompt_tokens: int, prompts: int = 1) -> bool:
+        """Whether so many prompts, together of so many tokens, are short enough: a batch is judged by its mean."""
+        return self.max_prompt_tokens is None or prompt_tokens <= self.max_prompt_tokens * prompts
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

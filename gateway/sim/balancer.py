@@ -185,7 +185,7 @@ class Balancer:
     def _pools(self, ask: Ask, prompt_tokens: int) -> list[Pool]:
         """Those of the route that take the prompt."""
         route = ask.policy.route(ask.model, ask.tier)
-        return [pool for pool in route if pool.max_prompt_tokens is None or prompt_tokens <= pool.max_prompt_tokens]
+        return [pool for pool in route if pool.takes(prompt_tokens)]
 
     def _send(self, job: _Job, why: Why, out: list[Command], now: float) -> None:
         """To a replica that is up and was not tried, of the first pool that has one; else refuse."""

@@ -135,7 +135,7 @@ class Gate:
         """That of the first pool of the route that takes the prompt, else of the last; without a route any will do."""
         route = ask.policy.route(ask.model, ask.tier) or tuple(ask.policy.pools.values())
         tokens = ask.prompt_exact or ask.prompt_bytes // 4
-        fitting = (pool for pool in route if pool.max_prompt_tokens is None or tokens <= pool.max_prompt_tokens)
+        fitting = (pool for pool in route if pool.takes(tokens))
         return self._lanes[next(fitting, route[-1]).name]
 
     def _release(self, lane: _Lane, now: float) -> list[Command]:
