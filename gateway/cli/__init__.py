@@ -11,6 +11,7 @@ from gateway.cli import key
 from gateway.cli.check import check
 from gateway.cli.drain import drain_command, undrain_command
 from gateway.cli.explain import explain_command
+from gateway.cli.plan import plan_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate_command
@@ -32,6 +33,7 @@ app.command("drain")(drain_command)
 app.command("undrain")(undrain_command)
 app.command("replay-journal")(replay_journal)
 app.command("simulate")(simulate_command)
+app.command("plan")(plan_command)
 app.add_typer(key.app, name="key")
 
 

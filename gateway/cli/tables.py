@@ -1,4 +1,4 @@
-"""The tables of a simulation, for people."""
+"""Tables for people, and those of a simulation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def print_tables(rows: Sequence[Summary], differences: Sequence[Difference], out
     """All that a comparison says: goodput, tiers, latencies, why requests were not good, and what differs."""
     seeds = len(rows[0].seeds)
     known = "95% intervals over seeds in brackets" if seeds > 1 else "one seed: no intervals"
-    _show(out, _goodput(rows), f"Goodput ({seeds} seed{'s' * (seeds > 1)}; {known})")
-    _show(out, _lengths(rows), "Attainment by tier and by tokens of the prompt (good / offered)")
-    _show(out, _latencies(rows), "Latencies of finished requests, in ms (raw percentiles, mean over seeds)")
-    _show(out, _misses(rows), "Not finished, by reason (mean per run; in parentheses: counted apart, not in goodput)")
+    show(out, _goodput(rows), f"Goodput ({seeds} seed{'s' * (seeds > 1)}; {known})")
+    show(out, _lengths(rows), "Attainment by tier and by tokens of the prompt (good / offered)")
+    show(out, _latencies(rows), "Latencies of finished requests, in ms (raw percentiles, mean over seeds)")
+    show(out, _misses(rows), "Not finished, by reason (mean per run; in parentheses: counted apart, not in goodput)")
     if differences:
-        _show(out, _differences(differences), f"{differences[0].policy} less each of the others, paired by seed")
+        show(out, _differences(differences), f"{differences[0].policy} less each of the others, paired by seed")
 
 
 def _goodput(rows: Sequence[Summary]) -> Table:
-    table = _table(
+    table = new_table(
         "policy", "weighted", "plain", "by tokens", "good/s", "busy", "slots", "KV", "preempted", "req/CPU-s"
     )
     for row in rows:
@@ -47,7 +47,7 @@ def _goodput(rows: Sequence[Summary]) -> Table:
 
 def _lengths(rows: Sequence[Summary]) -> Table:
     lengths = dict.fromkeys(name for row in rows for tier in row.lengths.values() for name in tier)
-    table = _table("policy", "tier", "all", "of those served", *lengths, "tokens", "least")
+    table = new_table("policy", "tier", "all", "of those served", *lengths, "tokens", "least")
     for row in rows:
         for tier, figures in row.tiers.items():
             by_length = row.lengths[tier]
@@ -65,7 +65,7 @@ def _lengths(rows: Sequence[Summary]) -> Table:
 
 def _latencies(rows: Sequence[Summary]) -> Table:
     names = [f"{latency} {percent}" for latency in LATENCIES for percent in PERCENTS]
-    table = _table("policy", "tier", *names)
+    table = new_table("policy", "tier", *names)
     for row in rows:
         for tier, figures in row.tiers.items():
             values = (figures[f"{latency}_{percent}_s"] for latency in LATENCIES for percent in PERCENTS)
@@ -75,7 +75,7 @@ def _latencies(rows: Sequence[Summary]) -> Table:
 
 def _misses(rows: Sequence[Summary]) -> Table:
     reasons = sorted({reason for row in rows for tier in row.misses.values() for reason in tier})
-    table = _table("policy", "tier", "offered", *reasons)
+    table = new_table("policy", "tier", "offered", *reasons)
     for row in rows:
         for tier, misses in row.misses.items():
             offered = row.tiers[tier]["offered"]
@@ -90,21 +90,22 @@ def _misses(rows: Sequence[Summary]) -> Table:
 
 
 def _differences(rows: Iterable[Difference]) -> Table:
-    table = _table("against", "goodput", "difference", "ratio")
+    table = new_table("against", "goodput", "difference", "ratio")
     for row in rows:
         ratio = "-" if row.ratio is None else _interval(row.ratio)
         table.add_row(row.against, row.figure.replace("_", " "), _interval(row.difference, "+.3f"), ratio)
     return table
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
+    """An empty one: names to the left, figures to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < 1 or column == "tier" else "right", no_wrap=True)
     return table
 
 
-def _show(out: Console, table: Table, title: str) -> None:
+def show(out: Console, table: Table, title: str) -> None:
     """In full: a line that is longer than the terminal is better than one that is cut."""
     out.print(title, style="bold")
     out.width = Measurement.get(out, out.options.update(width=WIDEST), table).maximum

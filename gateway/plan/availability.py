@@ -1,0 +1,43 @@
+"""How often enough replicas are up, if each is up for a known share of the time and they fail apart from each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Shares of the time (0-1)."""
+
+    replica: float
+    """One replica is up."""
+    all_up: float
+    """All of them are: what a request meets that needs every one."""
+    enough_up: float
+    """At least as many as the load needs."""
+    any_up: float
+    """At least one is."""
+
+
+def availability(replica: float, replicas: int, needed: int) -> Availability:
+    """Of `replicas`, each up with the chance `replica` (above 0, at most 1), `needed` carry the load."""
+    return Availability(
+        replica=replica,
+        all_up=replica**replicas,
+        enough_up=at_least(replica, replicas, needed),
+        any_up=-math.expm1(replicas * math.log1p(-replica)) if replica < 1.0 else 1.0,
+    )
+
+
+def at_least(chance: float, of: int, needed: int) -> float:
+    """P(at least `needed` of so many are up): the binomial sum, in logarithms."""
+    if chance >= 1.0:
+        return 1.0 if needed <= of else 0.0
+    up, down = math.log(chance), math.log1p(-chance)
+
+    def lost(n: int) -> float:
+        ways = math.lgamma(of + 1) - math.lgamma(n + 1) - math.lgamma(of - n + 1)
+        return math.exp(ways + n * down + (of - n) * up)
+
+    return min(1.0, math.fsum(map(lost, range(of - needed + 1))))

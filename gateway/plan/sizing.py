@@ -1,0 +1,247 @@
+"""How many replicas a load needs, what they wait, cost and survive: arithmetic, nothing simulated.
+
+    in flight = rate x latency                              Little's law (J. D. C. Little, 1961)
+    replicas  = ceil(in flight / (slots x utilization))     by slots
+    replicas  = ceil(rate / (per replica x utilization))    by a measured rate per replica
+
+Waits are those of one line for all slots (`queueing`), which is what a gateway in front makes of them; beside them
+stand those of a line at every replica, each with its part of the load, which is what spreading requests blindly makes.
+A replica that is measured to carry less than slots / latency has slots that turn over so much slower.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gateway.plan.availability import Availability, availability
+from gateway.plan.queueing import Waits, waits
+
+FUZZ = 1e-9
+"""A quotient that exceeds a whole number by less is that number: 12000 x .04 is 480, whatever doubles make of it."""
+CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
+"""The curve has a row for each of these utilisations."""
+MOST_REPLICAS = 100_000
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked. Raises ValueError that names the option and says what would be right."""
+
+    rate_per_s: float
+    latency_s: float | None = None
+    """Mean time that a request holds a slot: its e2e without the wait."""
+    slots: int | None = None
+    """Requests that one replica works on at once."""
+    per_replica_per_s: float | None = None
+    """Requests per second that one replica carries, as measured."""
+    utilization: float = 1.0
+    """How full replicas shall be at that rate (above 0, at most 1)."""
+    spare: int = 0
+    """Replicas on top of those that the load needs."""
+    p99_wait_s: float | None = None
+    """Enough replicas are wanted for the p99 of waits to be at most this."""
+    price_per_hour: float | None = None
+    """Of one replica."""
+    output_tokens: float | None = None
+    """Of one answer, in the mean."""
+    availability: float | None = None
+    """Share of the time in which one replica is up."""
+
+    def __post_init__(self) -> None:
+        _above_0("--rate", self.rate_per_s, "requests per second, such as 9000")
+        _above_0("--latency", self.latency_s, "seconds that a request holds a slot, such as 0.12")
+        _above_0("--slots", self.slots, "requests that a replica works on at once, such as 40")
+        _above_0("--per-replica", self.per_replica_per_s, "requests per second that one replica carries, such as 450")
+        _above_0("--p99-wait", self.p99_wait_s, "seconds, such as 0.05")
+        _above_0("--output-tokens", self.output_tokens, "tokens of the mean answer, such as 200")
+        _share("--utilization", self.utilization, "0.7 for 70%")
+        _share("--availability", self.availability, "0.999 for 99.9% of the time")
+        if self.spare < 0:
+            raise ValueError(f"--spare is {self.spare}: say how many replicas more than needed, 0 or more")
+        if self.price_per_hour is not None and not 0.0 <= self.price_per_hour < math.inf:
+            raise ValueError(f"--price is {self.price_per_hour:g}: say what a replica costs per hour, such as 3")
+        if self.slots is not None and self.latency_s is None:
+            raise ValueError("--slots says nothing without --latency: how long does a request hold a slot?")
+        if self.latency_s is None and self.per_replica_per_s is None:
+            raise ValueError("say how long a request takes (--latency), or what a replica carries (--per-replica)")
+        if self.p99_wait_s is not None and self.slots is None:
+            raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
+        if self.output_tokens is not None and self.price_per_hour is None:
+            raise ValueError("--output-tokens is for the cost of a million of them: say the --price of a replica, too")
+
+    @property
+    def in_flight(self) -> float | None:
+        """L: requests in replicas at any moment, in the mean."""
+        return None if self.latency_s is None else self.rate_per_s * self.latency_s
+
+    @property
+    def full(self) -> float | None:
+        """Replicas that the load would keep wholly busy; None where neither slots nor a rate is known."""
+        by_slots = None if self.slots is None or self.in_flight is None else self.in_flight / self.slots
+        by_rate = None if self.per_replica_per_s is None else self.rate_per_s / self.per_replica_per_s
+        return max((n for n in (by_slots, by_rate) if n is not None), default=None)
+
+    @property
+    def capacity_per_s(self) -> float | None:
+        """Requests per second of one replica that is full."""
+        return None if self.full is None else self.rate_per_s / self.full
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """So many replicas under the load."""
+
+    replicas: int
+    utilization: float
+    """Share of their capacity that the load takes: from 1 on it is not carried."""
+    waits: Waits | None
+    """In one line for all; None where it grows for ever, and where slots are not known."""
+    apart: Waits | None
+    """The same with a line at each replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """In the currency of the price. Per million: at the planned rate, all day long."""
+
+    per_hour: float
+    per_million_requests: float
+    per_million_output_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer. None where what was asked does not tell."""
+
+    load: Load
+    in_flight: float | None
+    capacity_per_s: float | None
+    replicas_by_slots: int | None
+    replicas_by_rate: int | None
+    replicas_by_wait: int | None
+    replicas_needed: int | None
+    """The most of these."""
+    replicas: int | None
+    """With the spares."""
+    planned: Point | None
+    one_lost: Point | None
+    """When one of the replicas is gone."""
+    replicas_one_lost: int | None
+    """Needed so that the utilisation holds when one of them is gone."""
+    cost: Cost | None
+    availability: Availability | None
+    curve: tuple[Point, ...]
+
+
+def plan(load: Load) -> Plan:
+    """Work it out. Raises ValueError where more than `MOST_REPLICAS` would be needed."""
+    by_slots, by_rate, by_wait = _by_slots(load), _by_rate(load), _by_wait(load)
+    needed = max((n for n in (by_slots, by_rate, by_wait) if n is not None), default=None)
+    replicas = None if needed is None else needed + load.spare
+    return Plan(
+        load=load,
+        in_flight=load.in_flight,
+        capacity_per_s=load.capacity_per_s,
+        replicas_by_slots=by_slots,
+        replicas_by_rate=by_rate,
+        replicas_by_wait=by_wait,
+        replicas_needed=needed,
+        replicas=replicas,
+        planned=None if replicas is None else point(load, replicas),
+        one_lost=None if replicas is None or replicas < 2 else point(load, replicas - 1),
+        replicas_one_lost=None if needed is None else needed + 1,
+        cost=None if replicas is None else _cost(load, replicas),
+        availability=_availability(load, replicas),
+        curve=() if replicas is None or needed is None else _curve(load, needed, replicas),
+    )
+
+
+def point(load: Load, replicas: int) -> Point:
+    """So many replicas (at least one) under that load. Raises ValueError where its capacity is not known."""
+    full, slots = load.full, load.slots
+    if full is None:
+        raise ValueError("what a replica carries is not known: say --slots, or --per-replica")
+    utilization = full / replicas
+    if slots is None:
+        return Point(replicas, utilization, None, None)
+    service_s = full * slots / load.rate_per_s
+    return Point(
+        replicas,
+        utilization,
+        waits(full * slots, replicas * slots, service_s),
+        waits(utilization * slots, slots, service_s),
+    )
+
+
+def _by_slots(load: Load) -> int | None:
+    if load.in_flight is None or load.slots is None:
+        return None
+    return _whole(load.in_flight / (load.slots * load.utilization))
+
+
+def _by_rate(load: Load) -> int | None:
+    if load.per_replica_per_s is None:
+        return None
+    return _whole(load.rate_per_s / (load.per_replica_per_s * load.utilization))
+
+
+def _by_wait(load: Load) -> int | None:
+    """The fewest with which p99 of waits is short enough. More replicas never wait longer: bisection."""
+    if load.p99_wait_s is None or load.full is None:
+        return None
+    high = low = int(load.full * (1.0 - FUZZ))  # with so many the line grows for ever
+    while not _short_enough(load, high):
+        low, high = high, _bounded(2 * high + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _short_enough(load, middle) else (middle, high)
+    return high
+
+
+def _short_enough(load: Load, replicas: int) -> bool:
+    found = point(load, replicas).waits if replicas else None
+    return found is not None and load.p99_wait_s is not None and found.p99_s <= load.p99_wait_s
+
+
+def _whole(quotient: float) -> int:
+    return _bounded(quotient * (1.0 - FUZZ))
+
+
+def _bounded(replicas: float) -> int:
+    if replicas > MOST_REPLICAS:
+        raise ValueError(f"it would take {replicas:.3g} replicas or more: look at --rate, --latency and --slots again")
+    return max(1, math.ceil(replicas))
+
+
+def _cost(load: Load, replicas: int) -> Cost | None:
+    if load.price_per_hour is None:
+        return None
+    per_hour = replicas * load.price_per_hour
+    per_million = per_hour / (load.rate_per_s * HOUR_S) * 1e6
+    return Cost(per_hour, per_million, None if load.output_tokens is None else per_million / load.output_tokens)
+
+
+def _availability(load: Load, replicas: int | None) -> Availability | None:
+    """Enough are up while those that are can carry the load at all."""
+    if load.availability is None or replicas is None or load.full is None:
+        return None
+    return availability(load.availability, replicas, _whole(load.full))
+
+
+def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
+    """From the fewest replicas that carry the load to twice as many, and those of the plan."""
+    assert load.full is not None
+    counts = {_whole(load.full / at) for at in (1.0, *CURVE_AT)} | {needed, replicas}
+    return tuple(point(load, count) for count in sorted(counts))
+
+
+def _above_0(option: str, value: float | None, right: str) -> None:
+    if value is not None and not 0.0 < value < math.inf:
+        raise ValueError(f"{option} is {value:g}: say {right}")
+
+
+def _share(option: str, value: float | None, right: str) -> None:
+    if value is not None and not 0.0 < value <= 1.0:
+        raise ValueError(f"{option} is {value:g}: it is a share above 0 and at most 1, {right}")

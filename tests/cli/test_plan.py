@@ -1,0 +1,68 @@
+"""`tailgate plan`: what it prints, and what it says of what is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.test_cli import run
+
+ASKED = ("plan", "--rate", "9000", "--latency", "0.12", "--slots", "40", "--utilization", "0.7", "--spare", "1")
+PRICED = (*ASKED, "--price", "3", "--output-tokens", "200", "--availability", "0.999")
+
+
+def answered(*arguments: str) -> Any:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_json_has_every_figure() -> None:
+    found = answered(*PRICED)
+    assert found["replicas"] == 40
+    assert found["replicas_needed"] == 39
+    assert found["in_flight"] == pytest.approx(1080)
+    assert found["cost"]["per_hour"] == 120
+    assert found["availability"]["all_up"] == pytest.approx(0.999**40)
+    assert [row["replicas"] for row in found["curve"]] == sorted(row["replicas"] for row in found["curve"])
+
+
+def test_json_of_a_full_fleet_has_no_waits() -> None:
+    found = answered("plan", "--rate", "12000", "--latency", "0.04", "--slots", "32")
+    assert found["replicas"] == 15
+    assert found["planned"]["waits"] is None
+
+
+def test_the_figures_stand_in_the_terminal() -> None:
+    done = run(*PRICED)
+    assert done.exit_code == 0
+    for told in ("1,080 requests", "39 replicas", "40: 39 and 1 spare; 67.5% busy", "69.2% busy", "120.00 per hour"):
+        assert told in done.stdout
+    for told in ("3.704 per million requests", "0.01852 per million output tokens", "96.077% of the time (0.999^40)"):
+        assert told in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if "%" in line and line[:1].isdigit()]
+    assert [rows[0][0], rows[-1][0]] == ["27", "54"]
+    assert "█" in done.stdout
+
+
+def test_a_full_fleet_is_told_to_leave_room() -> None:
+    done = run("plan", "--rate", "9000", "--per-replica", "450")
+    assert (
+        "20: 100.0% busy, so that waits grow for ever: leave room for chance, as with --utilization 0.7" in done.stdout
+    )
+
+
+def test_without_slots_it_says_what_is_missing() -> None:
+    done = run("plan", "--rate", "5000", "--latency", "0.0468")
+    assert done.exit_code == 0
+    assert "234 requests" in done.stdout
+    assert "--slots, or --per-replica" in done.stdout
+
+
+def test_what_is_wrong_goes_to_stderr_and_exits_with_2() -> None:
+    done = run("plan", "--rate", "-3", "--latency", "1")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "--rate is -3: say requests per second, such as 9000" in done.stderr
