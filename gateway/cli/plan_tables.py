@@ -1,0 +1,129 @@
+"""A plan, for people: its figures one by one, and how long requests wait with fewer and with more replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.output import counted
+from gateway.cli.tables import new_table, show
+from gateway.plan.queueing import Waits
+from gateway.plan.sizing import Plan, Point
+from gateway.policy.units import write_share
+
+BAR = 24
+FOR_EVER = "for ever"
+TITLE = "Waits by Erlang C in one waiting room for all (█), and apart: with a line at each replica (░)"
+
+
+def print_plan(found: Plan, out: Console) -> None:
+    """All of it."""
+    rows = list(_figures(found))
+    for name, value in rows:
+        out.print(Text(f"{name:<12}", style="bold").append(value, style="not bold"))
+    out.print()
+    if found.curve and found.load.slots is not None:
+        show(out, _curve(found), TITLE)
+
+
+def _figures(found: Plan) -> Iterator[tuple[str, str]]:
+    load = found.load
+    if found.in_flight is not None:
+        yield "in flight", f"{found.in_flight:,.6g} requests: {load.rate_per_s:,g}/s x {load.latency_s:g} s"
+    if found.capacity_per_s is not None:
+        yield "one replica", f"{found.capacity_per_s:,.4g} requests/s when it is full"
+    yield from _needs(found)
+    if found.replicas is None:
+        yield "replicas", "how many is not known: say --slots, or --per-replica"
+        return
+    full = found.planned is not None and found.planned.utilization >= 1.0
+    hint = ": leave room for chance, as with --utilization 0.7" if full else ""
+    spare = f"{found.replicas_needed} and {load.spare} spare; " if load.spare else ""
+    yield "replicas", f"{found.replicas}: {spare}{_state(found.planned)}{hint}"
+    kept = f"{found.replicas_one_lost} are at {write_share(load.utilization)} or less with one lost"
+    yield "one lost", kept if found.one_lost is None else f"{_state(found.one_lost)}; {kept}"
+    if found.cost is not None:
+        cost = found.cost
+        tokens = cost.per_million_output_tokens
+        millions = f"{cost.per_million_requests:,.4g} per million requests"
+        millions += "" if tokens is None else f", {tokens:,.4g} per million output tokens"
+        yield "cost", f"{cost.per_hour:,.2f} per hour; {millions}"
+    if found.availability is not None:
+        up = found.availability
+        yield "all up", f"{_nines(up.all_up)} of the time ({up.replica:g}^{found.replicas})"
+        yield "enough up", f"{_nines(up.enough_up)} of the time; at least one: {_nines(up.any_up)}"
+
+
+def _needs(found: Plan) -> Iterator[tuple[str, str]]:
+    """Each way to count replicas."""
+    load = found.load
+    at = f" x {write_share(load.utilization)}" if load.utilization < 1.0 else ""
+    if found.replicas_by_slots is not None:
+        how = f"{found.in_flight:,.6g} / ({load.slots} slots{at})"
+        yield "by slots", f"{counted(found.replicas_by_slots, 'replica')}: {how}"
+    if found.replicas_by_rate is not None:
+        how = f"{load.rate_per_s:,g}/s / ({load.per_replica_per_s:,g}/s{at})"
+        yield "by rate", f"{counted(found.replicas_by_rate, 'replica')}: {how}"
+    if found.replicas_by_wait is not None and load.p99_wait_s is not None:
+        yield "by wait", f"{counted(found.replicas_by_wait, 'replica')}: p99 at most {time_of(load.p99_wait_s)}"
+
+
+def _curve(found: Plan) -> Table:
+    table = new_table("replicas", "busy", "have to wait", "", "mean", "p95", "p99", "waiting", "apart: mean", "p99")
+    table.columns[3].justify = "left"
+    for row in found.curve:
+        one, apart = row.waits, row.apart
+        table.add_row(
+            f"{row.replicas}",
+            f"{row.utilization:.1%}",
+            f"{_p_wait(one):.2%}",
+            _bar(_p_wait(one), _p_wait(apart)),
+            FOR_EVER if one is None else time_of(one.mean_s),
+            FOR_EVER if one is None else time_of(one.p95_s),
+            FOR_EVER if one is None else time_of(one.p99_s),
+            FOR_EVER if one is None else _count(one.queue),
+            FOR_EVER if apart is None else time_of(apart.mean_s),
+            FOR_EVER if apart is None else time_of(apart.p99_s),
+            style="bold" if row.replicas == found.replicas else None,
+        )
+    return table
+
+
+def _p_wait(waits: Waits | None) -> float:
+    return 1.0 if waits is None else waits.p_wait
+
+
+def _bar(one: float, apart: float) -> str:
+    """Shares that have to wait: dark in one waiting room, light, which is never less, with lines apart."""
+    dark = round(one * BAR)
+    return "█" * dark + "░" * (round(apart * BAR) - dark)
+
+
+def _count(requests: float) -> str:
+    return f"{requests:,.3g}" if requests >= 1e-3 else "0"
+
+
+def _state(at: Point | None) -> str:
+    assert at is not None
+    busy = f"{at.utilization:.1%} busy"
+    if at.utilization >= 1.0 and at.waits is None:
+        return f"{busy}, so that waits grow for ever"
+    return busy if at.waits is None else f"{busy}, p99 of waits {time_of(at.waits.p99_s)}"
+
+
+def time_of(seconds: float) -> str:
+    """`0`, `8.2 ms`, `2.43 s`; less than a microsecond is nothing."""
+    if seconds < 1e-6:
+        return "0"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1.0 else f"{seconds:,.3g} s"
+
+
+def _nines(share: float) -> str:
+    """A share with as many digits as it takes to tell it from 100%."""
+    if share == 1.0:
+        return "100%"
+    digits = next(n for n in range(2, 16) if f"{share:.{n}%}" != f"{1:.{n}%}")
+    return f"{share:.{digits + 1}%}"
