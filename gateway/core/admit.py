@@ -19,7 +19,8 @@ from gateway.core.fleet import Fleet
 from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
 from gateway.core.ledger import Live
 from gateway.core.model import Random, Record, Why
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
+from gateway.core.replica import Replica
 from gateway.core.rules import AdmissionMode, Policy, Tier
 from gateway.core.snapshot import TierView
 from gateway.core.trust import Trust

@@ -14,9 +14,8 @@ FORGET: Final = 0.9998
 """Weight that a label keeps when the next one comes: about the last 5,000 count."""
 BATCH: Final = 32
 """Labels to a Newton step."""
-PRIOR_INFORMATION: Final = 200.0
-"""What the prior weighs, for ever: as much as some two thousand labels, each of which adds p(1 - p) x feature^2."""
-OFFSET_INFORMATION: Final = 60.0
+PRIOR_INFORMATION: Final = 60.0
+"""What the prior weighs, for ever: as much as some six hundred labels, each of which adds p(1 - p) x feature^2."""
 WINDOW: Final = 3000
 """Labels that reliability is read from."""
 BINS: Final = 15
@@ -122,23 +121,6 @@ class Logistic:
                 hcd += hc * d
                 hdd += hd * d
         return [g1, ga, gb, gc, gd], [h11, h1a, h1b, h1c, h1d, haa, hab, hac, had, hbb, hbc, hbd, hcc, hcd, hdd]
-
-
-class Offset:
-    """One weight of the same kind by itself: what a class adds to the logit."""
-
-    __slots__ = ("_information", "value")
-
-    def __init__(self) -> None:
-        self._information = OFFSET_INFORMATION
-        self.value = 0.0
-
-    def add(self, p: float, label: bool, weight: float = 1.0) -> None:
-        """Learn a label to which probability `p` was given."""
-        renewed = (1.0 - FORGET) * OFFSET_INFORMATION
-        self._information = FORGET * self._information + renewed + weight * p * (1.0 - p)
-        error = weight * ((1.0 if label else 0.0) - p) - renewed * self.value
-        self.value += error / self._information
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,10 @@ from gateway.core.model import (
     Why,
 )
 from gateway.core.place import Impossible, Places
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
 from gateway.core.prompt import PromptEstimator
 from gateway.core.quarantine import News, Quarantine
+from gateway.core.replica import Replica
 from gateway.core.retry import BAD_GATEWAY, RETRYABLE, Retries, rest_s
 from gateway.core.rules import OnTotal, Policy
 from gateway.core.snapshot import ReplicaState, Snapshot

@@ -34,12 +34,16 @@ MAX_BUSY: Final = 0.8
 """Most of a step that prompts are believed to take for long."""
 SAMPLES_PER_S: Final = 50.0
 """What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
+LOWER: Final = 0.1
+HIGHER: Final = 0.0125
+"""Weights of a sample below and above the low end of what was met: an expectile, that 1 in 9 or so lie below."""
 
 
 class Costs:
     """What was learned of a pool."""
 
     __slots__ = (
+        "_low",
         "_rate",
         "_rate_at",
         "decode_s",
@@ -56,6 +60,8 @@ class Costs:
 
     def __init__(self) -> None:
         self.step = NonNegative(STEP_PRIOR)
+        self._low = (0.0, 0.0, 0.0)
+        """Low end of the loads from which steps were learned."""
         self.ttft = NonNegative(TTFT_PRIOR)
         self.residual = 0.0
         """Mean logarithm of time per token over what was expected: speeds are relative to it."""
@@ -71,7 +77,23 @@ class Costs:
     def step_s(self, decodes: float, context: float) -> float:
         """A step without prompts."""
         c0, c1, c2, _ = self.step.coefficients
-        return c0 + c1 * decodes * DECODES + c2 * context * CONTEXT
+        low = self._low
+        return c0 + c1 * max(low[0], decodes * DECODES) + c2 * max(low[1], context * CONTEXT)
+
+    def learn_step(self, decodes: float, context: float, prefill: float, seen_s: float, weight: float) -> None:
+        """Steps took `seen_s` each under this load, in the units of the coefficients."""
+        self.step.add(decodes, context, prefill, seen_s, weight)
+        a, b, c = self._low
+        self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
+
+    def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
+        """What a step takes under this load, or under the lightest from which that was learned, if it is lighter.
+
+        Beyond, coefficients say nothing: where all replicas are full, it is chance which of them the time is put down
+        to, and one that is nearly idle would be expected to take none.
+        """
+        a, b, c = self._low
+        return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
 
     def tpot_s(self, step_s: float, replicas: int, now: float) -> float:
         """Time per token, beside the prompts that arrive at the rate of the last seconds."""
@@ -107,3 +129,7 @@ class Costs:
         """Keep the newest quarter of what was seen."""
         self.ttft.forget()
         self.step.forget()
+
+
+def _expectile(low: float, value: float) -> float:
+    return low + (HIGHER if value > low else LOWER) * (value - low)

@@ -9,8 +9,9 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
 
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
     nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard
-    time is up, its canaries are still slow          out again, for longer
-    time is up, and they are not                     back, by slow start
+    canaries still slow when its time is up          out again, for longer
+    two in a row that are not, when it is up         back, by slow start
+    four in a row that are not, before it is up      the same; eight after the second ejection, and so on
 
 A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
 nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or has an open
@@ -30,7 +31,7 @@ from gateway.core.rules import Ejection
 from gateway.core.snapshot import HealthView, ReplicaState
 
 if TYPE_CHECKING:
-    from gateway.core.pools import Replica
+    from gateway.core.replica import Replica
 
 SWEEP_S: Final = 1.0
 """How often a pool that works is looked at."""
@@ -49,11 +50,11 @@ LEAST_PEERS: Final = 3
 TYPICAL: Final = 0.35
 """Excess up to which the pool learns from a replica: else what is slow becomes what is expected."""
 CANARIES: Final = 2.0
-"""Canaries that have to be heard before it is said whether a replica is still slow,"""
-ITL_CANARIES: Final = 1.0
-"""of tokens the weight of their samples, since short answers have next to none;"""
-CANARY_MEMORY: Final = 0.5
-"""and the weight of the latest."""
+"""Canaries that have to be heard before it is said whether a replica is still slow, each held against the pool;"""
+ITL_SHARE: Final = 0.5
+"""of their tokens half the weight of so many samples, since short answers have next to none."""
+PROOF: Final = 4.0
+"""Of these that are not slow, in a row and for each time that it was ejected, bring it back before its time."""
 SMALL_SHARE: Final = 0.25
 """Of a pool of up to eight, what may be out for slowness; a larger one may have two."""
 GAP_QUANTILE: Final = 0.99
@@ -124,6 +125,7 @@ class Pulse:
     __slots__ = (
         "canary_at",
         "count",
+        "doubted",
         "ejections",
         "heard_at",
         "itl",
@@ -131,6 +133,7 @@ class Pulse:
         "mends_at",
         "out",
         "out_at",
+        "proven",
         "said_at",
         "silent_s",
         "tried_at",
@@ -157,6 +160,10 @@ class Pulse:
         """From when on it may be tried with one request,"""
         self.tried_at = 0.0
         """and when it was last."""
+        self.doubted = 0.0
+        """Weight of the canaries that had been heard when it last was still slow,"""
+        self.proven = 0.0
+        """and of those since."""
         self.count = 0
         """Times that it was ejected, less what was forgiven since; its time out grows with it."""
         self.mends_at = 0.0
@@ -194,7 +201,8 @@ class Pulse:
         self.canary_at = now + ejection.canary_s
         self.tried_at = now
         self.why = f"{why}, out for {for_s:.0f} s" if out is not Out.STALLED else why
-        self.ttft, self.itl = Score(CANARY_MEMORY), Score(CANARY_MEMORY)
+        self.doubted = self.proven = 0.0
+        self.ttft, self.itl = Score(1.0), Score(1.0)
 
     def take_back(self, ejection: Ejection, now: float) -> None:
         """Let it serve again."""
@@ -204,8 +212,9 @@ class Pulse:
         self.ttft.began_at = self.itl.began_at = now
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether it is time for a canary, and the last one is not in there still."""
-        return self.out is not None and now >= self.canary_at and (not in_flight or self.said_at > self.tried_at)
+        """Whether it is time for a canary, and the last one is not in there still. If that was not slow, it is."""
+        is_due = now >= self.canary_at or self.proven > 0.0
+        return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 
     def try_it(self, ejection: Ejection, now: float) -> None:
         """A canary is sent."""
@@ -290,11 +299,8 @@ class Watch:
             one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + LEAST_SIGMA)
             pulse = one.replica.pulse
             if pulse.out is kind:
-                if now >= pulse.until and one.samples >= (CANARIES if kind is Out.SLOW_TTFT else ITL_CANARIES):
-                    if one.score.excess > bound:
-                        pulse.put_out(kind, one.why(), ejection, now)
-                    else:
-                        back.append(one.replica)
+                if self._has_mended(one, one.score.excess > bound, ejection, now):
+                    back.append(one.replica)
             elif one.is_peer and len(peers) >= LEAST_PEERS and one.score.ends(one.samples, now):
                 is_slow = one.score.excess > bound and one.score.z > MAX_Z
                 one.score.strikes = one.score.strikes + 1 if is_slow else 0
@@ -307,6 +313,19 @@ class Watch:
         for one in slow[: max(0, places)]:
             one.replica.pulse.put_out(kind, one.why(), ejection, now)
         return back
+
+    def _has_mended(self, one: _Found, is_slow: bool, ejection: Ejection, now: float) -> bool:
+        """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew."""
+        pulse, score = one.replica.pulse, one.score
+        canaries = CANARIES if one.kind is Out.SLOW_TTFT else CANARIES * ITL_SHARE
+        if is_slow:
+            pulse.doubted, pulse.proven = score.window, 0.0
+            if now >= pulse.until and one.samples >= canaries:
+                pulse.put_out(one.kind, one.why(), ejection, now)
+            return False
+        pulse.proven = score.window - pulse.doubted
+        proof = PROOF if one.kind is Out.SLOW_TTFT else PROOF * ITL_SHARE
+        return pulse.proven >= (canaries if now >= pulse.until else proof * pulse.count)
 
 
 def most_slow(replicas: int, share: float) -> int:
@@ -329,8 +348,11 @@ class _Found:
         """Weight of this window so far."""
         if kind is Out.SLOW_TTFT:
             self._count_overdue(now)
+        # One that fills up has fewer answers under way than any from which it was learned what a token takes.
+        fills_up = kind is Out.SLOW_ITL and replica.share < 1.0
         self.is_peer = (
             pulse.out is None
+            and not fills_up
             and replica.breaker.state is ReplicaState.UP
             and self.score.seen + self.samples - self.score.window >= LEAST_SAMPLES
         )
@@ -339,7 +361,9 @@ class _Found:
         """As if what is overdue came now; it can only come later, so it never makes the score better."""
         for attempt in self.replica.reading.values():
             facts = attempt.facts
-            if facts is None or not attempt.live.ask.visible or now - attempt.opened_at <= facts.expected_s:
+            if facts is None or facts.ttft is not self.score or not attempt.live.ask.visible:
+                continue
+            if now - attempt.opened_at <= facts.expected_s:
                 continue
             self.samples += 1.0
             error = math.log((now - attempt.opened_at) / facts.expected_s)

@@ -13,9 +13,8 @@ from gateway.core.estimators import Pace
 from gateway.core.lengths import Bucket
 
 if TYPE_CHECKING:
-    from gateway.core.eject import Score
     from gateway.core.ledger import Attempt
-    from gateway.core.pools import Replica
+    from gateway.core.replica import Replica
 
 SPEED_BOUND: Final = math.log(2.0)
 SCRAPE_TAU_S: Final = 5.0
@@ -161,18 +160,24 @@ class AttemptFacts:
         "decodes_s",
         "engine",
         "expected_s",
+        "itl",
         "prefilled",
         "shown",
         "since",
         "slot_s",
         "step_s",
         "teaches",
+        "ttft",
         "ttft_s",
     )
 
     def __init__(self, attempt: Attempt, engine: EngineFacts, bucket: Bucket, costs: Costs, now: float) -> None:
         self.engine = engine
         self.bucket = bucket
+        pulse = attempt.replica.pulse
+        self.ttft = pulse.ttft
+        self.itl = pulse.itl
+        """The scores that it counts for: those of before its replica was ejected say nothing of it afterwards."""
         self.teaches = costs.pace.due(now)
         """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
         self.backlog = engine.backlog(now)
@@ -207,7 +212,7 @@ class AttemptFacts:
         costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
         return math.log(seen_s / max(self.ttft_s, 1e-6))
 
-    def learn_step(self, costs: Costs, steps: int, score: Score, now: float) -> None:
+    def learn_step(self, costs: Costs, steps: int, now: float) -> None:
         """The answer took `steps` (>= 1) steps since it began."""
         engine = self.engine
         span_s = now - self.since
@@ -215,23 +220,22 @@ class AttemptFacts:
             return
         decodes, context, prefill = self._met(steps, span_s, now)
         seen_s = span_s / steps
-        error = math.log(seen_s / max(costs.step.predict(decodes, context, prefill), 1e-9))
+        error = math.log(seen_s / costs.typical_step_s(decodes, context, prefill))
         weight = _weight(steps)
-        score.add(error, weight)
+        self.itl.add(error, weight)
         engine.residual += 0.05 * weight * (error - engine.residual)
         costs.residual += 0.02 * weight * (error - costs.residual)
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
         if self.teaches:
-            costs.step.add(decodes, context, prefill, seen_s / engine.factor, weight)
+            costs.learn_step(decodes, context, prefill, seen_s / engine.factor, weight)
 
-    def show(self, costs: Costs, steps: int, score: Score, now: float) -> None:
+    def show(self, costs: Costs, steps: int, now: float) -> None:
         """The answer has come so far: enough to score its replica, long before a long answer ends."""
         self.shown = True
         span_s = now - self.since
         if span_s > 0.0:
             decodes, context, prefill = self._met(steps, span_s, now)
-            expected_s = max(costs.step.predict(decodes, context, prefill), 1e-9)
-            score.add(math.log(span_s / steps / expected_s), _weight(steps))
+            self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
 
     def _met(self, steps: int, span_s: float, now: float) -> tuple[float, float, float]:
         """What its engine had to do since the answer began, as regressors of a step."""

@@ -9,7 +9,8 @@ from typing import Final
 from gateway.core.admit import Admission
 from gateway.core.forecast import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
+from gateway.core.replica import Replica
 from gateway.core.rules import AdmissionMode, Tier
 from gateway.core.snapshot import ReplicaState
 from gateway.core.trust import Trust

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.core.model import End, Sample
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
+from gateway.core.replica import Replica
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 

@@ -25,7 +25,8 @@ from gateway.core.trust import COLD_SAMPLES, Trust
 
 if TYPE_CHECKING:
     from gateway.core.ledger import Attempt, Live
-    from gateway.core.pools import PoolNow, Replica
+    from gateway.core.pools import PoolNow
+    from gateway.core.replica import Replica
 
 MAX_HIGHER_SHARE: Final = 0.9
 NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
@@ -227,7 +228,7 @@ class Forecaster:
         if seen_s <= 0.0:
             return
         if attempt.live.ask.visible:
-            attempt.replica.pulse.ttft.add(math.log(seen_s / facts.expected_s))
+            facts.ttft.add(math.log(seen_s / facts.expected_s))
         if not (facts.teaches and attempt.replica.pulse.is_typical):
             return
         labels = learned.labels
@@ -254,7 +255,7 @@ class Forecaster:
         steps = tokens // attempt.live.ask.choices - 1
         if steps >= EARLY_STEPS:
             facts.engine.advance(attempt.replica, now)
-            facts.show(self._of(attempt.replica.pool).costs, steps, attempt.replica.pulse.itl, now)
+            facts.show(self._of(attempt.replica.pool).costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
         """Whether nearly all answers of its kind end before they have so many tokens."""
@@ -279,7 +280,7 @@ class Forecaster:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
             if attempt.first_at is None and attempt.live.ask.visible and waited_s > facts.expected_s:
-                pulse.ttft.add_overdue(math.log(waited_s / facts.expected_s))
+                facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)
         live = attempt.live
@@ -287,7 +288,7 @@ class Forecaster:
         each = tokens // live.ask.choices
         if each < 1:
             if not live.ask.visible and now > attempt.opened_at:
-                pulse.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
+                facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return
         costs = learned.costs
@@ -299,7 +300,7 @@ class Forecaster:
         steps = each - 1 if attempt.first_at is not None else each
         facts.teaches = facts.teaches and pulse.is_typical
         if steps >= 1 and engine.pace.due(now):
-            facts.learn_step(costs, steps, pulse.itl, now)
+            facts.learn_step(costs, steps, now)
         if not facts.teaches:
             return
         facts.bucket.add(each)

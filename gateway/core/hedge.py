@@ -26,8 +26,9 @@ from gateway.core.extra import ExtraBudget
 from gateway.core.late import FirstTokens, bucket_of
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import Hedged, Random
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
 from gateway.core.quarantine import Quarantine
+from gateway.core.replica import Replica
 from gateway.core.rules import Policy, Tier
 from gateway.core.snapshot import HedgePoolView, HedgeTierView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.calibrate import Features, Logistic, Offset, Scores, logistic, logit
+from gateway.core.calibrate import Features, Logistic, Scores, logistic, logit
 from gateway.core.estimators import Pace
 from gateway.core.trust import Gate, PageHinkley
 
@@ -17,6 +17,8 @@ MAX_SKIPPED: Final = 20
 KEEP: Final = 0.995
 PRIOR_VARIANCE: Final = 0.09
 MIN_SPREAD: Final = 0.03
+PRIOR_SLOPE: Final = 4.0
+"""The probability before calibration is believed, until labels say otherwise."""
 HIGHER_SHARE: Final = 3
 """Which feature that is."""
 DIRECT: Final = 3
@@ -60,14 +62,17 @@ def over(expected_s: float, bound_s: float, spread: float) -> float:
 
 
 class Labels:
-    """Of one pool: calibration, its record, and whether it may be trusted."""
+    """Of one pool: calibration, its record, and whether it may be trusted.
 
-    __slots__ = ("_offsets", "_pace", "_skipped", "drift", "gate", "logistic", "raw_scores", "scores", "spread")
+    Each tier has a calibration of its own: to the most urgent one little happens that its forecast did not see, while
+    the last in line is overtaken by whatever comes, so that the same forecast means less of it at both ends.
+    """
+
+    __slots__ = ("_pace", "_skipped", "_tiers", "drift", "gate", "raw_scores", "scores", "spread")
 
     def __init__(self) -> None:
         self.spread = Spread()
-        self.logistic = Logistic((0.0, 4.0, 0.0, 0.0, 0.0))
-        self._offsets: dict[str, Offset] = {}
+        self._tiers: dict[str, Logistic] = {}
         self._pace = Pace(LABELS_PER_S)
         self._skipped = 0
         self.scores = Scores()
@@ -78,15 +83,15 @@ class Labels:
 
     def features(self, raw: float, queued: bool, requests_ahead: int, higher_share: float) -> Features:
         """What is calibrated on; all of them of size one."""
-        x = logit(raw) / 4.0
+        x = logit(raw) / PRIOR_SLOPE
         if queued:
             return x, max(0.0, x), math.log1p(requests_ahead) / 4.0, higher_share
         return x, max(0.0, x), 0.0, 0.0
 
     def breach(self, features: Features, tier: str) -> float:
         """The calibrated probability."""
-        offset = self._offsets.get(tier)
-        return logistic(self.logistic.score(features) + (0.0 if offset is None else offset.value))
+        learned = self._tiers.get(tier)
+        return logistic(PRIOR_SLOPE * features[0] if learned is None else learned.score(features))
 
     def weigh(self, now: float) -> float:
         """How many requests one that is admitted now speaks for; 0 if it is not learned from.
@@ -101,9 +106,7 @@ class Labels:
 
     def learn(self, features: Features, tier: str, breached: bool, weight: float) -> None:
         """What became of a request with these features."""
-        offset = self._offsets.get(tier)
-        if offset is None:
-            offset = self._offsets[tier] = Offset()
-        p = logistic(self.logistic.score(features) + offset.value)
-        offset.add(p, breached, weight)
-        self.logistic.add(features, p, breached, weight)
+        learned = self._tiers.get(tier)
+        if learned is None:
+            learned = self._tiers[tier] = Logistic((0.0, PRIOR_SLOPE, 0.0, 0.0, 0.0))
+        learned.add(features, logistic(learned.score(features)), breached, weight)

@@ -11,7 +11,8 @@ from gateway.core.model import Ask, Endpoint, Hedged, Outcome, Record, Why
 if TYPE_CHECKING:
     from gateway.core.engines import AttemptFacts
     from gateway.core.forecast import Forecast
-    from gateway.core.pools import PoolNow, Replica
+    from gateway.core.pools import PoolNow
+    from gateway.core.replica import Replica
 
 
 class Attempt:

@@ -7,19 +7,18 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 from typing import Final
 
-from gateway.core.eject import SWEEP_S, Out, Pulse, Watch
-from gateway.core.health import Breaker
-from gateway.core.kv import KvCache
+from gateway.core.eject import SWEEP_S, Watch
 from gateway.core.ledger import Attempt
-from gateway.core.model import Sample
 from gateway.core.queue import DrainRate, WaitingRoom
+from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS, Router
-from gateway.core.rules import Pool, ReplicaSpec, Tier
-from gateway.core.slots import SlotLimit
-from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
+from gateway.core.rules import Pool, Tier
+from gateway.core.snapshot import PoolView, ReplicaState
 
 LEAST_START: Final = 0.1
-"""Share of its slots that slow start begins with."""
+"""Share of its slots that slow start begins with,"""
+MENDED_START: Final = 0.5
+"""and that of a replica that was slow, and whose canaries were not: its caches are warm."""
 CANARY_EVERY: Final = 200
 CANARY_LATEST_S: Final = 60.0
 """Requests to canaries, lest these be what the p99 of a pool is made of; but after so long the next may go."""
@@ -30,127 +29,6 @@ WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 _rank: Final = attrgetter("rank")
 _load: Final = attrgetter("unprefilled_tokens", "in_flight", "rank")
-
-
-class Replica:
-    """One engine as the controller sees it. Own counts first; the last scrape is kept beside them."""
-
-    __slots__ = (
-        "began_at",
-        "breaker",
-        "by_tier",
-        "context_tokens",
-        "drained",
-        "held_tokens",
-        "in_flight",
-        "kv",
-        "kv_limit",
-        "learned",
-        "open",
-        "paused",
-        "pool",
-        "pulse",
-        "rank",
-        "reading",
-        "refusals",
-        "sample",
-        "sample_at",
-        "share",
-        "slots",
-        "spec",
-        "unprefilled_tokens",
-    )
-
-    def __init__(self, spec: ReplicaSpec, pool: PoolNow) -> None:
-        self.spec = spec
-        self.pool = pool
-        self.breaker = Breaker()
-        self.pulse = Pulse()
-        self.drained = False
-        """Whether somebody wants it to be sent nothing new."""
-        self.began_at = -math.inf
-        """When it came, or came back,"""
-        self.share = 1.0
-        """and the share of its slots that slow start gives it."""
-        self.rank = 0
-        """Its place in the pool."""
-        self.slots = 0
-        """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
-        self.in_flight = 0
-        self.refusals = 0
-        """429 and 503 in a row."""
-        self.paused = 0
-        """Of these, those that nobody reads for now."""
-        self.by_tier: dict[str, int] = {}
-        self.unprefilled_tokens = 0
-        self.held_tokens = 0
-        """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
-        self.reading: dict[int, Attempt] = {}
-        """Attempts whose prompts the engine has not read yet, oldest first: engines read them in that order."""
-        self.kv = KvCache()
-        self.kv_limit = math.inf
-        """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
-        self.learned = SlotLimit()
-        self.open = False
-        """Whether it stands among those that may be picked."""
-        self.context_tokens: int | None = None
-        self.sample: Sample | None = None
-        self.sample_at: float | None = None
-
-    def read(self, attempt: Attempt) -> None:
-        """The engine has read the prompt of an open attempt; once is enough."""
-        if self.reading.pop(attempt.id, None) is not None:
-            self.unprefilled_tokens -= attempt.prompt_tokens
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether anything is expected to come from it."""
-        return self.in_flight > self.paused
-
-    @property
-    def state(self) -> ReplicaState:
-        """Whether it gets requests, and if not, what has to pass first."""
-        if self.drained:
-            return ReplicaState.DRAINED
-        if self.breaker.state is ReplicaState.UP and self.pulse.out is not None:
-            return ReplicaState.EJECTED
-        return self.breaker.state
-
-    def begin(self, now: float) -> None:
-        """It comes, or comes back: slow start."""
-        self.began_at = now
-
-    def pause(self, paused: bool, now: float) -> None:
-        """One more of its answers is not read for now, or is read again."""
-        if paused:
-            self.paused += 1
-            if not self.is_awaited:
-                self.pulse.rests(now)
-        else:
-            if not self.is_awaited:
-                self.pulse.asked(now)
-            self.paused -= 1
-
-    def view(self, now: float) -> ReplicaView:
-        """A copy for people."""
-        return ReplicaView(
-            name=self.spec.name,
-            url=self.spec.url,
-            pool=self.pool.spec.name,
-            state=self.state,
-            in_flight=self.in_flight,
-            unprefilled_tokens=self.unprefilled_tokens,
-            failures=self.breaker.failures,
-            sample=self.sample,
-            sample_age_s=None if self.sample_at is None else now - self.sample_at,
-            slots=self.slots,
-            held_tokens=self.held_tokens,
-            kv_capacity_tokens=self.kv.capacity_tokens,
-            preemption_ratio=self.kv.preemption_ratio,
-            health=self.pulse.view(now, self.share),
-            refusals=self.refusals,
-            rests_s=self.pool.rests_s(self, now),
-        )
 
 
 class PoolNow:
@@ -236,7 +114,7 @@ class PoolNow:
         self.context_tokens = min(known, default=None)
 
     def _slots_of(self, replica: Replica) -> int:
-        if replica.drained or illness(replica) > self._worst:
+        if replica.drained or replica.illness > self._worst:
             return 0
         match replica.breaker.state:
             case ReplicaState.UP:
@@ -250,7 +128,7 @@ class PoolNow:
     def _panic(self) -> int:
         """How ill a replica may be to be used. No ejection empties a pool: if nothing else is up, the silent are."""
         meant = [replica for replica in self.replicas.values() if not replica.drained]
-        up = [illness(replica) for replica in meant if replica.breaker.state is ReplicaState.UP]
+        up = [replica.illness for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
         well = up.count(0)
         if ejection is None or (well and well >= ejection.panic_share * len(meant)):
@@ -271,7 +149,8 @@ class PoolNow:
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
             for replica in self._watch.look(meant, health.ejection, now):
-                replica.begin(now)
+                mended = replica.pulse.proven > 0.0
+                replica.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
             self._find_canaries(meant, health.ejection.canary_s, now)
             busy = self.in_flight > 0 or any(replica.pulse.out is not None for replica in meant)
         for replica in self.replicas.values():
@@ -295,12 +174,15 @@ class PoolNow:
         ejection = self.spec.health.ejection
         if not self.canaries or ejection is None or tier.priority < self.canary_priority:
             return None
-        if self._sent - self._tried_sent < CANARY_EVERY and now - self._tried_at < CANARY_LATEST_S:
-            return None
-        self._tried_sent, self._tried_at = self._sent, now
-        replica = self.canaries.pop()
-        replica.pulse.try_it(ejection, now)
-        return replica
+        is_due = self._sent - self._tried_sent >= CANARY_EVERY or now - self._tried_at >= CANARY_LATEST_S
+        for replica in self.canaries:
+            if is_due or replica.pulse.proven > 0.0:
+                if not replica.pulse.proven:
+                    self._tried_sent, self._tried_at = self._sent, now
+                self.canaries.remove(replica)
+                replica.pulse.try_it(ejection, now)
+                return replica
+        return None
 
     def _reserve(self) -> None:
         # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
@@ -494,9 +376,3 @@ class PoolNow:
             panic=self._worst > 0,
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )
-
-
-def illness(replica: Replica) -> int:
-    """0 well, 1 slow, 2 silent."""
-    out = replica.pulse.out
-    return 0 if out is None else 2 if out is Out.STALLED else 1

@@ -8,7 +8,7 @@ from gateway.core.extra import ExtraBudget
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import End, Random
-from gateway.core.pools import Replica
+from gateway.core.replica import Replica
 
 # Only what provably never ran: it cannot have been the request that killed the replica, and no work was done for it.
 RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)

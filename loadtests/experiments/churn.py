@@ -28,7 +28,7 @@ from gateway.core.model import (
     Sample,
     Why,
 )
-from gateway.core.pools import Replica
+from gateway.core.replica import Replica
 from gateway.core.rules import Policy
 
 TENANTS, BODIES = 5, 500

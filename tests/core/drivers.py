@@ -32,7 +32,8 @@ from gateway.core.model import (
     Refuse,
     Why,
 )
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
+from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS
 from gateway.core.rules import (
     Admission,

@@ -10,7 +10,8 @@ import pytest
 from gateway.core.forecast import Ahead, Forecast
 from gateway.core.ledger import Live
 from gateway.core.model import Outcome, Refuse, Sample, Why
-from gateway.core.pools import PoolNow, Replica
+from gateway.core.pools import PoolNow
+from gateway.core.replica import Replica
 from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo, Tier, Timeouts
 from gateway.core.trust import Trust
 from tests.interpreted import interpreted

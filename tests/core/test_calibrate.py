@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.calibrate import Features, Logistic, Offset, logistic, logit, reliability
+from gateway.core.calibrate import Features, Logistic, logistic, logit, reliability
+from gateway.core.labels import Labels
 from tests.core.made import STEADY
 
 IDENTITY = (0.0, 4.0, 0.0, 0.0, 0.0)
@@ -87,13 +88,21 @@ def test_a_label_of_exploration_weighs_for_those_that_were_not_let_in() -> None:
     assert logistic(plain.score(x)) < logistic(weighed.score(x))
 
 
-def test_an_offset_finds_what_a_class_adds() -> None:
+def test_the_same_forecast_may_mean_less_of_one_tier_than_of_another() -> None:
+    """To one nothing happens that was not foreseen; the other is overtaken by what nobody could foresee."""
     source = random.Random(5)
-    offset = Offset()
-    for _ in range(6000):
-        p = logistic(-1.0 + offset.value)
-        offset.add(p, source.random() < logistic(-1.0 + 0.7))
-    assert offset.value == pytest.approx(0.7, abs=0.15)
+    labels = Labels()
+
+    def true(raw: float, tier: str) -> float:
+        return raw if tier == "first" else logistic(0.3 + 0.7 * logit(raw))
+
+    for _ in range(20_000):
+        raw, tier = source.random(), source.choice(("first", "last"))
+        labels.learn(labels.features(raw, False, 0, 0.0), tier, source.random() < true(raw, tier), 1.0)
+    for tier in ("first", "last"):
+        for raw in (0.1, 0.5, 0.9):
+            said = labels.breach(labels.features(raw, False, 0, 0.0), tier)
+            assert said == pytest.approx(true(raw, tier), abs=0.06), (tier, raw)
 
 
 @STEADY

@@ -317,18 +317,66 @@ def test_one_that_is_still_slow_stays_out_for_longer_each_time() -> None:
     assert traffic.share("r3", 60.0) < 0.03, "canaries only"
 
 
-def test_one_that_is_well_again_comes_back_by_slow_start() -> None:
-    story = play(fleet(6, slow_start_s=20.0))
-    traffic = Traffic(story, per_s=30.0)
+def canaries_until_back(traffic: Traffic, replica: str) -> int:
+    """It is well from now on; how many requests it is given until it is back."""
+    began_at, traffic.times = traffic.story.now, {}
+    while state(traffic.story, replica) is ReplicaState.EJECTED:
+        traffic.until(traffic.story.now + 0.25)
+    return len([at for at, name in traffic.sent if name == replica and began_at < at <= traffic.story.now])
+
+
+def test_one_that_is_well_again_is_back_before_its_time_after_four_canaries() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
     traffic.times["r3"] = 3.0
-    traffic.until(25.0)
-    until = story.now + (story.replica("r3").health.back_in_s or 0.0)
-    traffic.times = {}
-    traffic.until(until + 1.0)
-    assert state(story, "r3") is ReplicaState.UP
-    assert story.replica("r3").slots == 1
-    traffic.until(until + 22.0)
+    out_at = traffic.until_out("r3")
+    assert canaries_until_back(traffic, "r3") == 4
+    assert traffic.story.now < out_at + 15.0, "and it is tried more often once one of them was not slow"
+
+
+def test_the_second_time_eight_are_asked_for() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    for canaries in (4, 8):
+        traffic.times["r3"] = 3.0
+        traffic.until_out("r3")
+        assert canaries_until_back(traffic, "r3") == canaries
+
+
+def test_a_slow_canary_takes_back_what_those_before_it_have_proven() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    for slow in (False, True) * 20:
+        heard = len(traffic.sent)
+        while not [at for at, name in traffic.sent[heard:] if name == "r3"]:
+            traffic.times = {"r3": 3.0 if slow else 1.0}
+            traffic.until(traffic.story.now + 0.25)
+    assert state(traffic.story, "r3") is ReplicaState.EJECTED
+    assert traffic.story.now > out_at + 60.0
+
+
+def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
+    traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    traffic.until_out("r3")
+    canaries_until_back(traffic, "r3")
+    back_at = story.now
+    assert story.replica("r3").slots == 4
+    traffic.until(back_at + 11.0)
     assert story.replica("r3").slots == 8
+
+
+def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
+    """Nobody has learned what a token takes with so few answers under way."""
+    story = play(fleet(5, slow_start_s=20.0))
+    story.at(1.0).drains("r4").at(2.0).drains("r4", on=False)
+    for number in range(150):
+        story.at(2.0 + number * 0.1).whatever().arrives(f"q{number}")
+        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        story.sent(f"q{number}").after(0.001).first_token(f"q{number}")
+        story.after(0.09 if replica == "r4" else 0.03).finishes(f"q{number}", output_tokens=100)
+    assert story.replica("r4").health.itl_excess > math.log(2.0)
+    assert state(story, "r4") is ReplicaState.UP
 
 
 def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
