@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, print_json
-from gateway.cli.plan_tables import print_plan
+from gateway.cli.output import console, print_errors, print_json
+from gateway.cli.plan_tables import print_knee, print_plan
+from gateway.cli.traffic import (
+    DurationOption,
+    FleetOption,
+    JobsOption,
+    MixOption,
+    ModelOption,
+    SeedsOption,
+    WarmupOption,
+    loaded_policy,
+    progress,
+    workload_of,
+)
+from gateway.plan.knee import Knee, Search
 from gateway.plan.sizing import Load, plan
+from gateway.plan.terms import Terms, above_0, share
+from gateway.policy import PolicyErrors
+from gateway.sim.engine import Options
+from gateway.sim.fleet import fleet_of
+
+OF_SEARCHES = ("workload", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")
+OF_ARITHMETIC = ("latency", "slots", "per_replica", "utilization", "p99_wait", "availability")
 
 
 def plan_command(
-    rate: Annotated[float, typer.Option(metavar="PER_S", show_default=False, help="Requests per second.")],
+    context: typer.Context,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PER_S",
+            show_default=False,
+            help="Requests per second; with --policy the workload's own unless given.",
+        ),
+    ] = None,
     latency: Annotated[
         float | None,
         typer.Option(
@@ -31,21 +62,41 @@ def plan_command(
         float,
         typer.Option(metavar="SHARE", help="How full replicas shall be at that rate; 0.7 leaves room for bursts."),
     ] = 1.0,
-    spare: Annotated[int, typer.Option(metavar="N", help="Replicas on top of those needed.")] = 0,
     p99_wait: Annotated[
         float | None,
         typer.Option(metavar="S", show_default=False, help="Seconds that 99% of the requests wait at most for a slot."),
     ] = None,
+    availability: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", show_default=False, help="Share of the time in which a replica is up, as 0.999."),
+    ] = None,
+    spare: Annotated[int, typer.Option(metavar="N", help="Replicas on top of those needed.")] = 0,
     price: Annotated[
         float | None, typer.Option(metavar="MONEY", show_default=False, help="What a replica costs per hour.")
     ] = None,
     output_tokens: Annotated[
         float | None, typer.Option(metavar="N", show_default=False, help="Tokens of an answer, in the mean.")
     ] = None,
-    availability: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", show_default=False, help="Share of the time in which a replica is up, as 0.999."),
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Simulate this policy, with more and fewer replicas."),
     ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC|TRACE",
+            show_default=False,
+            help="With --policy: what arrives, a workload by name or file, or a trace.",
+        ),
+    ] = None,
+    target: Annotated[float, typer.Option(metavar="SHARE", help="With --policy: the goodput that is wanted.")] = 0.99,
+    fleet: FleetOption = "default",
+    seeds: SeedsOption = 3,
+    duration: DurationOption = None,
+    warmup: WarmupOption = 10.0,
+    mix: MixOption = None,
+    model: ModelOption = None,
+    jobs: JobsOption = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
     """Work out how many replicas a load needs, what requests wait, and what it costs.
@@ -57,26 +108,78 @@ def plan_command(
     Or by the rate that one replica was measured to carry:
 
     `tailgate plan --rate 9000 --per-replica 450`
+
+    Or simulated: the fewest replicas with which this policy has the goodput wanted on this traffic, with and without
+    one of them lost, and the rate at which that ends:
+
+    `tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --target 0.99`
     """
+    _refuse_unused(context, OF_SEARCHES if policy is None else OF_ARITHMETIC, policy is None)
     try:
-        found = plan(
-            Load(
-                rate_per_s=rate,
-                latency_s=latency,
-                slots=slots,
-                per_replica_per_s=per_replica,
-                utilization=utilization,
-                spare=spare,
-                p99_wait_s=p99_wait,
-                price_per_hour=price,
-                output_tokens=output_tokens,
-                availability=availability,
+        terms = Terms(spare, price, output_tokens)
+        if policy is not None:
+            found = _search(policy, workload, rate, target, fleet, seeds, duration, warmup, mix, model, jobs)
+            _print_knee(found, terms, as_json)
+            return
+        if rate is None:
+            raise ValueError(
+                "say how many requests per second with --rate, or which traffic with --policy and --workload"
             )
-        )
+        load = Load(rate, latency, slots, per_replica, utilization, p99_wait, availability, terms)
+        worked_out = plan(load)
+    except PolicyErrors as errors:
+        print_errors(errors.errors, console(stderr=True))
+        raise typer.Exit(2) from None
     except ValueError as error:
         console(stderr=True).print(str(error), style="red")
         raise typer.Exit(2) from None
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(worked_out))
     else:
-        print_plan(found, console())
+        print_plan(worked_out, console())
+
+
+def _refuse_unused(context: typer.Context, names: Iterable[str], without_policy: bool) -> None:
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            problem = "is for simulations: give --policy, too" if without_policy else "is of no use with --policy"
+            raise typer.BadParameter(problem, param_hint=f"--{name.replace('_', '-')}")
+
+
+def _search(
+    file: Path,
+    source: str | None,
+    rate: float | None,
+    target: float,
+    fleet: str,
+    seeds: int,
+    duration: float | None,
+    warmup: float,
+    mix: str | None,
+    model: str | None,
+    jobs: int,
+) -> Knee:
+    """Raises PolicyErrors and ValueError that say what is wrong."""
+    above_0("--rate", rate, "requests per second, such as 40")
+    share("--target", target, "0.99 for 99% of the requests")
+    if source is None:
+        raise ValueError("say what arrives with --workload: a workload by name or file, or a trace")
+    policy = loaded_policy(file)
+    profiles = fleet_of(fleet, policy)
+    if strangers := [name for name in profiles if name not in policy.pools]:
+        raise ValueError(f"--fleet names {', '.join(strangers)}: here it is by pool, since their replicas are counted")
+    options = Options(duration_s=math.inf if duration is None else duration, warmup_s=warmup)
+    workload = workload_of(source, policy, mix, model, rate, duration)
+    with progress(None) as done:
+        return Search(policy, workload, profiles, target, tuple(range(1, seeds + 1)), options, jobs, done).run()
+
+
+def _print_knee(found: Knee, terms: Terms, as_json: bool) -> None:
+    replicas = found.needed.total + terms.spare
+    cost = terms.cost(replicas, found.needed.rate_per_s)
+    if as_json:
+        counts = {"replicas": replicas, "replicas_needed": found.needed.total, "spare": terms.spare}
+        print_json({**counts, "cost": cost and asdict(cost), **asdict(found)})
+    else:
+        print_knee(found, terms.spare, cost, console())

@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.output import counted
-from gateway.cli.tables import new_table, show
+from gateway.cli.tables import interval, new_table, show
+from gateway.plan.knee import Knee, Tried
 from gateway.plan.queueing import Waits
 from gateway.plan.sizing import Plan, Point
+from gateway.plan.terms import Cost
 from gateway.policy.units import write_share
 
 BAR = 24
@@ -21,12 +23,90 @@ TITLE = "Waits by Erlang C in one waiting room for all (█), and apart: with a 
 
 def print_plan(found: Plan, out: Console) -> None:
     """All of it."""
-    rows = list(_figures(found))
-    for name, value in rows:
-        out.print(Text(f"{name:<12}", style="bold").append(value, style="not bold"))
+    for name, value in _figures(found):
+        _line(out, name, value)
     out.print()
     if found.curve and found.load.slots is not None:
         show(out, _curve(found), TITLE)
+
+
+def print_knee(found: Knee, spare: int, cost: Cost | None, out: Console) -> None:
+    """What a search has found, and every fleet that it tried."""
+    for name, value in _found(found, spare, cost):
+        _line(out, name, value)
+    out.print()
+    show(out, _tries(found), _tries_title(found))
+
+
+def _tries_title(found: Knee) -> str:
+    seeds = found.needed.goodput.n
+    known = "intervals over seeds in brackets, ?: reaches over the target" if seeds > 1 else "no intervals"
+    return f"Every fleet that was tried ({counted(seeds, 'seed')}: {known}; bars from {_foot(found):g} to 1)"
+
+
+def _foot(found: Knee) -> float:
+    """Where bars begin: so low that the target is nine tenths of them."""
+    return max(0.0, 1.0 - 10.0 * (1.0 - found.target))
+
+
+def _found(found: Knee, spare: int, cost: Cost | None) -> Iterator[tuple[str, str]]:
+    needed, limit = found.needed, found.limit
+    spares = f" and {spare} spare" if spare else ""
+    yield "replicas", f"{_fleet(needed)}{spares}: goodput {_goodput(needed)} at {needed.rate_per_s:,.4g}/s"
+    yield (
+        "knee",
+        f"{limit.rate_per_s:,.4g}/s, {found.per_replica_per_s:,.4g}/s by replica: from there on below {found.target:g}",
+    )
+    yield (
+        "in flight",
+        f"{needed.in_system:,.4g} requests; {needed.slots:.0%} of the slots, {needed.kv:.0%} of the KV cache",
+    )
+    for lost in found.when_lost:
+        pool = lost.lost or ""
+        of = f" of {pool}" if len(lost.replicas) > 1 else ""
+        yield "one lost", f"{_goodput(lost)} without one{of}; {found.replicas_one_lost[pool]} are enough then, too"
+    if cost is not None:
+        yield "cost", _cost(cost)
+
+
+def _tries(found: Knee) -> Table:
+    table = new_table("replicas", "one lost", "requests/s", "goodput", "", "", "busy", "slots", "KV", "in flight")
+    table.columns[4].justify = "left"
+    foot = min(0.99, _foot(found))
+    for row in found.tried:
+        table.add_row(
+            _fleet(row),
+            "" if row.lost is None else row.lost,
+            f"{row.rate_per_s:,.4g}",
+            _goodput(row),
+            "█" * round(max(0.0, row.goodput.value - foot) / (1.0 - foot) * BAR),
+            "enough" if row.reached else "",
+            *(f"{share:.0%}" for share in (row.busy, row.slots, row.kv)),
+            f"{row.in_system:,.4g}",
+            style="bold" if row is found.needed else None,
+        )
+    return table
+
+
+def _fleet(tried: Tried) -> str:
+    if len(tried.replicas) == 1:
+        return str(tried.total)
+    return f"{tried.total} (" + ", ".join(f"{n} {pool}" for pool, n in tried.replicas.items()) + ")"
+
+
+def _goodput(tried: Tried) -> str:
+    return interval(tried.goodput) + ("" if tried.certain else "?")
+
+
+def _cost(cost: Cost) -> str:
+    tokens = cost.per_million_output_tokens
+    millions = f"{cost.per_million_requests:,.4g} per million requests"
+    millions += "" if tokens is None else f", {tokens:,.4g} per million output tokens"
+    return f"{cost.per_hour:,.2f} per hour; {millions}"
+
+
+def _line(out: Console, name: str, value: str) -> None:
+    out.print(Text(f"{name:<12}", style="bold").append(value, style="not bold"))
 
 
 def _figures(found: Plan) -> Iterator[tuple[str, str]]:
@@ -41,16 +121,12 @@ def _figures(found: Plan) -> Iterator[tuple[str, str]]:
         return
     full = found.planned is not None and found.planned.utilization >= 1.0
     hint = ": leave room for chance, as with --utilization 0.7" if full else ""
-    spare = f"{found.replicas_needed} and {load.spare} spare; " if load.spare else ""
+    spare = f"{found.replicas_needed} and {load.terms.spare} spare; " if load.terms.spare else ""
     yield "replicas", f"{found.replicas}: {spare}{_state(found.planned)}{hint}"
     kept = f"{found.replicas_one_lost} are at {write_share(load.utilization)} or less with one lost"
     yield "one lost", kept if found.one_lost is None else f"{_state(found.one_lost)}; {kept}"
     if found.cost is not None:
-        cost = found.cost
-        tokens = cost.per_million_output_tokens
-        millions = f"{cost.per_million_requests:,.4g} per million requests"
-        millions += "" if tokens is None else f", {tokens:,.4g} per million output tokens"
-        yield "cost", f"{cost.per_hour:,.2f} per hour; {millions}"
+        yield "cost", _cost(found.cost)
     if found.availability is not None:
         up = found.availability
         yield "all up", f"{_nines(up.all_up)} of the time ({up.replica:g}^{found.replicas})"

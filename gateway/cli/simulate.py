@@ -9,21 +9,32 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gateway.cli.output import console, print_errors, print_json
 from gateway.cli.tables import print_tables
+from gateway.cli.traffic import (
+    DurationOption,
+    FirstSeedOption,
+    FleetOption,
+    JobsOption,
+    MixOption,
+    ModelOption,
+    SeedsOption,
+    WarmupOption,
+    WorkloadOption,
+    finite,
+    loaded_policy,
+    progress,
+    workload_of,
+)
 from gateway.core.rules import Policy
-from gateway.policy import PolicyErrors, load
+from gateway.policy import PolicyErrors
 from gateway.sim.baselines import BASELINES
-from gateway.sim.compare import Candidate, Comparison, OfModel
+from gateway.sim.compare import Candidate, Comparison
 from gateway.sim.engine import Options
 from gateway.sim.fleet import FleetSpec, fault_of, fleet_of
-from gateway.sim.load import load_workload
 from gateway.sim.report import differences, summary
 from gateway.sim.results import Result
-from gateway.sim.traces import Mix, Trace, mix_of
-from gateway.sim.workload import Workload
 
 
 def simulate_command(
@@ -31,12 +42,7 @@ def simulate_command(
         list[Path],
         typer.Option("--policy", metavar="FILE", show_default=False, help="A policy file; give several to compare."),
     ],
-    workload: Annotated[
-        str,
-        typer.Option(
-            metavar="SPEC|TRACE", show_default=False, help="What arrives: a workload by name or file, or a trace."
-        ),
-    ],
+    workload: WorkloadOption,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,13 +51,7 @@ def simulate_command(
             help=f"Compare with this one, made of the first policy: {', '.join(BASELINES)}.",
         ),
     ] = None,
-    fleet: Annotated[
-        str,
-        typer.Option(
-            metavar="PROFILE",
-            help="What engine the replicas are: one profile for all, or NAME=PROFILE,... by pool or replica.",
-        ),
-    ] = "default",
+    fleet: FleetOption = "default",
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,24 +60,12 @@ def simulate_command(
             help="What befalls a replica: slow:FACTOR, down, dead, hung, busy or recover.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy, each with its own arrivals.")] = 5,
-    first_seed: Annotated[int, typer.Option(help="The first seed; the others follow it.")] = 1,
-    duration: Annotated[
-        float | None, typer.Option(min=1.0, show_default=False, help="Seconds in which requests arrive.")
-    ] = None,
-    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds at the start that are not counted.")] = 10.0,
-    mix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIER=SHARE,...",
-            show_default=False,
-            help="Tiers of a trace whose rows name none; else all are of the first policy's default tier.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", show_default=False, help="The model that every request asks for."),
-    ] = None,
+    seeds: SeedsOption = 5,
+    first_seed: FirstSeedOption = 1,
+    duration: DurationOption = None,
+    warmup: WarmupOption = 10.0,
+    mix: MixOption = None,
+    model: ModelOption = None,
     rate: Annotated[
         float | None, typer.Option(min=1e-6, show_default=False, help="Requests per second, in the mean.")
     ] = None,
@@ -91,7 +79,7 @@ def simulate_command(
     estimate_prompts: Annotated[
         bool, typer.Option("--estimate-prompts", help="Do not tell the gateway how long prompts are in tokens.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")] = 1,
+    jobs: JobsOption = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
     """Try policies on traffic, in virtual time.
@@ -101,11 +89,11 @@ def simulate_command(
 
     `tailgate simulate --policy a.yaml --policy b.yaml --workload chat --baseline static-cap`
     """
-    loaded = [_loaded(file) for file in policies]
+    loaded = [loaded_policy(file) for file in policies]
     try:
         comparison = Comparison(
             candidates=_candidates(policies, loaded, baseline or [], fleet, fault or []),
-            workload=_workload(workload, loaded[0], mix, model, rate, duration),
+            workload=workload_of(workload, loaded[0], mix, model, rate, duration),
             seeds=tuple(range(first_seed, first_seed + seeds)),
             options=Options(
                 duration_s=math.inf if duration is None else duration,
@@ -130,7 +118,7 @@ def simulate_command(
                 "workload": workload,
                 "fleet": fleet,
                 "seeds": comparison.seeds,
-                "options": _finite(asdict(comparison.options)),
+                "options": finite(asdict(comparison.options)),
                 "policies": [asdict(row) for row in summaries],
                 "differences": [asdict(row) for row in against],
                 "runs": [asdict(run) for runs in results for run in runs],
@@ -138,26 +126,6 @@ def simulate_command(
         )
     else:
         print_tables(summaries, against, console())
-
-
-def _loaded(file: Path) -> Policy:
-    try:
-        return load(file)
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
-
-
-def _workload(
-    source: str, policy: Policy, mix: str | None, model: str | None, rate: float | None, duration: float | None
-) -> Workload:
-    """What arrives. Raises PolicyErrors or ValueError where it cannot be read."""
-    asked = model or next(iter(policy.models))
-    whose = Mix(((policy.default_tier, 1.0),), model=asked) if mix is None else mix_of(mix, asked)
-    found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=whose)
-    if mix is not None and not isinstance(found, Trace):
-        raise ValueError(f"--mix is for traces: {source} says itself which tiers its requests are of")
-    return found if model is None else OfModel(found, model)
 
 
 def _candidates(
@@ -176,21 +144,5 @@ def _candidates(
 
 
 def _run(comparison: Comparison, jobs: int) -> list[list[Result]]:
-    total = len(comparison.candidates) * len(comparison.seeds)
-    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    terminal = console(stderr=True)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=terminal, transient=True, disable=not terminal.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=total)
-
-        def done(result: Result) -> None:
-            speed = f"{result.requests_per_cpu_s:,.0f} requests/s"
-            bar.update(task, advance=1, description=f"{result.policy}, seed {result.seed}, {speed}")
-
+    with progress(len(comparison.candidates) * len(comparison.seeds)) as done:
         return comparison.run_all(jobs, done)
-
-
-def _finite(value: dict[str, object]) -> dict[str, object]:
-    """The same with null for infinity, which JSON does not have."""
-    return {name: None if item == math.inf else item for name, item in value.items()}

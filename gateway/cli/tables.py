@@ -36,7 +36,7 @@ def _goodput(rows: Sequence[Summary]) -> Table:
         figures = row.figures
         table.add_row(
             row.policy,
-            *(_interval(figures[name]) for name in ("weighted", "goodput", "token_weighted")),
+            *(interval(figures[name]) for name in ("weighted", "goodput", "token_weighted")),
             f"{figures['good_per_s'].value:.1f}",
             *(f"{figures[name].value:.0%}" for name in ("busy", "slots", "kv")),
             f"{figures['preemptions'].value:.0f}",
@@ -54,7 +54,7 @@ def _lengths(rows: Sequence[Summary]) -> Table:
             table.add_row(
                 row.policy,
                 tier,
-                _interval(figures["attainment"]),
+                interval(figures["attainment"]),
                 _share(figures["attainment_served"]),
                 *(_share(by_length.get(name)) for name in lengths),
                 _share(figures["token_share"]),
@@ -92,8 +92,8 @@ def _misses(rows: Sequence[Summary]) -> Table:
 def _differences(rows: Iterable[Difference]) -> Table:
     table = new_table("against", "goodput", "difference", "ratio")
     for row in rows:
-        ratio = "-" if row.ratio is None else _interval(row.ratio)
-        table.add_row(row.against, row.figure.replace("_", " "), _interval(row.difference, "+.3f"), ratio)
+        ratio = "-" if row.ratio is None else interval(row.ratio)
+        table.add_row(row.against, row.figure.replace("_", " "), interval(row.difference, "+.3f"), ratio)
     return table
 
 
@@ -113,7 +113,8 @@ def show(out: Console, table: Table, title: str) -> None:
     out.print()
 
 
-def _interval(value: Interval | None, form: str = ".3f") -> str:
+def interval(value: Interval | None, form: str = ".3f") -> str:
+    """A mean, and in brackets its interval where there is one."""
     if value is None:
         return "-"
     if value.low is None or value.high is None:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from gateway.plan.availability import Availability, availability
 from gateway.plan.queueing import Waits, waits
+from gateway.plan.terms import BARE, Cost, Terms, above_0, share
 
 FUZZ = 1e-9
 """A quotient that exceeds a whole number by less is that number: 12000 x .04 is 480, whatever doubles make of it."""
 CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve has a row for each of these utilisations."""
 MOST_REPLICAS = 100_000
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +38,26 @@ class Load:
     """Requests per second that one replica carries, as measured."""
     utilization: float = 1.0
     """How full replicas shall be at that rate (above 0, at most 1)."""
-    spare: int = 0
-    """Replicas on top of those that the load needs."""
     p99_wait_s: float | None = None
     """Enough replicas are wanted for the p99 of waits to be at most this."""
-    price_per_hour: float | None = None
-    """Of one replica."""
-    output_tokens: float | None = None
-    """Of one answer, in the mean."""
     availability: float | None = None
     """Share of the time in which one replica is up."""
+    terms: Terms = BARE
 
     def __post_init__(self) -> None:
-        _above_0("--rate", self.rate_per_s, "requests per second, such as 9000")
-        _above_0("--latency", self.latency_s, "seconds that a request holds a slot, such as 0.12")
-        _above_0("--slots", self.slots, "requests that a replica works on at once, such as 40")
-        _above_0("--per-replica", self.per_replica_per_s, "requests per second that one replica carries, such as 450")
-        _above_0("--p99-wait", self.p99_wait_s, "seconds, such as 0.05")
-        _above_0("--output-tokens", self.output_tokens, "tokens of the mean answer, such as 200")
-        _share("--utilization", self.utilization, "0.7 for 70%")
-        _share("--availability", self.availability, "0.999 for 99.9% of the time")
-        if self.spare < 0:
-            raise ValueError(f"--spare is {self.spare}: say how many replicas more than needed, 0 or more")
-        if self.price_per_hour is not None and not 0.0 <= self.price_per_hour < math.inf:
-            raise ValueError(f"--price is {self.price_per_hour:g}: say what a replica costs per hour, such as 3")
+        above_0("--rate", self.rate_per_s, "requests per second, such as 9000")
+        above_0("--latency", self.latency_s, "seconds that a request holds a slot, such as 0.12")
+        above_0("--slots", self.slots, "requests that a replica works on at once, such as 40")
+        above_0("--per-replica", self.per_replica_per_s, "requests per second that one replica carries, such as 450")
+        above_0("--p99-wait", self.p99_wait_s, "seconds, such as 0.05")
+        share("--utilization", self.utilization, "0.7 for 70%")
+        share("--availability", self.availability, "0.999 for 99.9% of the time")
         if self.slots is not None and self.latency_s is None:
             raise ValueError("--slots says nothing without --latency: how long does a request hold a slot?")
         if self.latency_s is None and self.per_replica_per_s is None:
             raise ValueError("say how long a request takes (--latency), or what a replica carries (--per-replica)")
         if self.p99_wait_s is not None and self.slots is None:
             raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
-        if self.output_tokens is not None and self.price_per_hour is None:
-            raise ValueError("--output-tokens is for the cost of a million of them: say the --price of a replica, too")
 
     @property
     def in_flight(self) -> float | None:
@@ -103,15 +91,6 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """In the currency of the price. Per million: at the planned rate, all day long."""
-
-    per_hour: float
-    per_million_requests: float
-    per_million_output_tokens: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The answer. None where what was asked does not tell."""
 
@@ -139,7 +118,7 @@ def plan(load: Load) -> Plan:
     """Work it out. Raises ValueError where more than `MOST_REPLICAS` would be needed."""
     by_slots, by_rate, by_wait = _by_slots(load), _by_rate(load), _by_wait(load)
     needed = max((n for n in (by_slots, by_rate, by_wait) if n is not None), default=None)
-    replicas = None if needed is None else needed + load.spare
+    replicas = None if needed is None else needed + load.terms.spare
     return Plan(
         load=load,
         in_flight=load.in_flight,
@@ -152,7 +131,7 @@ def plan(load: Load) -> Plan:
         planned=None if replicas is None else point(load, replicas),
         one_lost=None if replicas is None or replicas < 2 else point(load, replicas - 1),
         replicas_one_lost=None if needed is None else needed + 1,
-        cost=None if replicas is None else _cost(load, replicas),
+        cost=None if replicas is None else load.terms.cost(replicas, load.rate_per_s),
         availability=_availability(load, replicas),
         curve=() if replicas is None or needed is None else _curve(load, needed, replicas),
     )
@@ -215,14 +194,6 @@ def _bounded(replicas: float) -> int:
     return max(1, math.ceil(replicas))
 
 
-def _cost(load: Load, replicas: int) -> Cost | None:
-    if load.price_per_hour is None:
-        return None
-    per_hour = replicas * load.price_per_hour
-    per_million = per_hour / (load.rate_per_s * HOUR_S) * 1e6
-    return Cost(per_hour, per_million, None if load.output_tokens is None else per_million / load.output_tokens)
-
-
 def _availability(load: Load, replicas: int | None) -> Availability | None:
     """Enough are up while those that are can carry the load at all."""
     if load.availability is None or replicas is None or load.full is None:
@@ -235,13 +206,3 @@ def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
     assert load.full is not None
     counts = {_whole(load.full / at) for at in (1.0, *CURVE_AT)} | {needed, replicas}
     return tuple(point(load, count) for count in sorted(counts))
-
-
-def _above_0(option: str, value: float | None, right: str) -> None:
-    if value is not None and not 0.0 < value < math.inf:
-        raise ValueError(f"{option} is {value:g}: say {right}")
-
-
-def _share(option: str, value: float | None, right: str) -> None:
-    if value is not None and not 0.0 < value <= 1.0:
-        raise ValueError(f"{option} is {value:g}: it is a share above 0 and at most 1, {right}")

@@ -14,20 +14,24 @@ from gateway.sim.fleet import FleetSpec
 from gateway.sim.processes import processes
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
-from gateway.sim.workload import Arrival, Workload
+from gateway.sim.workload import Arrival, Traffic, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class OfModel:
     """The same workload, but every request asks for `model`."""
 
-    workload: Workload
+    workload: Traffic
     model: str
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
         for arrival in self.workload.arrivals(seed):
             yield replace(arrival, model=self.model)
+
+    def faster(self, times: float) -> OfModel:
+        """The same at so many times its rate."""
+        return OfModel(self.workload.faster(times), self.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gateway.policy.load import text_of
 from gateway.policy.shape import is_another, shaped
 from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import Mix, Trace, open_trace
-from gateway.sim.workload import Workload
+from gateway.sim.workload import Traffic
 from gateway.sim.workload_file import WorkloadFile
 
 SPECS = (".yaml", ".yml")
@@ -34,7 +34,7 @@ def load_workload(
     duration_s: float | None = None,
     mix: Mix | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> Workload:
+) -> Traffic:
     """What `source` names, at another mean rate or for another time if asked.
 
     `mix` says whose the requests of a trace are, since public traces do not. Raises PolicyErrors for a workload file

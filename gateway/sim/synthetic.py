@@ -90,6 +90,10 @@ class Synthetic:
         """The same at another mean rate."""
         return replace(self, rate_per_s=rate_per_s)
 
+    def faster(self, times: float) -> Synthetic:
+        """The same at so many times its rate."""
+        return self.at_rate(self.rate_per_s * times)
+
 
 class _Source:
     """One run of a Synthetic."""

@@ -109,6 +109,10 @@ class Trace:
             raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
         return replace(self, speed=rate_per_s * (last - first) / count)
 
+    def faster(self, times: float) -> Trace:
+        """The same, played so many times as fast."""
+        return replace(self, speed=self.speed * times)
+
     def rows(self) -> Iterator[Row]:
         """Every request that ran, as recorded. Raises TraceError."""
         before = -math.inf

@@ -34,6 +34,13 @@ class Workload(Protocol):
         """The requests of one run."""
 
 
+class Traffic(Workload, Protocol):
+    """A workload that can be had at another rate."""
+
+    def faster(self, times: float) -> Traffic:
+        """The same at so many times its rate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Poisson:
     """Requests of one tier, one tenant and fixed lengths at exponential gaps."""

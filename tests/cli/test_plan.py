@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +67,78 @@ def test_what_is_wrong_goes_to_stderr_and_exits_with_2() -> None:
     assert done.exit_code == 2
     assert done.stdout == ""
     assert "--rate is -3: say requests per second, such as 9000" in done.stderr
+
+
+# ---- simulated
+
+
+SPEC = """\
+apiVersion: tailgate/v1
+kind: Workload
+rate: 250/s
+duration: 2s
+prompt_tokens: 200
+output_tokens: 40
+tiers: {default: {share: 100%}}
+"""
+ONE_POOL = """\
+apiVersion: tailgate/v1
+models: {default: {pools: [p]}}
+pools: {p: {replicas: [{name: r1, url: "http://127.0.0.1:1"}], slots: 2}}
+tiers: {default: {slo: {e2e: {p99: 90ms}}}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, ...]:
+    policy, workload = tmp_path / "policy.yaml", tmp_path / "workload.yaml"
+    policy.write_text(ONE_POOL)
+    workload.write_text(SPEC)
+    return "plan", "--policy", str(policy), "--workload", str(workload), "--fleet", "test", "--warmup", "0.5"
+
+
+def test_a_policy_and_its_traffic_are_simulated(files: tuple[str, ...]) -> None:
+    found = answered(*files, "--target", "0.98", "--seeds", "2", "--spare", "1", "--price", "3")
+    assert found["replicas"] == found["replicas_needed"] + 1 == 3
+    assert found["needed"]["goodput"]["value"] >= 0.98
+    assert found["needed"]["goodput"]["n"] == 2
+    assert found["limit"]["rate_per_s"] >= found["needed"]["rate_per_s"] == pytest.approx(250, rel=0.1)
+    assert found["replicas_one_lost"] == {"p": 3}
+    assert found["cost"]["per_hour"] == 9
+
+
+def test_the_search_is_told_for_people(files: tuple[str, ...]) -> None:
+    done = run(*files, "--target", "0.98", "--seeds", "1", "--rate", "100")
+    assert done.exit_code == 0, done.output
+    assert "replicas    1: goodput 1.000 at" in done.stdout
+    assert "of the slots" in done.stdout
+    assert "Every fleet that was tried (1 seed: no intervals; bars from 0.8 to 1)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--fleet", "r1=test"), "--fleet names r1: here it is by pool"),
+        (("--target", "99"), "--target is 99: it is a share above 0 and at most 1, 0.99 for 99% of the requests"),
+        (("--rate", "nan"), "--rate is nan: say requests per second"),
+        (("--latency", "1"), "is of no use with --policy"),
+    ],
+)
+def test_what_is_wrong_with_a_search(files: tuple[str, ...], arguments: tuple[str, ...], message: str) -> None:
+    done = run(*files, *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan",), "with --rate, or which traffic with --policy and --workload"),
+        (("plan", "--rate", "5", "--latency", "1", "--seeds", "2"), "is for simulations: give --policy, too"),
+        (("plan", "--policy", "policies/default.yaml"), "say what arrives with --workload"),
+    ],
+)
+def test_half_a_question(arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr

@@ -8,10 +8,13 @@ import pytest
 
 from gateway.plan.availability import at_least, availability
 from gateway.plan.sizing import Load, Plan, plan, point
+from gateway.plan.terms import BARE, Terms
 
 
-def of(rate_per_s: float, latency_s: float | None = None, slots: int | None = None, **more: float) -> Plan:
-    return plan(Load(rate_per_s, latency_s, slots, **more))  # type: ignore[arg-type]
+def of(
+    rate_per_s: float, latency_s: float | None = None, slots: int | None = None, terms: Terms = BARE, **more: float
+) -> Plan:
+    return plan(Load(rate_per_s, latency_s, slots, terms=terms, **more))  # type: ignore[arg-type]
 
 
 # ---- the worked examples of the literature
@@ -53,7 +56,7 @@ def test_all_of_m_replicas_are_up_for_999_to_the_m(replicas: int, all_up: float)
 
 
 def test_all_of_it_together() -> None:
-    found = of(9_000, 0.12, 40, utilization=0.7, spare=1, price_per_hour=3.0, output_tokens=200, availability=0.999)
+    found = of(9_000, 0.12, 40, terms=Terms(1, 3.0, 200.0), utilization=0.7, availability=0.999)
     assert (found.replicas_by_slots, found.replicas_needed, found.replicas) == (39, 39, 40)
     assert found.planned is not None
     assert found.planned.utilization == pytest.approx(1080 / 1600)
@@ -103,7 +106,7 @@ def test_one_waiting_room_never_lets_wait_longer_than_lines_apart() -> None:
 
 
 def test_the_curve_goes_from_full_to_half_full_and_has_the_plan_in_it() -> None:
-    found = of(9_000, 0.12, 40, utilization=0.7, spare=3)
+    found = of(9_000, 0.12, 40, terms=Terms(spare=3), utilization=0.7)
     counts = [row.replicas for row in found.curve]
     assert counts == sorted(set(counts))
     assert counts[0] == 27
@@ -137,10 +140,7 @@ def test_enough_are_up() -> None:
         ({"latency_s": -1.0}, r"--latency is -1: say seconds"),
         ({"slots": 0}, r"--slots is 0: say requests that a replica works on at once"),
         ({"utilization": 70.0}, r"--utilization is 70: it is a share above 0 and at most 1, 0.7 for 70%"),
-        ({"spare": -1}, r"--spare is -1"),
         ({"availability": 0.0}, r"--availability is 0"),
-        ({"price_per_hour": float("inf")}, r"--price is inf"),
-        ({"output_tokens": 200.0}, r"--output-tokens .* say the --price"),
         ({"latency_s": None}, r"--slots says nothing without --latency"),
         ({"latency_s": None, "slots": None}, r"--latency\), or what a replica carries \(--per-replica"),
         ({"slots": None, "p99_wait_s": 1.0}, r"--p99-wait needs --slots and --latency"),
@@ -154,3 +154,17 @@ def test_what_is_wrong_is_named_with_what_would_be_right(changes: dict[str, obje
 def test_more_replicas_than_anybody_has_are_no_plan() -> None:
     with pytest.raises(ValueError, match="look at --rate, --latency and --slots again"):
         of(1e9, 1e3, 1)
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"spare": -1}, r"--spare is -1: say how many replicas more than needed"),
+        ({"price_per_hour": float("inf")}, r"--price is inf: say what a replica costs per hour"),
+        ({"output_tokens": 200.0}, r"--output-tokens .* say the --price"),
+        ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: say tokens of the mean answer"),
+    ],
+)
+def test_terms_that_are_wrong(terms: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Terms(**terms)  # type: ignore[arg-type]

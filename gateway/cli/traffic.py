@@ -1,0 +1,96 @@
+"""What the commands that simulate have in common: options, the policy, and what arrives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gateway.cli.output import console, print_errors
+from gateway.core.rules import Policy
+from gateway.policy import PolicyErrors, load
+from gateway.sim.compare import OfModel
+from gateway.sim.load import load_workload
+from gateway.sim.results import Result
+from gateway.sim.traces import Mix, Trace, mix_of
+from gateway.sim.workload import Traffic
+
+WorkloadOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SPEC|TRACE", show_default=False, help="What arrives: a workload by name or file, or a trace."
+    ),
+]
+FleetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PROFILE",
+        help="What engine the replicas are: one profile for all, or NAME=PROFILE,... by pool or replica.",
+    ),
+]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each policy, each with its own arrivals.")]
+FirstSeedOption = Annotated[int, typer.Option(help="The first seed; the others follow it.")]
+DurationOption = Annotated[
+    float | None, typer.Option(min=1.0, show_default=False, help="Seconds in which requests arrive.")
+]
+WarmupOption = Annotated[float, typer.Option(min=0.0, help="Seconds at the start that are not counted.")]
+MixOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIER=SHARE,...",
+        show_default=False,
+        help="Tiers of a trace whose rows name none; else all are of the first policy's default tier.",
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", show_default=False, help="The model that every request asks for."),
+]
+JobsOption = Annotated[int, typer.Option(min=1, help="Processes that simulate at the same time.")]
+
+
+def loaded_policy(file: Path) -> Policy:
+    """The policy in a file; where it is wrong, that is told and the command ends."""
+    try:
+        return load(file)
+    except PolicyErrors as errors:
+        print_errors(errors.errors, console(stderr=True))
+        raise typer.Exit(2) from None
+
+
+def workload_of(
+    source: str, policy: Policy, mix: str | None, model: str | None, rate: float | None, duration: float | None
+) -> Traffic:
+    """What arrives. Raises PolicyErrors or ValueError where it cannot be read."""
+    asked = model or next(iter(policy.models))
+    whose = Mix(((policy.default_tier, 1.0),), model=asked) if mix is None else mix_of(mix, asked)
+    found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=whose)
+    if mix is not None and not isinstance(found, Trace):
+        raise ValueError(f"--mix is for traces: {source} says itself which tiers its requests are of")
+    return found if model is None else OfModel(found, model)
+
+
+@contextmanager
+def progress(total: int | None) -> Iterator[Callable[[Result], None]]:
+    """A bar on the terminal while simulations run; what it gives hears of each that is done. None: nobody knows."""
+    terminal = console(stderr=True)
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()
+    with Progress(*columns, clock, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+
+        def done(result: Result) -> None:
+            speed = f"{result.requests_per_cpu_s:,.0f} requests/s"
+            bar.update(task, advance=1, description=f"{result.policy}, seed {result.seed}, {speed}")
+
+        yield done
+
+
+def finite(value: dict[str, object]) -> dict[str, object]:
+    """The same with null for infinity, which JSON does not have."""
+    return {name: None if item == math.inf else item for name, item in value.items()}

@@ -1,0 +1,219 @@
+"""How many replicas a policy needs for its traffic: searched for in the simulator, with the gateway's own decisions.
+
+The goodput knee: as few replicas as reach the target at the wanted rate. Every number that is tried gets the same
+arrivals, seed by seed, so that none is luckier than another; goodput is taken to grow with them, and the number is
+found by doubling and halving. With several pools all are scaled alike first, and each is then made as small as it may
+be.
+
+A replica is lost during the warm-up: what is counted is how the others carry on, not what broke with it. Replicas of a
+pool are copies of each other; its waiting room grows with their number, all other limits are the policy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gateway.core.rules import Policy, Pool, ReplicaSpec
+from gateway.sim.compare import Candidate, Comparison
+from gateway.sim.engine import Options
+from gateway.sim.fleet import Fault, FleetSpec, Harm
+from gateway.sim.profiles import Profile
+from gateway.sim.report import Interval, mean
+from gateway.sim.results import Result
+from gateway.sim.workload import Traffic
+
+MOST_REPLICAS = 4096
+"""Of one pool."""
+NO_GAIN = 0.002
+"""Twice as many replicas that add less goodput than this, two times over, are not what it lacks."""
+PRECISION = 0.01
+"""Of the knee's rate."""
+
+Counts = tuple[tuple[str, int], ...]
+"""Replicas by pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of one fleet, over all seeds."""
+
+    replicas: dict[str, int]
+    """By pool."""
+    lost: str | None
+    """The pool of which one replica is gone."""
+    rate_per_s: float
+    """Requests that arrived."""
+    goodput: Interval
+    busy: float
+    """Share of the time in which a replica had a step in flight."""
+    slots: float
+    kv: float
+    in_system: float
+    """L: requests in replicas and waiting room, in the mean."""
+    target: float
+    reached: bool
+
+    @property
+    def total(self) -> int:
+        """Replicas of all pools."""
+        return sum(self.replicas.values())
+
+    @property
+    def certain(self) -> bool:
+        """Whether its interval, where there is one, is on one side of the target."""
+        low, high = self.goodput.low, self.goodput.high
+        return low is None or high is None or low >= self.target or high < self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """What was found."""
+
+    target: float
+    needed: Tried
+    """The fewest replicas."""
+    limit: Tried
+    """The same at the highest rate at which they still reach the target."""
+    per_replica_per_s: float
+    """That rate, divided by the replicas."""
+    when_lost: list[Tried]
+    """The same at the wanted rate with one replica less, of each pool."""
+    replicas_one_lost: dict[str, int]
+    """Replicas that reach the target with any one of them lost, by pool."""
+    tried: list[Tried]
+    """All fleets, by replicas and rate."""
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for the knee. `on_run` hears of each run."""
+
+    policy: Policy
+    workload: Traffic
+    profiles: Mapping[str, Profile]
+    """By pool."""
+    target: float
+    """Goodput (0-1)."""
+    seeds: tuple[int, ...]
+    options: Options
+    jobs: int = 1
+    on_run: Callable[[Result], None] = lambda _: None
+    _tried: dict[tuple[Counts, str | None, float], Tried] = field(default_factory=dict)
+
+    def run(self) -> Knee:
+        """Find it. Raises ValueError where no number of replicas is enough, and as `simulate` does."""
+        counts = self._fewest_of_all()
+        needed = self._try(counts)
+        limit = self._limit(counts, needed)
+        pools = [name for name, _ in counts]
+        return Knee(
+            target=self.target,
+            needed=needed,
+            limit=limit,
+            per_replica_per_s=limit.rate_per_s / needed.total,
+            when_lost=[self._try(counts, lost=pool) for pool in pools],
+            replicas_one_lost={pool: self._fewest_with_one_lost(counts, pool) for pool in pools},
+            tried=sorted(
+                self._tried.values(), key=lambda t: (t.lost or "", t.total, *t.replicas.values(), t.rate_per_s)
+            ),
+        )
+
+    def _fewest_of_all(self) -> Counts:
+        given = {name: len(pool.replicas) for name, pool in self.policy.pools.items()}
+        largest = max(given.values())
+
+        def alike(n: int) -> Counts:
+            return tuple((name, math.ceil(count * n / largest)) for name, count in given.items())
+
+        counts = alike(fewest(lambda n: self._try(alike(n)), largest))
+        for pool in given if len(given) > 1 else ():
+            counts = self._fewest_of(pool, counts)
+        return counts
+
+    def _fewest_of(self, pool: str, counts: Counts) -> Counts:
+        """The others stay as they are."""
+        return _with(counts, pool, fewest(lambda n: self._try(_with(counts, pool, n)), dict(counts)[pool]))
+
+    def _fewest_with_one_lost(self, counts: Counts, pool: str) -> int:
+        least = dict(counts)[pool] + 1
+        return fewest(lambda n: self._try(_with(counts, pool, n), lost=pool), least, least)
+
+    def _limit(self, counts: Counts, needed: Tried) -> Tried:
+        """By bisection between the wanted rate and one that is too high."""
+        low, high = 1.0, 1.0 + 1.0 / needed.total
+        while self._try(counts, times=high).reached:
+            low, high = high, 1.0 + 2.0 * (high - 1.0)
+        while high - low > PRECISION * low:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._try(counts, times=middle).reached else (low, middle)
+        return self._try(counts, times=low)
+
+    def _try(self, counts: Counts, lost: str | None = None, times: float = 1.0) -> Tried:
+        """What becomes of a fleet; each is tried once."""
+        key = counts, lost, times
+        if key not in self._tried:
+            policy = scaled(self.policy, dict(counts))
+            faults = (Fault(self.options.warmup_s / 2, policy.pools[lost].replicas[0].name, Harm.DEAD),) if lost else ()
+            workload = self.workload if times == 1.0 else self.workload.faster(times)
+            name = " + ".join(f"{n} {pool}" if len(counts) > 1 else f"{n}" for pool, n in counts)
+            candidate = Candidate(name, policy, FleetSpec(self.profiles, faults))
+            comparison = Comparison((candidate,), workload, self.seeds, self.options)
+            (results,) = comparison.run_all(self.jobs, self.on_run)
+            self._tried[key] = _tried(counts, lost, results, self.target)
+        return self._tried[key]
+
+
+def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
+    """The smallest number from `least` on that reaches the target, looked for from `start` on. Raises ValueError."""
+    low, high = least - 1, start
+    best, idle = 0.0, 0
+    while not (found := attempt(high)).reached:
+        goodput = found.goodput.value
+        idle = 0 if goodput >= best + NO_GAIN else idle + 1
+        best = max(best, goodput)
+        if idle == 2 or high >= MOST_REPLICAS:
+            raise ValueError(
+                f"goodput stays at {best:.3f}, even with {high} replicas: "
+                f"some requests cannot be good on these engines; ask for less than --target {found.target:g}, or "
+                "look at the objectives"
+            )
+        low, high = high, high * 2
+    while high - low > 1:
+        # Downwards by halves from where the search began, between the two from then on.
+        middle = max(least, high // 2) if low < least else (low + high) // 2
+        low, high = (low, middle) if attempt(middle).reached else (middle, high)
+    return high
+
+
+def scaled(policy: Policy, counts: Mapping[str, int]) -> Policy:
+    """The same policy with so many replicas in each pool."""
+    return replace(policy, pools={name: _resized(pool, counts[name]) for name, pool in policy.pools.items()})
+
+
+def _resized(pool: Pool, replicas: int) -> Pool:
+    copies = (replace(pool.replicas[0], name=f"{pool.name}/{n + 1}") for n in range(replicas))
+    specs: tuple[ReplicaSpec, ...] = tuple(copies)
+    return replace(pool, replicas=specs, queue_limit=math.ceil(pool.queue_limit * replicas / len(pool.replicas)))
+
+
+def _with(counts: Counts, pool: str, n: int) -> Counts:
+    return tuple((name, n if name == pool else count) for name, count in counts)
+
+
+def _tried(counts: Counts, lost: str | None, results: list[Result], target: float) -> Tried:
+    goodput = mean([result.goodput for result in results])
+    runs = len(results)
+    return Tried(
+        replicas=dict(counts),
+        lost=lost,
+        rate_per_s=sum(result.offered / result.seconds for result in results) / runs,
+        goodput=goodput,
+        busy=sum(result.busy for result in results) / runs,
+        slots=sum(result.slots for result in results) / runs,
+        kv=sum(result.kv for result in results) / runs,
+        in_system=sum(result.in_system for result in results) / runs,
+        target=target,
+        reached=goodput.value >= target,
+    )

@@ -1,0 +1,133 @@
+"""The search for the knee: on its own with a made-up goodput, and in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core.rules import Policy
+from gateway.plan.knee import Knee, Search, Tried, fewest, scaled
+from gateway.policy import load_text
+from gateway.sim.engine import Options
+from gateway.sim.fleet import fleet_of
+from gateway.sim.load import load_text as load_workload_text
+from gateway.sim.report import Interval
+from gateway.sim.synthetic import Synthetic
+
+POLICY = """\
+apiVersion: tailgate/v1
+models: {default: {pools: [short, long]}}
+pools:
+  short: {replicas: [http://127.0.0.1:1, http://127.0.0.1:2], max_prompt_tokens: 400, slots: 2, queue: {limit: 20}}
+  long: {replicas: [http://127.0.0.1:3], slots: 2}
+tiers:
+  default: {slo: {ttft: {p99: 60ms}, e2e: {p99: 90ms}}}
+"""
+WORKLOAD = """\
+apiVersion: tailgate/v1
+kind: Workload
+rate: 400/s
+duration: 3s
+prompt_tokens: {least: 100, most: 600}
+output_tokens: 40
+tiers:
+  default: {share: 100%}
+"""
+
+
+def tried(goodput: float, target: float = 0.99) -> Tried:
+    return Tried({"p": 1}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, 0, target, goodput >= target)
+
+
+def counting(goodput: Callable[[int], float]) -> tuple[list[int], Callable[[int], Tried]]:
+    asked: list[int] = []
+
+    def attempt(n: int) -> Tried:
+        asked.append(n)
+        return tried(goodput(n))
+
+    return asked, attempt
+
+
+@pytest.mark.parametrize("start", [1, 3, 4, 64])
+@pytest.mark.parametrize("enough", [1, 2, 3, 37, 40])
+def test_the_fewest_are_found_from_anywhere(enough: int, start: int) -> None:
+    asked, attempt = counting(lambda n: min(1.0, n / enough))
+    assert fewest(attempt, start) == enough
+    assert len(asked) == len(set(asked))
+    assert len(asked) <= 14
+
+
+def test_none_below_the_least_is_tried() -> None:
+    asked, attempt = counting(lambda n: float(n >= 9))
+    assert fewest(attempt, 6, least=6) == 9
+    assert min(asked) == 6
+
+
+def test_where_more_replicas_do_not_help_it_says_so() -> None:
+    asked, attempt = counting(lambda n: 0.93 if n >= 4 else n / 5)
+    with pytest.raises(ValueError, match=r"goodput stays at 0\.930, even with 16 replicas.* less than --target 0\.99"):
+        fewest(attempt, 1)
+    assert max(asked) == 16
+
+
+def test_a_scaled_pool_has_copies_and_a_waiting_room_in_proportion() -> None:
+    policy = scaled(load_text(POLICY, "policy.yaml"), {"short": 5, "long": 1})
+    names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
+    assert len(names) == len(set(names)) == 6
+    assert policy.pools["short"].queue_limit == 50
+    assert policy.pools["long"].queue_limit == load_text(POLICY, "policy.yaml").pools["long"].queue_limit
+
+
+def search(policy: Policy, target: float = 0.98, jobs: int = 1) -> Search:
+    workload = load_workload_text(WORKLOAD, "workload.yaml")
+    options = Options(warmup_s=0.5)
+    return Search(policy, workload, fleet_of("test", policy), target, (1, 2), options, jobs)
+
+
+@pytest.fixture(scope="module")
+def found() -> Knee:
+    return search(load_text(POLICY, "policy.yaml")).run()
+
+
+def test_each_pool_is_as_small_as_it_may_be(found: Knee) -> None:
+    tried = {(tuple(t.replicas.values()), t.lost): t for t in found.tried if t.rate_per_s == found.needed.rate_per_s}
+    short, long = found.needed.replicas.values()
+    assert found.needed.reached
+    assert found.needed.goodput.value >= 0.98
+    assert short == 1 or not tried[(short - 1, long), None].reached
+    assert long == 1 or not tried[(short, long - 1), None].reached
+    assert short + long > 2
+
+
+def test_the_knee_is_at_the_wanted_rate_or_above(found: Knee) -> None:
+    assert found.limit.reached
+    assert found.limit.replicas == found.needed.replicas
+    assert found.limit.rate_per_s >= found.needed.rate_per_s
+    assert found.per_replica_per_s == found.limit.rate_per_s / found.needed.total
+    above = [t for t in found.tried if t.replicas == found.needed.replicas and t.rate_per_s > found.limit.rate_per_s]
+    assert above
+    assert not any(t.reached for t in above)
+
+
+def test_with_one_lost_more_are_needed(found: Knee) -> None:
+    assert [t.lost for t in found.when_lost] == ["short", "long"]
+    for lost in found.when_lost:
+        assert lost.replicas == found.needed.replicas
+        assert lost.goodput.value < found.needed.goodput.value
+    assert all(found.replicas_one_lost[pool] > n for pool, n in found.needed.replicas.items())
+
+
+def test_goodput_that_cannot_be_had_is_no_plan() -> None:
+    policy = load_text(POLICY.replace("e2e: {p99: 90ms}", "e2e: {p99: 5ms}"), "policy.yaml")
+    with pytest.raises(ValueError, match=r"some requests cannot be good on these engines"):
+        search(policy).run()
+
+
+def test_a_workload_at_another_rate_is_the_same_but_denser() -> None:
+    workload = load_workload_text(WORKLOAD, "workload.yaml")
+    assert isinstance(workload, Synthetic)
+    once, twice = list(workload.arrivals(1)), list(workload.faster(2.0).arrivals(1))
+    assert len(twice) == pytest.approx(2 * len(once), rel=0.1)
+    assert [a.prompt_tokens for a in twice[: len(once)]] == [a.prompt_tokens for a in once]
