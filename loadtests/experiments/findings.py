@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.sim.report import Interval
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a chart; `low` and `high` are the ends of the interval around each point, where there is one."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    dashed: bool = False
-    bold: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A picture. `marks` are vertical lines with a name."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    lines: Sequence[Line]
-    log_x: bool = False
-    log_y: bool = False
-    marks: Mapping[str, float] = field(default_factory=dict)
-    most_y: float | None = None
+from loadtests.charts.chart import Chart, Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from gateway.sim.run import simulate
 from gateway.sim.workload import Arrival
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
 from loadtests.experiments.lab import SETUP, Effort, Lab, against
-from loadtests.live.pace import Shot
 from loadtests.live.rig import Load, Run, run
 from loadtests.live.scaled import key_of
 from loadtests.live.score import TierScore, attainment, ratio, score, weighted, weighted_interval
+from loadtests.live.shots import Shot
 
 OVERLOAD = 2.0
 SCALE = 0.5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from loadtests.charts.png import draw
 from loadtests.experiments.findings import Findings, Grid
 from loadtests.experiments.lab import Effort
-from loadtests.experiments.plots import draw
 from loadtests.experiments.verdicts import Judged, judged
 
 

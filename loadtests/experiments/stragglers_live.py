@@ -15,9 +15,9 @@ from gateway.sim.report import Interval, bootstrap
 from gateway.sim.results import latency
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import SETUP, Lab
-from loadtests.live.pace import Shot
 from loadtests.live.rig import Load, Run, run
 from loadtests.live.scaled import key_of
+from loadtests.live.shots import Shot
 
 REPLICAS, SLOW = 8, {2: 12.0, 5: 12.0}
 SCALE = 0.5

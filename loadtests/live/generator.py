@@ -1,31 +1,33 @@
-"""`python -m loadtests.live.generator ORDER`: sends what the order says, when it says, and writes what came of it.
+"""`python -m loadtests.live.generator ORDER REPORT`: sends what an order says, when it says, and tells what came of it.
 
 The order is a JSON file: the address, the shots, when counting begins and ends, how long to wait for answers at most.
+The generator is that of `python -m loadtests run`; here each request is kept, and tells of its objective.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
 import uvloop
 
-from gateway.observe.lag import LoopLag
-from loadtests.live.clients import Clients, request
-from loadtests.live.pace import Shot, pace
+from loadtests.live.shots import Shot
+from loadtests.replay.play import Now, Plan, Player
+from loadtests.replay.request import Request
+from loadtests.replay.target import Length, Target
 
+MODEL = "default"
 LEAD_S = 0.5
 """From ready to the beginning."""
 WARM_CONNECTIONS = 32
 TAIL_S = 1.0
 """After the last request, in which others may still look at this process."""
-LOOK_S = 0.5
+TELL_EVERY = 2
+"""Looks, of half a second each."""
 BEGINS = r"^begins at ([\d.]+)$"
 """What it prints when it is ready: a time of the monotonic clock, which all processes of a machine share."""
 
@@ -34,8 +36,7 @@ BEGINS = r"^begins at ([\d.]+)$"
 class Order:
     """Times in seconds from the beginning; `grace_s` from `until_s`, when counting ends."""
 
-    host: str
-    port: int
+    url: str
     counted_s: float
     until_s: float
     grace_s: float
@@ -55,70 +56,70 @@ class Report:
     """Connections at the same time."""
 
 
+class _Kept:
+    """A recorder that notes everything in the shots."""
+
+    def __init__(self, shots: list[Shot]) -> None:
+        self._shots = shots
+
+    def gap(self, request: Request, gap_s: float, count: int) -> None:
+        """Not looked at."""
+
+    def ended(self, request: Request) -> None:
+        """Requests are numbered as the shots are."""
+        self._shots[request.number].note(request)
+
+
 @dataclass(slots=True)
-class _Watch:
+class _Counted:
     """What happened between two moments."""
 
-    lag: LoopLag
-    clients: Clients
+    player: Player
     at_first: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     tokens: int = 0
-    most_open: int = 0
 
     def begin(self) -> None:
-        self.at_first = list(self.lag.waits.counts)
-        self.tokens = self.clients.tokens
+        self.at_first, self.tokens = list(self.player.lag.waits.counts), self.player.chunks
 
     def end(self) -> None:
-        self.waits = [after - before for after, before in zip(self.lag.waits.counts, self.at_first, strict=True)]
-        self.tokens = self.clients.tokens - self.tokens
-
-    def look(self) -> None:
-        self.most_open = max(self.most_open, len(self.clients.open))
+        self.waits = [after - before for after, before in zip(self.player.lag.waits.counts, self.at_first, strict=True)]
+        self.tokens = self.player.chunks - self.tokens
 
 
 async def run(order: Order) -> Report:
     """Send, and wait until no request may turn out good any more. Raises OSError if nobody listens."""
     loop = asyncio.get_running_loop()
-    began = time.monotonic()
+    shots = order.shots
+    looks = 0
 
-    def clock() -> float:
-        return time.monotonic() - began
+    def look(now: Now) -> None:
+        nonlocal looks
+        looks += 1
+        if looks % TELL_EVERY == 0:
+            print(f"{now.at_s:.0f} s: {now.under_way} under way", flush=True)
 
-    bodies = {id(shot): request(shot, f"{order.host}:{order.port}") for shot in order.shots}
-    clients = Clients(order.host, order.port, clock)
-    await clients.warm(WARM_CONNECTIONS)
-    watch = _Watch(LoopLag(time.monotonic, lambda _: watch.look()), clients)
-    gc.freeze()  # the shots are as many as they will ever be: no collection need look at them
-    watching = asyncio.create_task(watch.lag.run())
-    began = time.monotonic() + LEAD_S
-    print(f"begins at {began:.6f}", flush=True)
-    loop.call_later(LEAD_S + order.counted_s, watch.begin)
-    loop.call_later(LEAD_S + order.until_s, watch.end)
-    telling = asyncio.create_task(_tell(clients, clock))
-    await pace(order.shots, clock, asyncio.sleep, lambda shot: clients.send(shot, bodies.pop(id(shot))))
-    await asyncio.sleep(order.until_s + TAIL_S - clock())
-    await _settled(order, clock)
-    for task in (watching, telling):
-        task.cancel()
-    shots = [Shot(**asdict(shot)) for shot in order.shots]  # before connections are cut
-    clients.close()
-    return Report(shots, watch.waits, watch.tokens, watch.most_open)
+    def settled(now_s: float, under_way: Iterable[Request]) -> bool:
+        """Whatever is under way could not be good any more; and others have had time to look at this process."""
+        return now_s >= order.until_s + TAIL_S and not any(shots[of.number].hopes(of, now_s) for of in under_way)
 
-
-async def _settled(order: Order, clock: Callable[[], float]) -> None:
-    """Until nothing can change any more in what is good, or patience ends."""
-    for _ in range(round(order.grace_s / LOOK_S)):
-        if not any(shot.hopes(clock()) for shot in order.shots):
-            return
-        await asyncio.sleep(LOOK_S)
-
-
-async def _tell(clients: Clients, clock: Callable[[], float]) -> None:
-    while True:
-        await asyncio.sleep(1.0)
-        print(f"{clock():.0f} s: {len(clients.under_way)} under way", flush=True)
+    target = Target(order.url, MODEL, keys={shot.key: shot.key for shot in shots}, length=Length.HIDDEN)
+    plan = Plan(grace_s=order.until_s - shots[-1].at + order.grace_s, lead_s=LEAD_S, warm_connections=WARM_CONNECTIONS)
+    player = Player(
+        (shot.arrival(MODEL) for shot in shots),
+        target,
+        _Kept(shots),
+        plan,
+        look=look,
+        begins=lambda at: print(f"begins at {at:.6f}", flush=True),
+        settled=settled,
+    )
+    counted = _Counted(player)
+    loop.call_later(LEAD_S + order.counted_s, counted.begin)
+    loop.call_later(LEAD_S + order.until_s, counted.end)
+    played = await player.play()
+    await asyncio.sleep(order.until_s + TAIL_S - player.clock())
+    return Report(shots, counted.waits, counted.tokens, played.most_connections)
 
 
 def main() -> None:

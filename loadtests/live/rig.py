@@ -12,18 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import orjson
 
-from gateway.observe.lag import EDGES
 from loadtests.bench.process import raise_file_limit, tree_usage
 from loadtests.children import Child, Children
-from loadtests.live.clients import MODEL
-from loadtests.live.generator import BEGINS, Order, Report
-from loadtests.live.pace import Shot
+from loadtests.live.generator import BEGINS, MODEL, Order, Report
 from loadtests.live.scaled import Key, scaled
+from loadtests.live.shots import Shot
+from loadtests.waits import edge_of
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 30.0
@@ -89,16 +87,6 @@ class Run:
     def lag_p99_s(self) -> float:
         """Of the process that had the worst."""
         return max(process.lag_p99_s for process in self.processes.values())
-
-
-def edge_of(counts: Sequence[float], share: float) -> float:
-    """The upper edge of the bucket where so large a share of the waits is reached; inf above the last edge."""
-    wanted, reached = share * sum(counts), 0.0
-    for edge, count in zip((*EDGES, float("inf")), counts, strict=True):
-        reached += count
-        if reached >= wanted:
-            return edge
-    return float("inf")
 
 
 def run(name: str, baseline: str | None, load: Load, tell: Callable[[str], None]) -> Run:
@@ -188,9 +176,9 @@ class _Run:
 
     async def _start_clients(self, api: str) -> float:
         """When they begin, by the monotonic clock."""
-        load, address = self._load, urlsplit(api)
+        load = self._load
         until_s = load.warmup_s + load.seconds
-        order = Order(address.hostname or "", address.port or 0, load.warmup_s, until_s, load.grace_s, list(load.shots))
+        order = Order(api, load.warmup_s, until_s, load.grace_s, list(load.shots))
         order_path, report_path = self._folder / "order.json", self._folder / "report.json"
         order_path.write_bytes(orjson.dumps(asdict(order)))
         options = (str(order_path), str(report_path))

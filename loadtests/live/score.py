@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.sim.report import Interval, bootstrap
 from gateway.sim.results import Latency, latency
-from loadtests.live.pace import Shot
+from loadtests.live.shots import Shot
 
 Weights = Mapping[str, float]
 """What a good request of each tier is worth."""

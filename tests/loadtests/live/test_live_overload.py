@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.observe.lag import EDGES
 from loadtests.experiments import live_overload as experiment
 from loadtests.experiments.lab import QUICK, Lab
 from loadtests.experiments.targets import TARGETS
-from loadtests.live.rig import EDGES, Load, Process, Run
+from loadtests.live.rig import Load, Process, Run
 
 
 def waits(edge_s: float) -> tuple[float, ...]:

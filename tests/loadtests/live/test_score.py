@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.live.pace import Shot
-from loadtests.live.rig import EDGES, edge_of
+from gateway.observe.lag import EDGES
 from loadtests.live.score import attainment, missed, ratio, score, weighted, weighted_interval
+from loadtests.live.shots import Shot
+from loadtests.waits import edge_of
 
 WEIGHTS = {"high": 4.0, "low": 1.0}
 

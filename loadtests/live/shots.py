@@ -1,17 +1,19 @@
-"""When requests are sent: each at the time that was fixed beforehand, whatever became of those before it."""
+"""One request of a live experiment: what is asked for and when, and then what became of it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.request import Outcome, Request
 
 
 @dataclass(slots=True)
 class Shot:
-    """One request: what is asked for and when, and then what became of it.
+    """Times are seconds from the beginning.
 
-    Times are seconds from the beginning. Latencies count from `at`, when it should have been sent, not from `sent_s`:
-    a client that is late does not make the server look faster.
+    Latencies count from `at`, when it should have been sent, not from `sent_s`: a client that is late does not make
+    the server look faster.
     """
 
     at: float
@@ -56,22 +58,20 @@ class Shot:
         ttft_s = self.ttft_s
         return self.finished and ttft_s is not None and ttft_s <= self.bound_s
 
-    def hopes(self, now_s: float) -> bool:
-        """Whether it may still turn out good."""
-        if self.ended_s is not None:
-            return False
-        return (now_s if self.first_s is None else self.first_s) - self.at <= self.bound_s
+    def hopes(self, request: Request, now_s: float) -> bool:
+        """Whether it may still turn out good, now that it is under way."""
+        return (now_s if request.first_s is None else request.first_s) - self.at <= self.bound_s
 
+    def arrival(self, model: str) -> Arrival:
+        """The same for the generator, which knows the key by the name of the tenant: each has one of its own."""
+        return Arrival(self.at, self.key, self.key, model, self.prompt_tokens, self.output_tokens)
 
-async def pace(
-    shots: Sequence[Shot],
-    clock: Callable[[], float],
-    sleep: Callable[[float], Awaitable[None]],
-    send: Callable[[Shot], None],
-) -> None:
-    """Send all `shots`, which are in order of time. `clock` counts seconds from the beginning."""
-    for shot in shots:
-        while (left_s := shot.at - clock()) > 0:
-            await sleep(left_s)
-        shot.sent_s = clock()
-        send(shot)
+    def note(self, request: Request) -> None:
+        """What became of it."""
+        self.sent_s, self.first_s, self.status = request.sent_s, request.first_s, request.status
+        self.tokens = request.tokens
+        if request.outcome is Outcome.UNFINISHED:
+            return
+        self.ended_s, self.reason = request.ended_s, request.reason
+        if request.outcome is Outcome.FINISHED and request.tokens != self.output_tokens:
+            self.reason = "answer cut short"

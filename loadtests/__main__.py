@@ -1,0 +1,21 @@
+"""`python -m loadtests COMMAND`: load tests of a live gateway, or of any server with an OpenAI API."""
+
+from __future__ import annotations
+
+import typer
+
+from loadtests.commands.report import report_command
+from loadtests.commands.run import run_command
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Load tests that cannot lie: open loop, latency from when a request was due, goodput beside throughput.",
+)
+app.command("run")(run_command)
+app.command("report")(report_command)
+
+if __name__ == "__main__":
+    app(prog_name="python -m loadtests")

@@ -1,0 +1,1 @@
+"""Pictures of figures: what is to be drawn, and two ways to draw it."""

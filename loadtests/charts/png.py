@@ -1,0 +1,101 @@
+"""Pictures as PNG, drawn alike: labelled axes, intervals as bars, a legend beside the lines."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from loadtests.charts.chart import Bars, Chart, Line, Picture
+from loadtests.charts.scales import nine, nine_ticks
+
+MARKERS = "osD^vPX*<>hd"
+MOST_MARKED = 40
+"""Points of a line beyond which they have no markers."""
+
+
+def draw(picture: Picture, folder: Path) -> Path:
+    """Write `folder/NAME.png` and say where. Needs matplotlib, else ImportError."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9.0, 5.0), dpi=110)
+    if isinstance(picture, Chart):
+        _lines(picture, axes)
+    else:
+        _bars(picture, axes)
+    axes.set_title(picture.title, fontsize=11)
+    handles, _ = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{picture.name}.png"
+    # No date inside: the same findings are the same file.
+    figure.savefig(path, bbox_inches="tight", metadata={"Software": None})
+    pyplot.close(figure)
+    return path
+
+
+def _lines(chart: Chart, axes: Any) -> None:
+    most = max((len(line.x) for line in chart.lines), default=0)
+    for n, line in enumerate(chart.lines):
+        _line(chart, line, n, axes)
+    for n, (name, x) in enumerate(chart.marks.items()):
+        axes.axvline(x, color="0.5", linestyle=":", linewidth=1.2)
+        axes.annotate(
+            f"{name}: {x:.3g}",
+            (x, 0.03 + 0.06 * n),
+            xycoords=("data", "axes fraction"),
+            fontsize=8,
+            xytext=(4, 0),
+            textcoords="offset points",
+        )
+    for name, y in chart.levels.items():
+        axes.axhline(y, color="0.5", linestyle=":", linewidth=1.2)
+        axes.annotate(name, (0.01, y), xycoords=("axes fraction", "data"), fontsize=8, xytext=(0, 2),
+                      textcoords="offset points")  # fmt: skip
+    if chart.nines:
+        ticks = nine_ticks(max((max(line.x) for line in chart.lines), default=0.99))
+        axes.set_xticks([nine(tick) for tick in ticks], [f"{100 * tick:.6g}%" for tick in ticks])
+    elif chart.log_x:
+        axes.set_xscale("log", base=2)
+        if most <= MOST_MARKED:
+            ticks = sorted({x for line in chart.lines for x in line.x})
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+            axes.minorticks_off()
+    if chart.log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0.0, chart.most_y)
+    axes.set_xlabel(chart.x)
+    axes.set_ylabel(chart.y)
+    axes.grid(True, which="both", alpha=0.25)
+
+
+def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
+    x = [nine(share) for share in line.x] if chart.nines else line.x
+    y = [math.nan if value is None else value for value in line.y]
+    errors = None
+    if line.low:
+        below = [max(0.0, at - low) for at, low in zip(y, line.low, strict=True)]
+        above = [max(0.0, high - at) for at, high in zip(y, line.high, strict=True)]
+        errors = [below, above]
+    style = "--" if line.dashed else "-"
+    marker = MARKERS[n % len(MARKERS)] if len(line.x) <= MOST_MARKED else None
+    colour = "black" if line.bold else f"C{n % 10}"
+    axes.errorbar(
+        x, y, yerr=errors, label=line.name, linestyle=style, marker=marker, color=colour,
+        markersize=4.5, linewidth=2.6 if line.bold else 1.4, capsize=2.5,
+    )  # fmt: skip
+
+
+def _bars(bars: Bars, axes: Any) -> None:
+    left = [0.0] * len(bars.labels)
+    for name, values in bars.parts.items():
+        axes.barh(bars.labels, values, left=left, label=name)
+        left = [before + value for before, value in zip(left, values, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel(bars.x)
+    axes.grid(True, axis="x", alpha=0.25)

@@ -1,0 +1,158 @@
+"""Pictures as SVG for a page: colours and fonts are the page's, so that it is readable in the light and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from loadtests.charts.chart import Bars, Chart, Line, Picture
+from loadtests.charts.scales import Scale, linear, logarithmic
+
+WIDTH, HEIGHT = 480, 290
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 38
+COLOURS = 8
+"""Classes c0 to c7; the page says what they look like."""
+MOST_MARKED = 40
+BAR, BAR_GAP = 16, 22
+CHARACTER = 6.2
+"""About the width of one, in the page's font."""
+
+
+def svg(picture: Picture, unit: Callable[[float], str] | None = None) -> str:
+    """A `figure` element: title, drawing, legend. `unit` writes the values of the axis across the lines."""
+    write = unit or (lambda value: f"{value:,.10g}")
+    inner = _chart(picture, write) if isinstance(picture, Chart) else _bars(picture, write)
+    names = [line.name for line in picture.lines] if isinstance(picture, Chart) else list(picture.parts)
+    dashed = [line.dashed for line in picture.lines] if isinstance(picture, Chart) else [False] * len(names)
+    legend = "".join(
+        f'<li><i class="c{n % COLOURS}{" dashed" if dash else ""}"></i>{escape(name)}</li>'
+        for n, (name, dash) in enumerate(zip(names, dashed, strict=True))
+    )
+    key = f'<ul class="legend">{legend}</ul>' if len(names) > 1 else ""
+    return f"<figure><figcaption>{escape(picture.title)}</figcaption>{inner}{key}</figure>"
+
+
+def _chart(chart: Chart, write: Callable[[float], str]) -> str:
+    xs = [x for line in chart.lines for x in line.x]
+    ys = [y for line in chart.lines for y in (*line.y, *line.low, *line.high) if y is not None]
+    if not xs or not ys:
+        return '<p class="empty">Nothing to draw.</p>'
+    x_scale, y_scale = _scale_x(chart, xs), _scale_y(chart, ys)
+
+    def x_at(x: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * x_scale.at(x)
+
+    def y_at(y: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(1.0, max(0.0, y_scale.at(y)))
+
+    parts = []
+    for tick in y_scale.ticks():
+        y = y_at(tick)
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" class="y">{escape(write(tick))}</text>')
+    for tick, label in _x_ticks(chart, x_scale, x_at):
+        parts.append(f'<path class="grid" d="M{x_at(tick):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
+        parts.append(f'<text x="{x_at(tick):.1f}" y="{HEIGHT - BOTTOM + 15}" class="x">{escape(label)}</text>')
+    parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" class="x label">{escape(f"{chart.x}")}</text>')
+    for name, x in chart.marks.items():
+        parts.append(f'<path class="mark" d="M{x_at(x):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
+        parts.append(_beside(x_at(x), TOP + 10, name))
+    for name, y in chart.levels.items():
+        parts.append(f'<path class="mark" d="M{LEFT} {y_at(y):.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<text x="{LEFT + 4}" y="{y_at(y) - 4:.1f}" class="note">{escape(name)}</text>')
+    for n, line in enumerate(chart.lines):
+        parts += _line(line, n, x_at, y_at)
+    title = f"{chart.title}: {chart.y} by {chart.x}"
+    return _drawing(HEIGHT, title, parts)
+
+
+def _scale_x(chart: Chart, xs: Sequence[float]) -> Scale:
+    if chart.nines:
+        return Scale(0.0, max(*xs, 0.9), nines=True)
+    if chart.log_x:
+        return Scale(min(xs), max(max(xs), 2 * min(xs)), log=True)
+    low, high = min(*xs, *chart.marks.values(), max(xs)), max(*xs, *chart.marks.values(), min(xs))
+    return Scale(low, high) if high > low else Scale(low, low + 1.0)
+
+
+def _scale_y(chart: Chart, ys: Sequence[float]) -> Scale:
+    shown = [*ys, *chart.levels.values()]
+    if chart.log_y:
+        above = [y for y in shown if y > 0]
+        return logarithmic(min(above, default=0.001), max(above, default=1.0))
+    return linear(chart.most_y or max(shown))
+
+
+def _x_ticks(chart: Chart, scale: Scale, x_at: Callable[[float], float]) -> Iterable[tuple[float, str]]:
+    """Labels that do not overlap."""
+    free_from = -1.0
+    few = sorted({x for line in chart.lines for x in line.x}) if chart.log_x else []
+    for tick in few if few and len(few) <= MOST_MARKED else scale.ticks(6):
+        label = f"{100 * tick:.6g}%" if chart.nines else f"{tick:,.10g}"
+        half = len(label) * CHARACTER / 2
+        if x_at(tick) - half >= free_from:
+            free_from = x_at(tick) + half + 4
+            yield tick, label
+
+
+def _line(line: Line, n: int, x_at: Callable[[float], float], y_at: Callable[[float], float]) -> list[str]:
+    colour = f"c{n % COLOURS}"
+    parts = []
+    if line.low:
+        there = [f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in zip(line.x, line.high, strict=True)]
+        back = [f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in zip(line.x, line.low, strict=True)][::-1]
+        parts.append(f'<path class="band {colour}" d="M{"L".join([*there, *back])}Z"/>')
+    path, pen = [], "M"
+    for x, y in zip(line.x, line.y, strict=True):
+        if y is None:
+            pen = "M"
+            continue
+        path.append(f"{pen}{x_at(x):.1f} {y_at(y):.1f}")
+        pen = "L"
+    kind = f"line {colour}{' dashed' if line.dashed else ''}{' bold' if line.bold else ''}"
+    parts.append(f'<path class="{kind}" d="{"".join(path)}"><title>{escape(line.name)}</title></path>')
+    if len(line.x) <= MOST_MARKED:
+        parts += [
+            f'<circle class="dot {colour}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="2.6">'
+            f"<title>{escape(line.name)}: {y:.4g} at {x:.4g}</title></circle>"
+            for x, y in zip(line.x, line.y, strict=True)
+            if y is not None
+        ]
+    return parts
+
+
+def _beside(x: float, y: float, text: str) -> str:
+    """A note on the side of `x` where there is room."""
+    left = x > WIDTH * 0.6
+    anchor = ' style="text-anchor:end"' if left else ""
+    return f'<text x="{x - 4 if left else x + 4:.1f}" y="{y}" class="note"{anchor}>{escape(text)}</text>'
+
+
+def _bars(bars: Bars, write: Callable[[float], str]) -> str:
+    if not bars.labels:
+        return '<p class="empty">Nothing: there was none.</p>'
+    totals = [sum(values[row] for values in bars.parts.values()) for row in range(len(bars.labels))]
+    height = TOP + len(bars.labels) * (BAR + BAR_GAP) + 8
+    room = WIDTH - 2 * RIGHT - max(len(write(total)) for total in totals) * CHARACTER - 8
+    most = max(totals) or 1.0
+    parts = []
+    for row, label in enumerate(bars.labels):
+        y = TOP + row * (BAR + BAR_GAP)
+        parts.append(f'<text x="{RIGHT}" y="{y + 9}" class="bar">{escape(label)}</text>')
+        x = float(RIGHT)
+        for n, (name, values) in enumerate(bars.parts.items()):
+            width = room * values[row] / most
+            if width > 0:
+                told = f"<title>{escape(label)}, {escape(name)}: {escape(write(values[row]))}</title>"
+                box = f'x="{x:.1f}" y="{y + 14}" width="{max(1.0, width):.1f}" height="{BAR}"'
+                parts.append(f'<rect class="fill c{n % COLOURS}" {box}>{told}</rect>')
+            x += width
+        parts.append(f'<text x="{x + 6:.1f}" y="{y + 26}" class="bar">{escape(write(totals[row]))}</text>')
+    return _drawing(height, f"{bars.title}: {bars.x}", parts)
+
+
+def _drawing(height: int, title: str, parts: Sequence[str]) -> str:
+    head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">'
+    return f"{head}{''.join(parts)}</svg>"

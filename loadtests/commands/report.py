@@ -1,0 +1,75 @@
+"""`python -m loadtests report DIR`: the report of a test that is over, made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from gateway.cli.output import console, print_errors
+from gateway.core.rules import Policy
+from gateway.policy import PolicyErrors, load
+from loadtests.charts.png import draw
+from loadtests.replay.columns import read_rows
+from loadtests.report.figures import TooLate, report
+from loadtests.report.page import page
+from loadtests.report.pictures import pictures
+from loadtests.report.run_file import read_run
+from loadtests.report.terminal import print_report
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the test has written.")],
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="The objectives to hold it against; none unless given."),
+    ] = None,
+    allow_late: Annotated[bool, typer.Option("--allow-late", help="Report even if the generator fell behind.")] = False,
+    png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
+) -> None:
+    """Make the report of a load test again, against other objectives if you like. Nothing is sent."""
+    try:
+        held = None if policy is None else load(policy)
+    except PolicyErrors as errors:
+        print_errors(errors.errors, console(stderr=True))
+        raise typer.Exit(2) from None
+    conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json, policy_file=policy)
+
+
+def conclude(
+    folder: Path,
+    policy: Policy | None,
+    *,
+    allow_late: bool,
+    png: bool,
+    as_json: bool,
+    policy_file: Path | None = None,
+) -> None:
+    """Write report.json, report.html and the pictures, and print a summary; exits with 3 if it must not be believed."""
+    out, errors = console(), console(stderr=True)
+    try:
+        run = read_run(folder)
+        found = report(run, read_rows(folder), policy, allow_late=allow_late)
+    except TooLate as late:
+        errors.print(str(late), style="red")
+        raise typer.Exit(3) from None
+    except (ValueError, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    if policy_file is not None:
+        found["about"]["policy"] = str(policy_file)
+    elif policy is None:
+        found["about"]["policy"] = None
+    (folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+    (folder / "report.html").write_text(page(found))
+    if png:
+        for picture in pictures(found):
+            draw(picture, folder)
+    if as_json:
+        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_report(found, out)
+        out.print(f"\n{folder / 'report.html'}  {folder / 'report.json'}")

@@ -1,0 +1,243 @@
+"""`python -m loadtests run`: traffic to a live target, and a report of what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from gateway.cli.output import console, print_errors
+from gateway.core.rules import Policy
+from gateway.policy import PolicyErrors, load
+from gateway.sim.traces import Mix, mix_of
+from loadtests.commands.progress import Progress
+from loadtests.commands.report import conclude
+from loadtests.replay.columns import Columns
+from loadtests.replay.play import Plan, Played, play
+from loadtests.replay.probe import NoContact, probe
+from loadtests.replay.target import Length, Target
+from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
+from loadtests.report.run_file import About, write_run
+
+FOLDER = Path("loadtest-results")
+
+
+def run_command(
+    target: Annotated[str, typer.Option(metavar="URL", help="The gateway, or any server with an OpenAI API.")],
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="Replay a trace (docs/workloads.md).")
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            show_default=False,
+            help="Made-up traffic: a name, a file, or a line such as prompt_tokens=500,output_tokens=100,cv=1.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=1e-6, show_default=False, help="Requests per second, in the mean.")
+    ] = None,
+    speed: Annotated[
+        float | None, typer.Option(min=1e-6, show_default=False, help="Times the recorded speed of a trace.")
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=0.1, show_default=False, help="Seconds in which requests are sent.")
+    ] = None,
+    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds at the start that are not counted.")] = 0.0,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="The policy whose objectives say what is good."),
+    ] = None,
+    mix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIER=SHARE,...", show_default=False, help="Tiers of a trace, or of a line, that names none."
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[TIER=]KEY", show_default=False, help="The API key, of all requests or of a tier's."),
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="A file with a TIER=KEY on each line.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="The model that every request asks for.")
+    ] = None,
+    length: Annotated[
+        Length,
+        typer.Option(
+            help="How answers get their length: cap (max_tokens), exact (with ignore_eos: vLLM, SGLang), "
+            "hidden (min_tokens alone: emulated replicas)."
+        ),
+    ] = Length.CAP,
+    extra: Annotated[
+        str | None, typer.Option(metavar="JSON", show_default=False, help="Fields to add to every body.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of arrivals, lengths and prompts: the same seed, the same requests.")] = 1,
+    closed_loop: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="CLIENTS", show_default=False, help="To see what it hides: clients that wait for answers."
+        ),
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often clients try again, as the OpenAI SDK does.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a client gives a try up.")] = 600.0,
+    grace: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for answers after the last request.")] = 60.0,
+    max_late: Annotated[
+        float, typer.Option("--max-late", min=0.1, help="Lateness of the generator, p99 in ms, that is put up with.")
+    ] = 10.0,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Report even if the generator was later, and say so in the report.")
+    ] = False,
+    probe_first: Annotated[
+        bool, typer.Option("--probe/--no-probe", help="First ask how the target counts prompt tokens.")
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default=False, help="Where to write (loadtest-results/TIME).")
+    ] = None,
+    png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
+) -> None:
+    """Send traffic to a live target, open loop, and report what became of it.
+
+    Every request leaves when it is due, whatever became of the others, and its latency counts from then. Ctrl-C ends
+    the test and reports what there is.
+
+    `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
+
+    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options; 3 the generator fell behind;
+    130 stopped by Ctrl-C, with a partial report.
+    """
+    errors = console(stderr=True)
+    try:
+        held = None if policy is None else load(policy)
+        traffic = _traffic(trace, workload, _mix(mix, held, model), rate, speed, duration)
+        by_tier = _keys(key or [], keys)
+        body = _extra(extra)
+        aimed = Target(target.rstrip("/"), model, by_tier.pop("", ""), by_tier, length, body)
+    except PolicyErrors as found:
+        print_errors(found.errors, errors)
+        raise typer.Exit(2) from None
+    except (ValueError, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    about = About(
+        target=aimed.url,
+        traffic=traffic.told,
+        seed=seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        planned_s=traffic.planned_s,
+        warmup_s=warmup,
+        max_late_s=max_late / 1e3,
+        length=length.value,
+        clients=closed_loop,
+        retries=retries,
+        policy=None if policy is None else str(policy),
+    )
+    plan = Plan(
+        seed=seed, timeout_s=timeout, grace_s=grace, retries=retries, clients=closed_loop, until_s=traffic.planned_s
+    )
+    folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        played = uvloop.run(_test(traffic, aimed, plan, about, folder, probe_first))
+    except (NoContact, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(1) from None
+    except ValueError as error:  # a trace that is wrong further down
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+    if played.interrupted:
+        raise typer.Exit(130)
+
+
+async def _test(traffic: Traffic, target: Target, plan: Plan, about: About, folder: Path, probe_first: bool) -> Played:
+    """Send everything and write rows and run.json, also if it is stopped."""
+    arrivals = traffic.arrivals(plan.seed)
+    first = next(arrivals, None)
+    if first is None:
+        raise ValueError(f"{traffic.told}: there is no request in it")
+    if probe_first:
+        sizes = await probe(target, first, plan.seed)
+        if sizes is not None:
+            plan, about = replace(plan, sizes=sizes), replace(about, probed=True)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)  # whoever asks twice will not wait
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)
+    columns = Columns(folder)
+    try:
+        with Progress(columns, console(stderr=True), traffic.planned_s) as shown:
+            played = await play(chain([first], arrivals), target, shown, plan, look=shown.look, stop=stop)
+    finally:
+        columns.close()
+    write_run(folder, about, played, columns)
+    return played
+
+
+def _traffic(
+    trace: Path | None,
+    workload: str | None,
+    mix: Mix | None,
+    rate: float | None,
+    speed: float | None,
+    duration: float | None,
+) -> Traffic:
+    """Raises ValueError or PolicyErrors."""
+    if (trace is None) == (workload is None):
+        raise ValueError("say what to send: --trace FILE or --workload SPEC, one of them")
+    if rate is not None and speed is not None:
+        raise ValueError("--rate and --speed both say how fast: keep one")
+    if trace is not None:
+        return trace_traffic(trace, mix or Mix(), rate, speed, duration)
+    if speed is not None:
+        raise ValueError("--speed is for traces: a workload has a --rate")
+    assert workload is not None
+    return workload_traffic(workload, mix, rate, duration)
+
+
+def _mix(text: str | None, policy: Policy | None, model: str | None) -> Mix | None:
+    """Whose requests are, where the traffic does not say: of the policy's default tier unless told otherwise."""
+    asked = model or (next(iter(policy.models)) if policy is not None else "default")
+    if text is not None:
+        return mix_of(text, asked)
+    return None if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
+
+
+def _keys(given: list[str], file: Path | None) -> dict[str, str]:
+    """By tier; that of all under "". Raises ValueError or OSError."""
+    lines = [] if file is None else [line.strip() for line in file.read_text().splitlines()]
+    found = {}
+    for text in [*given, *(line for line in lines if line and not line.startswith("#"))]:
+        tier, equals, key = text.rpartition("=")
+        if not key or (equals and not tier):
+            raise ValueError("a key is written KEY, or TIER=KEY for the requests of one tier")
+        found[tier] = key
+    return found
+
+
+def _extra(text: str | None) -> dict[str, object]:
+    if text is None:
+        return {}
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--extra is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError('--extra is no JSON object: write one such as {"temperature": 0}')
+    return fields

@@ -1,0 +1,211 @@
+"""Reads one HTTP/1.1 answer after another from bytes as they come: heads, chunks, and the events of a stream."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import httptools
+import orjson
+
+DONE = b"[DONE]"
+CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
+"""Fields of a delta that hold what a reader sees."""
+MOST_BODY_BYTES = 1 << 24
+
+
+class Garbage(ValueError):
+    """What came is not what an OpenAI-compatible server says."""
+
+
+class Answer:
+    """What has come of the current answer; `reset` before the next one."""
+
+    __slots__ = (
+        "_body",
+        "_parser",
+        "_rest",
+        "_stream",
+        "chunks",
+        "closing",
+        "complete",
+        "cut",
+        "done",
+        "error",
+        "finish_reason",
+        "output_tokens",
+        "prompt_tokens",
+        "queue_s",
+        "reason",
+        "replica",
+        "retry_after_s",
+        "should_retry",
+        "status",
+        "tier",
+    )
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._clear()
+
+    def reset(self) -> None:
+        """Make ready for the next answer on this connection."""
+        if self.status and not self.complete:
+            self._parser = httptools.HttpResponseParser(self)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.status = 0
+        """0 before the head was read."""
+        self._rest = b""
+        self._body: list[bytes] = []
+        self._stream = False
+        self.chunks = 0
+        """Events with content, reasoning or a tool call."""
+        self.reason = ""
+        """Header x-tailgate-reason, else what the error in the body or in the stream calls itself."""
+        self.tier = ""
+        self.replica = ""
+        self.retry_after_s: float | None = None
+        self.should_retry = ""
+        self.queue_s: float | None = None
+        self.prompt_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.finish_reason = ""
+        self.cut = ""
+        """Why the gateway ended the answer, if it did."""
+        self.done = False
+        """The stream has said that it is at its end."""
+        self.error = False
+        self.complete = False
+        """The whole body was read."""
+        self.closing = False
+        """The connection takes no further request."""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it comes as events."""
+        return self._stream
+
+    def feed(self, data: bytes) -> None:
+        """More bytes. Raises httptools.HttpParserError for what is no HTTP, and where an event is no JSON."""
+        self._parser.feed_data(data)
+
+    # What httptools calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"content-type":
+            self._stream = value.startswith(b"text/event-stream")
+        elif name == b"server-timing":
+            self.queue_s = _queue_s(value)
+        elif name.startswith(b"x-"):
+            if name == b"x-tailgate-reason":
+                self.reason = value.decode("latin-1")
+            elif name == b"x-tailgate-replica":
+                self.replica = value.decode("latin-1")
+            elif name == b"x-tailgate-tier":
+                self.tier = value.decode("latin-1")
+            elif name == b"x-should-retry":
+                self.should_retry = value.decode("latin-1")
+        elif name.startswith(b"retry-after") and (seconds := _number(value)) is not None:
+            self.retry_after_s = seconds / 1000.0 if name.endswith(b"-ms") else seconds
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        if not self._stream:
+            self._body.append(data)
+            return
+        if self._rest:
+            data = self._rest + data
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
+        for event in events:
+            if event.startswith(b"data: "):
+                self._event(event[6:])
+            else:
+                for line in event.split(b"\n"):
+                    if line.startswith(b"data:"):
+                        self._event(line[5:].lstrip())
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+        self.closing = not self._parser.should_keep_alive()
+        if self._body:
+            self._whole(b"".join(self._body))
+            self._body = []
+
+    # What is said.
+
+    def _event(self, data: bytes) -> None:
+        if data == DONE:
+            self.done = True
+            return
+        event = _object(data)
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta")
+            if (choice.get("text") if delta is None else _said(delta)) and not self.error:
+                self.chunks += 1
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self._common(event)
+
+    def _whole(self, body: bytes) -> None:
+        try:
+            self._common(_object(body))
+        except Garbage:
+            if self.status == 200:
+                raise  # error pages of proxies are HTML: the status says enough
+
+    def _common(self, said: dict[str, Any]) -> None:
+        if usage := said.get("usage"):
+            self.prompt_tokens = usage.get("prompt_tokens")
+            self.output_tokens = usage.get("completion_tokens")
+        if ours := said.get("tailgate"):
+            self.cut = ours.get("cut", "")
+        if error := said.get("error"):
+            self.error = True
+            if not self.reason:
+                self.reason = _called(error)
+
+
+def _said(delta: dict[str, Any]) -> bool:
+    if delta.get("content"):
+        return True
+    return any(delta.get(name) for name in CONTENT)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise Garbage("no JSON") from None
+    if not isinstance(found, dict):
+        raise Garbage("no object")
+    return found
+
+
+def _called(error: object) -> str:
+    """What an error calls itself: its code, or its type, in whatever dialect."""
+    if isinstance(error, dict):
+        return str(error.get("code") or error.get("type") or "error")[:60]
+    return str(error)[:60]
+
+
+def _queue_s(value: bytes) -> float | None:
+    """Of `queue;dur=1.2, replica;dur=30.5`, in milliseconds."""
+    for metric in value.split(b","):
+        name, _, duration = metric.strip().partition(b";dur=")
+        if name == b"queue" and (number := _number(duration)) is not None:
+            return number / 1000.0
+    return None
+
+
+def _number(value: bytes) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

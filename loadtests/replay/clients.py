@@ -1,0 +1,238 @@
+"""Clients that share a loop: one connection per request under way, used again by the next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import httptools
+
+from loadtests.replay.answer import Answer
+from loadtests.replay.request import Outcome, Request
+from loadtests.replay.target import Target
+
+IDLE_S = 4.0
+"""A connection that has been idle for longer is left alone: servers close theirs after 5 s, and a request that meets
+that moment would be lost by no fault of theirs."""
+SHED = (429, 503, 504)
+Gap = Callable[[Request, float, int], None]
+"""Hears of `count` pieces of content that came together, a time after those before them."""
+
+
+class Client(asyncio.Protocol):
+    """One connection, with at most one request under way."""
+
+    __slots__ = ("_answer", "_clients", "idle_since", "request", "transport")
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._answer = Answer()
+        self.request: Request | None = None
+        self.idle_since = 0.0
+        self.transport: asyncio.Transport
+
+    def send(self, request: Request, data: bytes) -> None:
+        """Send a request, and note in it what comes of it."""
+        self._answer.reset()
+        self.request = request
+        self.transport.write(data)
+
+    def give_up(self, outcome: Outcome, reason: str) -> None:
+        """End the request under way from this side."""
+        self._over(outcome, reason)
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+        self._clients.open.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._clients.lost(self)
+        if self.request is not None:
+            if self._answer.status:
+                self._over(Outcome.TRUNCATED, "connection lost inside the answer")
+            else:
+                self._over(Outcome.RESET, "connection lost before the answer")
+
+    def data_received(self, data: bytes) -> None:
+        answer, request = self._answer, self.request
+        if request is None:
+            self.transport.abort()  # nothing was asked
+            return
+        before = answer.chunks
+        try:
+            answer.feed(data)
+        except httptools.HttpParserError as error:
+            self.give_up(Outcome.NO_HTTP, str(error.__context__ or "no HTTP"))
+            return
+        if answer.chunks != before:
+            self._content(request, answer.chunks - before)
+        if answer.complete:
+            self._over(*what_came(answer))
+            if answer.closing:
+                self.transport.close()
+            else:
+                self._clients.freed(self)
+
+    def _content(self, request: Request, chunks: int) -> None:
+        now = self._clients.clock()
+        if request.first_s is None:
+            request.first_s = now
+            if chunks > 1:
+                self._clients.on_gap(request, 0.0, chunks - 1)
+        else:
+            gap_s = now - request.last_s
+            if gap_s > request.longest_gap_s:
+                request.longest_gap_s = gap_s
+            self._clients.on_gap(request, gap_s, chunks)
+        request.last_s = now
+        request.chunks += chunks
+        self._clients.chunks += chunks
+
+    def _over(self, outcome: Outcome, reason: str) -> None:
+        request, self.request = self.request, None
+        assert request is not None
+        answer = self._answer
+        request.outcome, request.reason, request.status = outcome, reason, answer.status
+        request.retry_after_s, request.queue_s = answer.retry_after_s, answer.queue_s
+        request.replica, request.served_tier = answer.replica, answer.tier
+        request.prompt_tokens, request.output_tokens = answer.prompt_tokens, answer.output_tokens
+        self._clients.over(request, answer.should_retry != "false")
+
+
+def what_came(answer: Answer) -> tuple[Outcome, str]:
+    """What a complete answer is, and why it is not the whole one that was asked for."""
+    status, reason = answer.status, answer.reason
+    if status == 200:
+        if answer.error:
+            return Outcome.ERROR_EVENT, reason
+        if answer.cut:
+            return Outcome.CUT, answer.cut
+        # Engines end good streams with [DONE]; some have never said it, and give a reason to finish.
+        if answer.streamed and not (answer.done or answer.finish_reason):
+            return Outcome.TRUNCATED, "the stream ended without an end"
+        return Outcome.FINISHED, ""
+    reason = reason or f"status {status}"
+    if status == 429 and reason.startswith("limit-"):
+        return Outcome.QUOTA, reason
+    if status in SHED:
+        return Outcome.SHED, reason
+    return (Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED), reason
+
+
+class Clients:
+    """Sends requests to one target. `on_end` hears of each request once, and whether it may be sent again."""
+
+    def __init__(
+        self,
+        target: Target,
+        clock: Callable[[], float],
+        on_end: Callable[[Request, bool], None],
+        on_gap: Gap,
+        timeout_s: float,
+    ) -> None:
+        self.clock = clock
+        self.on_gap = on_gap
+        self.idle: list[Client] = []
+        self.open: set[Client] = set()
+        self.under_way = 0
+        self.chunks = 0
+        """Pieces of content of all answers so far."""
+        self._host, self._port = target.address
+        self._address = self._host
+        self._tls = ssl.create_default_context() if target.tls else None
+        self._on_end = on_end
+        self._timeout_s = timeout_s
+        self._connecting: dict[asyncio.Task[None], Request] = {}
+
+    async def warm(self, count: int) -> None:
+        """Look the host up, once, and open so many connections beforehand. Raises OSError."""
+        found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        self._address = found[0][4][0]
+        for _ in range(count):
+            self.freed(await self._connect())
+
+    def send(self, request: Request, data: bytes) -> None:
+        """Over an idle connection, or a new one."""
+        self.under_way += 1
+        client = self._usable()
+        if client is not None:
+            client.send(request, data)
+            return
+        task = asyncio.get_running_loop().create_task(self._send_anew(request, data))
+        self._connecting[task] = request
+        task.add_done_callback(lambda done: self._connecting.pop(done, None))
+
+    def over(self, request: Request, may_retry: bool) -> None:
+        """A request has come to its end, good or bad."""
+        request.ended_s = self.clock()
+        self.under_way -= 1
+        self._on_end(request, may_retry)
+
+    def freed(self, client: Client) -> None:
+        """A connection may be used again."""
+        client.idle_since = self.clock()
+        self.idle.append(client)
+
+    def lost(self, client: Client) -> None:
+        """A connection is gone."""
+        self.open.discard(client)
+        if client in self.idle:
+            self.idle.remove(client)
+
+    def requests(self) -> Iterator[Request]:
+        """Those under way."""
+        yield from self._connecting.values()
+        yield from (client.request for client in self.open if client.request is not None)
+
+    def expire(self) -> None:
+        """End what took longer than a client would wait."""
+        now = self.clock()
+        for client in list(self.open):
+            request = client.request
+            if request is not None and now - request.tried_s > self._timeout_s:
+                client.give_up(Outcome.TIMEOUT, f"no end within {self._timeout_s:g} s")
+
+    def close(self, outcome: Outcome) -> None:
+        """Leave, whatever is under way."""
+        for task, request in list(self._connecting.items()):
+            task.cancel()
+            request.outcome = outcome
+            self.over(request, False)
+        for client in list(self.open):
+            if client.request is not None:
+                client.give_up(outcome, "")
+            else:
+                client.transport.abort()
+
+    def _usable(self) -> Client | None:
+        """The connection used last, unless it has been idle for so long that its server may close it any moment."""
+        if not self.idle:
+            return None
+        if self.clock() - self.idle[-1].idle_since <= IDLE_S:
+            return self.idle.pop()
+        stale, self.idle = self.idle, []
+        for client in stale:
+            client.transport.abort()
+        return None
+
+    async def _connect(self) -> Client:
+        loop = asyncio.get_running_loop()
+        name = self._host if self._tls else None
+        _, client = await loop.create_connection(
+            lambda: Client(self), self._address, self._port, ssl=self._tls, server_hostname=name
+        )
+        return client
+
+    async def _send_anew(self, request: Request, data: bytes) -> None:
+        try:
+            client = await self._connect()
+        except OSError as error:
+            request.outcome, request.reason = Outcome.CONNECT, os.strerror(error.errno) if error.errno else str(error)
+            self.over(request, True)
+            return
+        client.send(request, data)

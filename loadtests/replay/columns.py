@@ -1,0 +1,161 @@
+"""What became of each request, as rows of fixed size in `requests.npy`: written as they end, so memory stays bounded.
+
+The file is an ordinary NumPy array of records (`numpy.load`), one row for each request, in the order in which they
+ended. Names of tiers, reasons and replicas are numbers in the rows; `run.json` has the tables, and all that is no row.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.replay.gaps import Gaps
+from loadtests.replay.request import Outcome, Request
+
+FILE = "requests.npy"
+FLUSH_ROWS = 2048
+MOST_NAMES = 1000
+OTHERS = "others"
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("due_s", "<f8", "d"),
+    ("number", "<u4", "I"),
+    ("late_s", "<f4", "f"),
+    ("ttft_s", "<f4", "f"),
+    ("tpot_s", "<f4", "f"),
+    ("e2e_s", "<f4", "f"),
+    ("queue_s", "<f4", "f"),
+    ("longest_gap_s", "<f4", "f"),
+    ("retry_after_s", "<f4", "f"),
+    ("prompt_tokens", "<u4", "I"),
+    ("prompt_counted", "<u4", "I"),
+    ("output_wanted", "<u4", "I"),
+    ("output_tokens", "<u4", "I"),
+    ("chunks", "<u4", "I"),
+    ("status", "<u2", "H"),
+    ("reason", "<u2", "H"),
+    ("replica", "<u2", "H"),
+    ("tier", "<u2", "H"),
+    ("served_tier", "<u2", "H"),
+    ("outcome", "u1", "B"),
+    ("tries", "u1", "B"),
+    ("streamed", "u1", "B"),
+)
+"""Name, NumPy's type, struct's. Not a number or 0 where there is none."""
+DTYPE = np.dtype([(name, kind) for name, kind, _ in COLUMNS])
+Rows = npt.NDArray[np.void]
+_ROW = struct.Struct("<" + "".join(code for _, _, code in COLUMNS))
+assert _ROW.size == DTYPE.itemsize
+_NAN = math.nan
+
+
+class Names:
+    """Numbers for names, from 0 for none. Beyond MOST_NAMES all are `others`: a target may make names up."""
+
+    def __init__(self) -> None:
+        self.names = [""]
+        self._numbers = {"": 0}
+
+    def number(self, name: str) -> int:
+        """The same for the same name."""
+        found = self._numbers.get(name)
+        if found is None:
+            if len(self.names) > MOST_NAMES:
+                name = OTHERS
+            if name not in self._numbers:
+                self._numbers[name] = len(self.names)
+                self.names.append(name)
+            found = self._numbers[name]
+        return found
+
+
+class Columns:
+    """A recorder that writes rows to `folder`. Close it, or the file says that it is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = 0
+        self.tiers, self.reasons, self.replicas = Names(), Names(), Names()
+        self.gaps: dict[str, Gaps] = {}
+        """By tier."""
+        self._file = (folder / FILE).open("wb+")
+        self._buffer = bytearray()
+        self._head()
+
+    def gap(self, request: Request, gap_s: float, count: int) -> None:
+        """Pieces of content came."""
+        tier = request.arrival.tier
+        if tier not in self.gaps:
+            self.gaps[tier] = Gaps()
+        self.gaps[tier].add(gap_s, count)
+
+    def ended(self, request: Request) -> None:
+        """One row."""
+        self._buffer += _ROW.pack(*self._row(request))
+        self.rows += 1
+        if self.rows % FLUSH_ROWS == 0:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left, and how many rows there are."""
+        self._flush()
+        self._file.seek(0)
+        self._head()
+        self._file.close()
+
+    def _flush(self) -> None:
+        self._file.write(self._buffer)
+        self._buffer.clear()
+
+    def _head(self) -> None:
+        # NumPy leaves room in it for a longer number of rows, so that it can be written again.
+        head = {"shape": (self.rows,), "fortran_order": False, "descr": np.lib.format.dtype_to_descr(DTYPE)}
+        np.lib.format.write_array_header_1_0(self._file, head)
+
+    def _row(self, request: Request) -> tuple[float, ...]:
+        arrival, due_s = request.arrival, request.arrival.at
+        first_s, tokens = request.first_s, request.tokens
+        return (
+            due_s,
+            request.number,
+            request.late_s,
+            _NAN if first_s is None else first_s - due_s,
+            _NAN if first_s is None or tokens < 2 else (request.last_s - first_s) / (tokens - 1),
+            request.ended_s - due_s,
+            _NAN if request.queue_s is None else request.queue_s,
+            request.longest_gap_s,
+            _NAN if request.retry_after_s is None else request.retry_after_s,
+            arrival.prompt_tokens,
+            request.prompt_tokens or 0,
+            arrival.output_tokens,
+            tokens,
+            request.chunks,
+            request.status,
+            self.reasons.number(request.reason if request.outcome is not Outcome.FINISHED else ""),
+            self.replicas.number(request.replica),
+            self.tiers.number(arrival.tier),
+            self.tiers.number(request.served_tier),
+            request.outcome,
+            min(request.tries, 255),
+            arrival.stream,
+        )
+
+
+def read_rows(folder: Path) -> Rows:
+    """All rows, by when they were due. Raises OSError or ValueError where there are none to be read."""
+    rows: Rows = np.load(folder / FILE)
+    if rows.dtype != DTYPE:
+        raise ValueError(f"{folder / FILE}: was written by another version of the load tester")
+    return rows[np.argsort(rows["due_s"], kind="stable")]
+
+
+def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:
+    """By nearest rank: each is a value that occurred. What is not a number is left out."""
+    known = np.sort(values[~np.isnan(values)])
+    if not len(known):
+        return [None] * len(shares)
+    return [float(known[max(0, math.ceil(share * len(known)) - 1)]) for share in shares]

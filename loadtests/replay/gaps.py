@@ -1,0 +1,32 @@
+"""Inter-token latencies (ITL): so many that only a histogram of them is kept, in buckets 2% wide."""
+
+from __future__ import annotations
+
+import math
+
+LOW_S = 1e-5
+RATIO = 1.02
+BUCKETS = 900
+"""The last begins at some 9 minutes."""
+_PER_LOG = 1.0 / math.log(RATIO)
+
+
+class Gaps:
+    """`counts[i]` holds gaps of LOW_S * RATIO^i to RATIO times that; the first all below, the last all above."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = [0] * BUCKETS
+
+    def add(self, gap_s: float, count: int = 1) -> None:
+        """Pieces of content that came together: `count` of them, `gap_s` after those before. Only one had to wait."""
+        if gap_s > LOW_S:
+            self.counts[min(BUCKETS - 1, int(math.log(gap_s / LOW_S) * _PER_LOG))] += 1
+            count -= 1
+        self.counts[0] += count
+
+
+def middle_s(bucket: int) -> float:
+    """What a bucket stands for: its geometric middle; the first stands for 0, what came together."""
+    return LOW_S * RATIO ** (bucket + 0.5) if bucket else 0.0

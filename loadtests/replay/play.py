@@ -1,0 +1,293 @@
+"""Plays traffic to a target: `await play(arrivals, target, recorder, plan)`. The one load generator of this project."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Protocol
+
+from gateway.observe.lag import LoopLag
+from gateway.sim.workload import Arrival
+from loadtests.bench.process import raise_file_limit
+from loadtests.replay.clients import Clients
+from loadtests.replay.pace import pace, pause_s
+from loadtests.replay.prompts import Prompts, Sizes
+from loadtests.replay.request import Outcome, Request
+from loadtests.replay.target import Target, Writer
+
+FILES = 65536
+TICK_S = 0.5
+
+
+class Recorder(Protocol):
+    """Hears what becomes of requests."""
+
+    def gap(self, request: Request, gap_s: float, count: int) -> None:
+        """Pieces of content came, `gap_s` after those before them."""
+
+    def ended(self, request: Request) -> None:
+        """A request is over, its last try included. Called once for each."""
+
+
+class Kept:
+    """A recorder that keeps every request: for tests that are short."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        """In the order in which they ended."""
+
+    def gap(self, request: Request, gap_s: float, count: int) -> None:
+        """Not looked at."""
+
+    def ended(self, request: Request) -> None:
+        """Keep it."""
+        self.requests.append(request)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the traffic is played."""
+
+    seed: int = 1
+    """Of prompts and of the pauses before clients try again."""
+    sizes: Sizes = field(default_factory=Sizes)
+    timeout_s: float = 600.0
+    """The patience of a client, for one try."""
+    grace_s: float = 60.0
+    """How long answers may come after the last request."""
+    retries: int = 0
+    clients: int | None = None
+    """A closed loop of so many clients: each sends when its last request is over. None: an open loop."""
+    until_s: float | None = None
+    """When a closed loop ends; an open loop ends with its traffic."""
+    lead_s: float = 0.2
+    """From ready to the beginning."""
+    warm_connections: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A look at a test that runs."""
+
+    at_s: float
+    sent: int
+    ended: int
+    under_way: int
+    connections: int
+    chunks: int
+
+
+@dataclass(slots=True)
+class Played:
+    """What is known when it is over."""
+
+    sent: int = 0
+    ended: int = 0
+    sending_s: float = 0.0
+    """From the beginning to the last request."""
+    seconds: float = 0.0
+    """From the beginning to the end."""
+    chunks: int = 0
+    most_connections: int = 0
+    most_under_way: int = 0
+    cpu_s: float = 0.0
+    interrupted: bool = False
+    lag: list[float] = field(default_factory=list)
+    """Waits on the event loop of the generator, by bucket of gateway.observe.lag.EDGES."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """A request with its bytes."""
+
+    request: Request
+    data: bytes
+
+    @property
+    def due_s(self) -> float:
+        return self.request.arrival.at
+
+
+class Player:
+    """One test. `begins` hears the time of the monotonic clock at which it begins, `look` what goes on meanwhile.
+
+    `settled` is given what is still under way after the last request: if it says yes, that is not waited for.
+    """
+
+    def __init__(
+        self,
+        arrivals: Iterable[Arrival],
+        target: Target,
+        recorder: Recorder,
+        plan: Plan,
+        *,
+        look: Callable[[Now], None] = lambda now: None,
+        begins: Callable[[float], None] = lambda at: None,
+        settled: Callable[[float, Iterable[Request]], bool] = lambda now, under_way: False,
+    ) -> None:
+        self._recorder = recorder
+        self._plan = plan
+        self._look = look
+        self._begins = begins
+        self._settled = settled
+        self._began = time.monotonic()
+        self._writer = Writer(target, Prompts(plan.seed, plan.sizes))
+        self._random = Random(f"{plan.seed} pauses")
+        self._clients = Clients(target, self.clock, self._over, recorder.gap, plan.timeout_s)
+        self._items = self._made(arrivals)
+        self._resting: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
+        self._quiet = asyncio.Event()
+        self._exhausted = asyncio.Event()
+        self._ticks = 0
+        self.played = Played()
+        self._lag = LoopLag(time.monotonic, self._tick)
+
+    def clock(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of content so far."""
+        return self._clients.chunks
+
+    @property
+    def lag(self) -> LoopLag:
+        """How late this process is."""
+        return self._lag
+
+    async def play(self, stop: asyncio.Event | None = None) -> Played:
+        """To the end, or until `stop`. Raises OSError if nobody listens."""
+        raise_file_limit(FILES)
+        await self._clients.warm(self._plan.warm_connections)
+        gc.freeze()  # what is there by now is there to stay
+        self._began = time.monotonic() + self._plan.lead_s
+        self._begins(self._began)
+        watching = asyncio.create_task(self._lag.run())
+        stopping = asyncio.create_task((stop or asyncio.Event()).wait())
+        sending = asyncio.create_task(self._send_all())
+        try:
+            await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+                self.played.sending_s = self.clock()
+                await self._until_quiet(stopping)
+            else:
+                self.played.sending_s = self.clock()
+            self.played.interrupted = stopping.done()
+        finally:
+            for task in (sending, stopping, watching):
+                task.cancel()
+            self._finish()
+            gc.unfreeze()
+        return self.played
+
+    async def _send_all(self) -> None:
+        cpu = time.process_time()
+        if self._plan.clients is None:
+            await pace(self._items, self.clock, asyncio.sleep, self._send)
+        else:
+            await asyncio.sleep(max(0.0, -self.clock()))
+            for _ in range(self._plan.clients):
+                self._send_next()
+            left_s = None if self._plan.until_s is None else self._plan.until_s - self.clock()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._exhausted.wait(), left_s)
+            self._exhausted.set()
+        self.played.cpu_s = time.process_time() - cpu
+
+    def _made(self, arrivals: Iterable[Arrival]) -> Iterator[_Item]:
+        for number, arrival in enumerate(arrivals):
+            yield _Item(Request(number, arrival), self._writer.request(number, arrival))
+
+    def _send(self, item: _Item) -> None:
+        self._send_at(item, self.clock())
+
+    def _send_at(self, item: _Item, now: float) -> None:
+        request = item.request
+        request.sent_s = request.tried_s = now
+        self.played.sent += 1
+        self._clients.send(request, item.data)
+        self.played.most_under_way = max(self.played.most_under_way, self._clients.under_way)
+
+    def _send_next(self) -> None:
+        """What a client of a closed loop does when it has its answer: its clock starts only now."""
+        item = None if self._exhausted.is_set() else next(self._items, None)
+        if item is None:
+            self._exhausted.set()
+            return
+        now = self.clock()
+        item.request.arrival = replace(item.request.arrival, at=now)
+        self._send_at(item, now)
+
+    def _over(self, request: Request, may_retry: bool) -> None:
+        if may_retry and request.tries <= self._plan.retries:
+            rest_s = pause_s(request, self._random)
+            if rest_s is not None:
+                loop = asyncio.get_running_loop()
+                self._resting[request.number] = (request, loop.call_later(rest_s, self._again, request))
+                return
+        self._ended(request)
+        if self._plan.clients is not None:
+            self._send_next()
+
+    def _again(self, request: Request) -> None:
+        del self._resting[request.number]
+        request.tries += 1
+        request.tried_s = self.clock()
+        self._clients.send(request, self._writer.request(request.number, request.arrival))
+
+    def _ended(self, request: Request) -> None:
+        self.played.ended += 1
+        self._recorder.ended(request)
+        if not self._clients.under_way and not self._resting:
+            self._quiet.set()
+
+    async def _until_quiet(self, stopping: asyncio.Task[bool]) -> None:
+        """Until nothing is under way, or `settled` says that the rest does not matter, or the grace is over."""
+        until_s = self.clock() + self._plan.grace_s
+        while (self._clients.under_way or self._resting) and (left_s := until_s - self.clock()) > 0.0:
+            if stopping.done() or self._settled(self.clock(), self._clients.requests()):
+                return
+            self._quiet.clear()
+            quiet = asyncio.create_task(self._quiet.wait())
+            await asyncio.wait([quiet, stopping], timeout=min(TICK_S, left_s), return_when=asyncio.FIRST_COMPLETED)
+            quiet.cancel()
+
+    def _finish(self) -> None:
+        """Nothing is sent any more; what is under way is over, too."""
+        self._plan = replace(self._plan, retries=0, clients=None)
+        for request, timer in list(self._resting.values()):
+            timer.cancel()
+            self._ended(request)  # with what became of its last try
+        self._resting.clear()
+        self._clients.close(Outcome.INTERRUPTED if self.played.interrupted else Outcome.UNFINISHED)
+        self.played.seconds = self.clock()
+        self.played.chunks = self._clients.chunks
+        self.played.lag = list(self._lag.waits.counts)
+
+    def _tick(self, _: float) -> None:
+        self._ticks += 1
+        if self._ticks % 5 == 0:  # of ten in a second
+            self._clients.expire()
+            of, played = self._clients, self.played
+            played.most_connections = max(played.most_connections, len(of.open))
+            self._look(Now(self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks))
+
+
+async def play(
+    arrivals: Iterable[Arrival],
+    target: Target,
+    recorder: Recorder,
+    plan: Plan | None = None,
+    *,
+    look: Callable[[Now], None] = lambda now: None,
+    stop: asyncio.Event | None = None,
+) -> Played:
+    """Send each arrival when it is due, and tell the recorder what came of it. Raises OSError if nobody listens."""
+    return await Player(arrivals, target, recorder, plan or Plan(), look=look).play(stop)

@@ -1,0 +1,65 @@
+"""The first contact: whether the target answers at all, and how many tokens it makes of a prompt of so many words."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.clients import Clients
+from loadtests.replay.prompts import Prompts, Sizes, fitted
+from loadtests.replay.request import Outcome, Request
+from loadtests.replay.target import Length, Target, Writer
+
+WORDS = (8, 136)
+TIMEOUT_S = 60.0
+
+
+class NoContact(Exception):
+    """Why it makes no sense to send more."""
+
+
+async def probe(target: Target, arrival: Arrival, seed: int) -> Sizes | None:
+    """Ask for one token after two prompts of different length, as `arrival` would. Raises NoContact.
+
+    None where the target is there and did not answer (it refused, or does not say how it counts).
+    """
+    writer = Writer(replace(target, length=Length.CAP), Prompts(seed, Sizes(0.0, 1.0)))
+    asked = replace(arrival, output_tokens=1, max_tokens=1, stream=False, prefix=())
+    counted = []
+    for number, words in enumerate(WORDS):
+        request = await _ask(target, writer, Request(-1 - number, replace(asked, prompt_tokens=words)))
+        if request.outcome in (Outcome.CONNECT, Outcome.RESET, Outcome.NO_HTTP, Outcome.INVALID):
+            raise NoContact(f"{target.url} {_told(request)}")
+        if request.outcome is not Outcome.FINISHED or not request.prompt_tokens:
+            return None
+        counted.append((words, request.prompt_tokens))
+    try:
+        return fitted(counted)
+    except ValueError as error:
+        raise NoContact(f"{target.url} counts tokens in a way that is not understood: {error}") from None
+
+
+async def _ask(target: Target, writer: Writer, request: Request) -> Request:
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    clients = Clients(target, loop.time, lambda *_: over.set_result(None), lambda *_: None, TIMEOUT_S)
+    try:
+        await clients.warm(1)
+    except OSError as error:
+        raise NoContact(f"{target.url} cannot be reached: {error.strerror or error}") from None
+    clients.send(request, writer.request(request.number, request.arrival))
+    await asyncio.wait([over], timeout=TIMEOUT_S)
+    clients.close(Outcome.TIMEOUT)
+    return request
+
+
+def _told(request: Request) -> str:
+    match request.outcome:
+        case Outcome.CONNECT:
+            return f"cannot be reached: {request.reason}"
+        case Outcome.INVALID:
+            hint = {401: "; give --key", 404: "; give --model"}.get(request.status, "")
+            return f"answers {request.status} to the first request: {request.reason}{hint}"
+        case _:
+            return f"does not speak HTTP as it should: {request.reason}"

@@ -1,0 +1,85 @@
+"""Prompts of a wanted length: plain words, one token each, the same for the same seed, prefixes shared where told to.
+
+Every word has three letters and a space before it: one token to the common byte-pair vocabularies, and four bytes,
+which is a token to the emulated replicas. What a chat template adds is learned from the target (`Sizes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gateway.sim.synthetic import BLOCK_TOKENS
+
+WORDS = (
+    "the and for are but not you all any can had her was one our out day get has him his how man new now old see two"
+    " way who boy did its let put say she too use dad mom big end far few got lot own run set top try ask air art bad"
+    " bag bed bit box bus buy car cat cup cut dog dry ear eat egg eye fan fat fit fly fun gas god gun guy hat hit hot"
+    " ice job joy key kid law lay leg lie lip low map may mix mud net nor oil pay pen pet pie pop pot raw red rich row"
+    " sad sea sit six sky son sun tax tea ten tie tip war wet why win yes yet"
+)
+_VOCABULARY = tuple(word for word in WORDS.split() if len(word) == 3)
+_BOOK_WORDS = 1 << 15
+_HEAD_WORDS = 6
+"""Enough to number more requests than anybody sends."""
+_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How the target counts a prompt of words: `template + per_word * words` tokens."""
+
+    template: float = 7.0
+    per_word: float = 1.0
+
+    def words(self, tokens: int) -> int:
+        """How many words make a prompt of so many tokens; at least one."""
+        return max(1, round((tokens - self.template) / self.per_word))
+
+
+class Prompts:
+    """Makes prompts; the same seed and number give the same words."""
+
+    def __init__(self, seed: int, sizes: Sizes | None = None) -> None:
+        self.sizes = sizes or Sizes()
+        self._seed = seed
+        words = Random(f"{seed} book").choices(_VOCABULARY, k=_BOOK_WORDS)
+        self._book = "".join(f" {word}" for word in words)
+
+    def text(self, number: int, tokens: int, prefix: Sequence[int] = ()) -> str:
+        """Of request `number`. Blocks of 512 tokens with the same hash in `prefix` have the same words."""
+        words = self.sizes.words(tokens)
+        if not prefix:
+            return self._passage(f"{self._seed} {number}", words)[1:]
+        parts, left = [], words
+        for block in prefix:
+            if left <= 0:
+                break
+            parts.append(self._passage(f"{self._seed} block {block}", min(left, BLOCK_TOKENS)))
+            left -= BLOCK_TOKENS
+        if left > 0:
+            parts.append(self._passage(f"{self._seed} {number}", left))
+        return "".join(parts)[1:]
+
+    def _passage(self, of: str, words: int) -> str:
+        """So many words: some that no other passage begins with, then a piece of the book."""
+        draw = Random(of)
+        head = "".join(f" {word}" for word in draw.choices(_VOCABULARY, k=min(words, _HEAD_WORDS)))
+        start = draw.randrange(_BOOK_WORDS) * _BYTES
+        wanted = (words - _HEAD_WORDS) * _BYTES
+        if wanted <= 0:
+            return head
+        piece = self._book[start : start + wanted]
+        while len(piece) < wanted:
+            piece += self._book[: wanted - len(piece)]
+        return head + piece
+
+
+def fitted(probes: Sequence[tuple[int, int]]) -> Sizes:
+    """From (words, tokens as counted) of two prompts of different length. Raises ValueError if they make no sense."""
+    (words, tokens), (more_words, more_tokens) = probes
+    per_word = (more_tokens - tokens) / (more_words - words)
+    if not 0.2 <= per_word <= 5.0:
+        raise ValueError(f"{more_words - words} more words are {more_tokens - tokens} more tokens")
+    return Sizes(tokens - per_word * words, per_word)

@@ -1,0 +1,108 @@
+"""What is tested, and how a request to it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+import orjson
+
+from gateway.core.model import Endpoint
+from gateway.sim.workload import Arrival
+from loadtests.replay.prompts import Prompts
+
+
+class Length(StrEnum):
+    """How the target is told how long an answer is to be."""
+
+    CAP = "cap"
+    """`max_tokens`: an upper bound, which any OpenAI-compatible target understands. Answers may end before."""
+    EXACT = "exact"
+    """`max_tokens`, with `min_tokens` and `ignore_eos`: vLLM and SGLang then generate just so many."""
+    HIDDEN = "hidden"
+    """`min_tokens` alone: for emulated replicas whose answers end there, so that the gateway is not told the length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server with an OpenAI API. `keys` are by tier; `key` is that of all others."""
+
+    url: str
+    model: str | None = None
+    """Asked for instead of what the traffic says."""
+    key: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    length: Length = Length.CAP
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Fields of every body."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{self.url} is no address of a server: write one such as http://127.0.0.1:8080")
+        if parts.query or parts.fragment or parts.path.rstrip("/") not in ("", "/v1"):
+            raise ValueError(f"{self.url}: leave out what follows host and port: /v1/chat/completions is added")
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is spoken to over TLS."""
+        return urlsplit(self.url).scheme == "https"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or (443 if self.tls else 80)
+
+    def key_of(self, tier: str) -> str:
+        """The key for requests of a tier; empty if they have none."""
+        return self.keys.get(tier, self.key)
+
+
+class Writer:
+    """Writes whole requests."""
+
+    def __init__(self, target: Target, prompts: Prompts) -> None:
+        self._target = target
+        self._prompts = prompts
+        self._heads: dict[str, bytes] = {}
+
+    def request(self, number: int, arrival: Arrival) -> bytes:
+        """Head and body of a chat request."""
+        prompt = self._prompts.text(number, arrival.prompt_tokens, arrival.prefix)
+        return self.chat(arrival, prompt)
+
+    def chat(self, arrival: Arrival, prompt: str) -> bytes:
+        """The same with a prompt of one's own."""
+        target = self._target
+        body: dict[str, object] = {
+            "model": target.model or arrival.model,
+            "messages": [{"role": "user", "content": prompt}],
+        }
+        if arrival.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        match target.length:
+            case Length.CAP:
+                body["max_tokens"] = min(arrival.output_tokens, arrival.max_tokens or arrival.output_tokens)
+            case Length.EXACT:
+                wanted = min(arrival.output_tokens, arrival.max_tokens or arrival.output_tokens)
+                body |= {"max_tokens": wanted, "min_tokens": wanted, "ignore_eos": True}
+            case Length.HIDDEN:
+                body["min_tokens"] = arrival.output_tokens
+                if arrival.max_tokens is not None:
+                    body["max_tokens"] = arrival.max_tokens
+        raw = orjson.dumps({**body, **target.extra} if target.extra else body)
+        return b"%b%d\r\n\r\n%b" % (self._head(arrival.tier), len(raw), raw)
+
+    def _head(self, tier: str) -> bytes:
+        if tier not in self._heads:
+            host, port = self._target.address
+            key = self._target.key_of(tier)
+            authorization = f"authorization: Bearer {key}\r\n" if key else ""
+            self._heads[tier] = (
+                f"POST {Endpoint.CHAT.value} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}"
+                "user-agent: tailgate-loadtests\r\ncontent-type: application/json\r\ncontent-length: "
+            ).encode()
+        return self._heads[tier]

@@ -1,0 +1,85 @@
+"""The traffic of a load test: a trace, a workload by name or file, or one in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.sim.load import load_text, load_workload
+from gateway.sim.traces import Mix, Trace, TraceError, open_trace
+from gateway.sim.workload import Arrival, Workload
+
+FIELDS = ("prompt_tokens", "output_tokens", "cv", "streamed")
+"""What a workload in a line may say."""
+DEFAULT_RATE = 10.0
+DEFAULT_DURATION_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Arrivals, and what to call them."""
+
+    workload: Workload
+    told: str
+    planned_s: float | None
+    """None: to the end of a trace."""
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """Those of one run."""
+        return self.workload.arrivals(seed)
+
+
+def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None, duration_s: float | None) -> Traffic:
+    """A recorded trace, faster or slower, or at a mean rate. Raises TraceError."""
+    if not path.exists():
+        raise TraceError(f"{path}: there is no such file")
+    trace = open_trace(path, mix, speed or 1.0)
+    told = path.name
+    if rate is not None:
+        trace, told = trace.at_rate(rate), f"{told} at {rate:g}/s"
+    elif speed is not None:
+        told += f" at {speed:g} times its speed"
+    return Traffic(trace if duration_s is None else replace(trace, duration_s=duration_s), told, duration_s)
+
+
+def workload_traffic(spec: str, mix: Mix | None, rate: float | None, duration_s: float | None) -> Traffic:
+    """A workload by name, by file, or in a line such as `prompt_tokens=500,output_tokens=100`.
+
+    Raises PolicyErrors, or ValueError.
+    """
+    if "=" in spec:
+        workload = load_text(_written(spec, mix or Mix()), "--workload")
+        workload = replace(
+            workload, rate_per_s=rate or workload.rate_per_s, duration_s=duration_s or workload.duration_s
+        )
+    else:
+        if mix is not None:
+            raise ValueError(f"--mix is for traces: {spec} says itself which tiers its requests are of")
+        found = load_workload(spec, rate_per_s=rate, duration_s=duration_s)
+        if isinstance(found, Trace):
+            raise ValueError(f"{spec} is a trace: give it with --trace")
+        workload = found
+    return Traffic(workload, f"{spec} at {workload.rate_per_s:g}/s", workload.duration_s)
+
+
+def _written(spec: str, mix: Mix) -> str:
+    """A workload file that says the same."""
+    said = {"prompt_tokens": "500", "output_tokens": "100"}
+    for part in spec.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in FIELDS or not value:
+            raise ValueError(f"--workload {spec}: {part.strip()!r}: each part is NAME=VALUE, of {', '.join(FIELDS)}")
+        said[name] = value
+    total = sum(part for _, part in mix.tiers)
+    streamed = f", streamed: {said['streamed']}" if "streamed" in said else ""
+    lines = [
+        f"  {tier}: {{share: {100 * part / total:.6g}%, tenants: {mix.tenants}{streamed}}}" for tier, part in mix.tiers
+    ]
+    return (
+        "apiVersion: tailgate/v1\nkind: Workload\n"
+        f"rate: {DEFAULT_RATE:g}/s\nduration: {DEFAULT_DURATION_S:g}s\nmodel: {mix.model}\n"
+        f"arrivals: {{cv: {said.get('cv', '1')}}}\n"
+        f"prompt_tokens: {said['prompt_tokens']}\noutput_tokens: {said['output_tokens']}\n"
+        + "\n".join(["tiers:", *lines, ""])
+    )

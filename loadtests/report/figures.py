@@ -1,0 +1,259 @@
+"""From rows to `report.json`: every figure of a load test, in one document with a versioned schema."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gateway.core.rules import Policy
+from gateway.observe.lag import EDGES
+from loadtests.replay.columns import Rows, percentiles
+from loadtests.replay.gaps import middle_s
+from loadtests.replay.request import Outcome
+from loadtests.report.judged import ERRORS, Judged, judge, misses, slo_of
+from loadtests.report.run_file import RunFile
+from loadtests.report.timeline import timeline
+from loadtests.waits import edge_of
+
+FORMAT = "tailgate-loadtest-report"
+VERSION = 1
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
+METRICS = ("ttft", "tpot", "e2e", "queue")
+CURVES = ("ttft", "e2e")
+
+Report = dict[str, Any]
+
+
+class TooLate(Exception):
+    """The generator fell behind: what it measured says as much of itself as of the target."""
+
+
+def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool = False) -> Report:
+    """All figures. Raises TooLate if the generator fell behind, ValueError where the policy does not fit."""
+    about = run.about
+    chosen = rows[rows["due_s"] >= about.warmup_s]
+    if not len(chosen):
+        raise ValueError(f"no request was due after the warm-up of {about.warmup_s:g} s: there is nothing to report")
+    generator = _generator(run, chosen)
+    trusted = generator["late_p99_s"] <= about.max_late_s
+    if not trusted and not allow_late:
+        raise TooLate(
+            f"the generator was late by {generator['late_p99_s'] * 1e3:.1f} ms (p99), more than the "
+            f"{about.max_late_s * 1e3:g} ms that are allowed (--max-late), so nothing is reported. Lower the rate, "
+            "free a core for it, or give --allow-late to have the report all the same, marked as not to be trusted"
+        )
+    judged = judge(chosen, run.tiers, policy)
+    seconds = run.played.sending_s - about.warmup_s
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "about": _about(run),
+        "trusted": trusted,
+        "complete": not run.played.interrupted,
+        "seconds": seconds,
+        "generator": generator,
+        "totals": _totals(judged, run, seconds, policy),
+        "tiers": {name: _tier(name, part, run, policy) for name, part in _by_tier(judged, run).items()},
+        "replicas": _replicas(judged, run),
+        "prompts": _prompts(chosen),
+        "over_time": timeline(judged, about.warmup_s, run.played.sending_s),
+        "curves": {name: _curves(part.rows) for name, part in _by_tier(judged, run).items()},
+    }
+
+
+def _about(run: RunFile) -> Report:
+    about = run.about
+    return {
+        "target": about.target,
+        "traffic": about.traffic,
+        "seed": about.seed,
+        "started_at": about.started_at,
+        "mode": "open loop" if about.clients is None else "closed loop",
+        "clients": about.clients,
+        "retries": about.retries,
+        "policy": about.policy,
+        "length": about.length,
+        "warmup_s": about.warmup_s,
+        "planned_s": about.planned_s,
+    }
+
+
+def _generator(run: RunFile, rows: Rows) -> Report:
+    p50, p99, most = percentiles(rows["late_s"], (0.5, 0.99, 1.0))
+    lag = edge_of(run.played.lag, 0.99) if sum(run.played.lag) else 0.0
+    return {
+        "late_p50_s": p50,
+        "late_p99_s": p99,
+        "late_max_s": most,
+        "max_late_s": run.about.max_late_s,
+        "loop_wait_p99_s": lag if math.isfinite(lag) else EDGES[-1],
+        "cpu": run.played.cpu_s / run.played.sending_s if run.played.sending_s > 0 else 0.0,
+        "chunks_per_s": run.played.chunks / run.played.seconds if run.played.seconds > 0 else 0.0,
+        "most_connections": run.played.most_connections,
+        "most_under_way": run.played.most_under_way,
+    }
+
+
+def _totals(judged: Judged, run: RunFile, seconds: float, policy: Policy | None) -> Report:
+    rows = judged.rows
+    offered, counted = len(rows), _count(judged.counted)
+    finished, good = _count(judged.finished), _count(judged.good)
+    weights = np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
+    return {
+        "offered": offered,
+        "counted": counted,
+        "finished": finished,
+        "good": good,
+        "goodput": _ratio(good, counted),
+        "weighted_goodput": _ratio(float(weights[judged.good].sum()), float(weights[judged.counted].sum())),
+        "offered_per_s": offered / seconds,
+        "finished_per_s": finished / seconds,
+        "good_per_s": good / seconds,
+        "output_tokens_per_s": int(rows["output_tokens"].sum()) / seconds,
+        "sent_again": int((rows["tries"].astype(np.int64) - 1).sum()),
+        "latencies": _latencies(rows[judged.finished]),
+        "itl": _itl(run, run.gaps),
+    }
+
+
+def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Report:
+    rows = judged.rows
+    counted, finished, good = _count(judged.counted), _count(judged.finished), _count(judged.good)
+    slo = slo_of(policy, name)
+    done = rows[judged.finished]
+    return {
+        "weight": _weight(policy, name),
+        "offered": len(rows),
+        "counted": counted,
+        "finished": finished,
+        "good": good,
+        "goodput": _ratio(good, counted),
+        "goodput_of_finished": _ratio(good, finished),
+        "objectives": [
+            {
+                "metric": metric.value,
+                "quantile": objective.quantile,
+                "threshold_s": objective.threshold_s,
+                "measured_s": (measured := percentiles(done[f"{metric.value}_s"], (objective.quantile,))[0]),
+                "met": None if measured is None else measured <= objective.threshold_s,
+            }
+            for metric, objective in slo.objectives()
+        ],
+        "latencies": _latencies(done),
+        "itl": _itl(run, [name]),
+        "misses": misses(judged, run.reasons),
+        "sheds": _sheds(rows, run.reasons),
+        "errors": {label: count for outcome, label in ERRORS.items() if (count := _count(rows["outcome"] == outcome))},
+        "apart": {
+            outcome.name.lower(): count
+            for outcome in Outcome
+            if not outcome.counts and (count := _count(rows["outcome"] == outcome))
+        },
+        "served_as": {
+            run.tiers[number]: _count(rows["served_tier"] == number)
+            for number in np.unique(rows["served_tier"])
+            if number
+        },
+    }
+
+
+def _latencies(finished: Rows) -> Report:
+    """Of what finished, in seconds; each with how many it is of."""
+    found = {}
+    for metric in METRICS:
+        values = finished[f"{metric}_s"]
+        measured = zip(SHARES, percentiles(values, list(SHARES.values())), strict=True)
+        found[metric] = {"n": _count(~np.isnan(values))} | dict(measured)
+    return found
+
+
+def _itl(run: RunFile, tiers: Sequence[str] | Mapping[str, object]) -> Report:
+    """Between pieces of content, of everything that was streamed, from histograms (1% off at most)."""
+    counts: dict[int, int] = {}
+    for tier in tiers:
+        for bucket, count in run.gaps.get(tier, {}).items():
+            counts[bucket] = counts.get(bucket, 0) + count
+    total = sum(counts.values())
+    found: Report = {"n": total}
+    for name, share in SHARES.items():
+        rank, seen, value = math.ceil(share * total), 0, None
+        for bucket in sorted(counts):
+            seen += counts[bucket]
+            if seen >= rank:
+                value = middle_s(bucket)
+                break
+        found[name] = value
+    return found
+
+
+def _sheds(rows: Rows, reasons: list[str]) -> Report:
+    """By reason: how many, and how many of them came with a Retry-After."""
+    shed = rows[np.isin(rows["outcome"], (Outcome.SHED, Outcome.QUOTA))]
+    found = {}
+    for number in np.unique(shed["reason"]):
+        own = shed[shed["reason"] == number]
+        found[reasons[number]] = {
+            "count": len(own),
+            "with_retry_after": _count(~np.isnan(own["retry_after_s"])),
+            "after_p50_s": percentiles(own["e2e_s"], (0.5,))[0],
+        }
+    return dict(sorted(found.items(), key=lambda item: -item[1]["count"]))
+
+
+def _replicas(judged: Judged, run: RunFile) -> Report:
+    """Where the target says who answered."""
+    rows = judged.rows
+    found = {}
+    for number in np.unique(rows["replica"]):
+        if number:
+            own = rows[(rows["replica"] == number) & judged.finished]
+            p50, p99 = percentiles(own["ttft_s"], (0.5, 0.99))
+            found[run.replicas[number]] = {"finished": len(own), "ttft_p50_s": p50, "ttft_p99_s": p99}
+    return found
+
+
+def _prompts(rows: Rows) -> Report:
+    """Whether prompts and answers were as long as they were meant to be, where the target counts them."""
+    known = rows[rows["prompt_counted"] > 0]
+    finished = rows[rows["outcome"] == Outcome.FINISHED]
+    return {
+        "prompt_tokens": int(known["prompt_tokens"].sum()),
+        "prompt_tokens_counted": int(known["prompt_counted"].sum()),
+        "output_tokens_wanted": int(finished["output_wanted"].sum()),
+        "output_tokens": int(finished["output_tokens"].sum()),
+        "shorter_answers": _count(finished["output_tokens"] < finished["output_wanted"]),
+    }
+
+
+def _curves(rows: Rows) -> Report:
+    """Latencies at shares that come ever closer to 1, for the plot of percentiles."""
+    found: Report = {}
+    finished = rows[rows["outcome"] == Outcome.FINISHED]
+    for metric in CURVES:
+        values = finished[f"{metric}_s"]
+        count = _count(~np.isnan(values))
+        if count:
+            nines = np.linspace(0.0, math.log10(max(2, count)), 80)
+            shares = [*(1.0 - 10.0 ** -float(n) for n in nines[1:-1]), 1.0 - 1.0 / max(2, count)]
+            found[metric] = {"shares": shares, "seconds": percentiles(values, shares)}
+    return found
+
+
+def _by_tier(judged: Judged, run: RunFile) -> dict[str, Judged]:
+    numbers = sorted(np.unique(judged.rows["tier"]), key=lambda number: run.tiers[number])
+    return {run.tiers[number]: judged.of(judged.rows["tier"] == number) for number in numbers}
+
+
+def _weight(policy: Policy | None, tier: str) -> float:
+    return policy.tiers[tier].weight if policy is not None and tier in policy.tiers else 1.0
+
+
+def _count(mask: Any) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,117 @@
+"""Which requests of a test were good, and why the others were not: columns beside the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.core.rules import Policy, Slo
+from loadtests.replay.columns import Rows
+from loadtests.replay.request import Outcome
+
+Mask = npt.NDArray[np.bool_]
+NO_SLO = Slo()
+NOT_COUNTED = [int(outcome) for outcome in Outcome if not outcome.counts]
+LATE = {"ttft": "late: TTFT", "tpot": "late: TPOT", "e2e": "late: e2e"}
+ERRORS = {
+    Outcome.FAILED: "error status",
+    Outcome.ERROR_EVENT: "error in the stream",
+    Outcome.TRUNCATED: "broken off",
+    Outcome.RESET: "reset",
+    Outcome.CONNECT: "no connection",
+    Outcome.TIMEOUT: "client timeout",
+    Outcome.NO_HTTP: "no HTTP",
+}
+"""Outcomes that are somebody's fault, and what they are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows that count for the report, by when they were due, with what they are worth."""
+
+    rows: Rows
+    counted: Mask
+    """In the denominator of goodput: not 400s, quotas, nor what was under way when somebody stopped the test."""
+    finished: Mask
+    good: Mask
+    late: Mapping[str, Mask]
+    """Finished, and beyond the bound of a metric."""
+
+    def of(self, chosen: Mask) -> Judged:
+        """Some of them."""
+        late = {metric: mask[chosen] for metric, mask in self.late.items()}
+        return Judged(self.rows[chosen], self.counted[chosen], self.finished[chosen], self.good[chosen], late)
+
+
+def judge(rows: Rows, tiers: list[str], policy: Policy | None) -> Judged:
+    """Hold every row against its tier's objectives; without a policy what finished is good.
+
+    Good is: finished, not cut short, and every latency that could be observed within the threshold of its metric's
+    highest percentile. Latencies count from when the request was due.
+    """
+    outcome = rows["outcome"]
+    counted = ~np.isin(outcome, NOT_COUNTED)
+    finished = outcome == Outcome.FINISHED
+    late = {metric: np.zeros(len(rows), dtype=np.bool_) for metric in LATE}
+    for number in np.unique(rows["tier"]):
+        slo = slo_of(policy, tiers[number])
+        own = finished & (rows["tier"] == number)
+        bounds = {"ttft": slo.ttft_bound_s, "tpot": slo.tpot_bound_s, "e2e": slo.e2e_bound_s}
+        for metric, bound_s in bounds.items():
+            # Not a number (not observed) is beyond nothing.
+            beyond = own & (rows[f"{metric}_s"] > bound_s)
+            if metric == "e2e" and slo.e2e_up_to_tokens is not None:
+                beyond &= rows["output_tokens"] <= slo.e2e_up_to_tokens
+            late[metric] |= beyond
+    good = finished & ~late["ttft"] & ~late["tpot"] & ~late["e2e"]
+    return Judged(rows, counted, finished, good, late)
+
+
+def slo_of(policy: Policy | None, tier: str) -> Slo:
+    """The objectives of a tier; none without a policy. Raises ValueError if the policy has no such tier."""
+    if policy is None:
+        return NO_SLO
+    if tier not in policy.tiers:
+        known = ", ".join(policy.tiers)
+        raise ValueError(f"the traffic has tier {tier}, the policy only {known}: give --mix, or another policy")
+    return policy.tiers[tier].slo
+
+
+def misses(judged: Judged, reasons: list[str]) -> dict[str, int]:
+    """Requests that count and were not good, by reason, the most frequent first; each stands under one."""
+    rows = judged.rows
+    missed = judged.counted & ~judged.good
+    found: dict[str, int] = {}
+    left = missed & judged.finished
+    for metric, name in LATE.items():
+        count = int(np.count_nonzero(left & judged.late[metric]))
+        left &= ~judged.late[metric]
+        if count:
+            found[name] = count
+    others = rows[missed & ~judged.finished]
+    for outcome, reason, count in _groups(others):
+        name = _named(Outcome(outcome), reasons[reason])
+        found[name] = found.get(name, 0) + count
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _groups(rows: Rows) -> list[tuple[int, int, int]]:
+    """Outcome, reason, how many."""
+    keys = rows["outcome"].astype(np.int64) << 16 | rows["reason"]
+    values, counts = np.unique(keys, return_counts=True)
+    return [(int(value) >> 16, int(value) & 0xFFFF, int(count)) for value, count in zip(values, counts, strict=True)]
+
+
+def _named(outcome: Outcome, reason: str) -> str:
+    match outcome:
+        case Outcome.SHED:
+            return f"shed: {reason}"
+        case Outcome.CUT:
+            return f"cut short: {reason}"
+        case Outcome.UNFINISHED:
+            return "unfinished"
+        case _:
+            return f"{ERRORS[outcome]}: {reason}" if reason else ERRORS[outcome]

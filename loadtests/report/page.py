@@ -1,0 +1,167 @@
+"""`report.html`: a report as one page that needs nothing else, for a phone and a desk, in the light and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from loadtests.charts.chart import Chart, Picture
+from loadtests.charts.svg import svg
+from loadtests.report.pictures import pictures
+from loadtests.report.words import headline, objective, share, time, warnings
+
+Report = dict[str, Any]
+TEMPLATE = Path(__file__).parent / "page.html"
+Rows = Iterable[Sequence[str]]
+
+
+def page(report: Report) -> str:
+    """The whole document."""
+    about = report["about"]
+    parts = [
+        f"<h1>{escape(headline(report))}</h1>",
+        f'<p class="about">{escape(_about(report))}</p>',
+        *(f'<p class="warning">{escape(text)}</p>' for text in warnings(report)),
+        tiles(_tiles(report)),
+        figures(pictures(report)),
+        "<h2>Tiers</h2>",
+        _tiers(report),
+        _latencies(report),
+        _objectives(report),
+        _sheds(report),
+        _replicas(report),
+        "<h2>Can it be trusted?</h2>",
+        _trust(report),
+    ]
+    return document(f"Load test of {about['target']}", parts)
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """The page with these parts."""
+    text = TEMPLATE.read_text()
+    return text.replace("{title}", escape(title)).replace("{body}", "\n".join(part for part in parts if part))
+
+
+def tiles(of: Mapping[str, str]) -> str:
+    """Figures to be seen first, by name."""
+    found = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in of.items())
+    return f'<dl class="tiles">{found}</dl>'
+
+
+def figures(of: Sequence[Picture]) -> str:
+    """Pictures side by side where there is room."""
+    drawn = (svg(picture, time if isinstance(picture, Chart) and picture.log_y else None) for picture in of)
+    return f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def table(columns: Sequence[str], rows: Rows, caption: str = "") -> str:
+    """A table whose first column names the rows; it scrolls by itself where it is too wide."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
+    )
+    if not body:
+        return ""
+    title = f"<h3>{escape(caption)}</h3>" if caption else ""
+    return f'{title}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _about(report: Report) -> str:
+    about = report["about"]
+    return (
+        f"{about['target']} · {about['traffic']} · {about['mode']} · {report['seconds']:.0f} s counted after "
+        f"{about['warmup_s']:g} s of warm-up · seed {about['seed']} · {about['started_at']}"
+        + (f" · objectives of {about['policy']}" if about["policy"] else "")
+    )
+
+
+def _tiles(report: Report) -> dict[str, str]:
+    totals = report["totals"]
+    ttft = totals["latencies"]["ttft"]
+    metric, name = (ttft, "TTFT") if ttft["n"] else (totals["latencies"]["e2e"], "e2e")
+    sheds = sum(of["count"] for tier in report["tiers"].values() for of in tier["sheds"].values())
+    errors = sum(sum(tier["errors"].values()) for tier in report["tiers"].values())
+    return {
+        "goodput": share(totals["goodput"]),
+        "good /s": f"{totals['good_per_s']:.3g}",
+        "offered /s": f"{totals['offered_per_s']:.3g}",
+        f"{name} p50": time(metric["p50"]),
+        f"{name} p99": time(metric["p99"]),
+        "shed": f"{sheds:,}",
+        "errors": f"{errors:,}",
+    }
+
+
+def _tiers(report: Report) -> str:
+    rows = [
+        [
+            name,
+            f"{of['offered']:,}",
+            f"{of['finished']:,}",
+            f"{of['good']:,}",
+            share(of["goodput"]),
+            f"{sum(shed['count'] for shed in of['sheds'].values()):,}",
+            f"{sum(of['errors'].values()):,}",
+            ", ".join(f"{count:,} {outcome}" for outcome, count in of["apart"].items()) or "–",
+        ]
+        for name, of in report["tiers"].items()
+    ]
+    return table(["tier", "offered", "answered", "good", "goodput", "shed", "errors", "counted apart"], rows)
+
+
+def _latencies(report: Report) -> str:
+    rows = []
+    for name, of in report["tiers"].items():
+        metrics = {**of["latencies"], "itl": of["itl"]}
+        for metric in ("ttft", "itl", "tpot", "e2e", "queue"):
+            found = metrics[metric]
+            if found["n"]:
+                label = {"queue": "queue time", "e2e": "e2e"}.get(metric, metric.upper())
+                cells = [time(found[quantile]) for quantile in ("p50", "p90", "p95", "p99", "p999", "max")]
+                rows.append([f"{name} {label}", f"{found['n']:,}", *cells])
+    caption = "Latency of what was answered, from when it was due"
+    return table(["", "of", "p50", "p90", "p95", "p99", "p99.9", "most"], rows, caption)
+
+
+def _objectives(report: Report) -> str:
+    rows = [
+        [f"{name}: {objective(row)}", time(row["measured_s"]), {True: "met", False: "missed", None: "–"}[row["met"]]]
+        for name, of in report["tiers"].items()
+        for row in of["objectives"]
+    ]
+    return table(["objective", "of what was answered", ""], rows, "Objectives")
+
+
+def _sheds(report: Report) -> str:
+    rows = [
+        [f"{tier}: {reason}", f"{of['count']:,}", f"{of['with_retry_after']:,}", time(of["after_p50_s"])]
+        for tier, tiers in report["tiers"].items()
+        for reason, of in tiers["sheds"].items()
+    ]
+    return table(["shed", "requests", "with Retry-After", "told after (p50)"], rows, "Refusals")
+
+
+def _replicas(report: Report) -> str:
+    rows = [
+        [name, f"{of['finished']:,}", time(of["ttft_p50_s"]), time(of["ttft_p99_s"])]
+        for name, of in report["replicas"].items()
+    ]
+    return table(["replica", "answered", "TTFT p50", "p99"], rows, "By replica") if len(rows) > 1 else ""
+
+
+def _trust(report: Report) -> str:
+    generator, prompts = report["generator"], report["prompts"]
+    late = " / ".join(time(generator[f"late_{name}_s"]) for name in ("p50", "p99", "max"))
+    rows = [
+        ["requests sent later than due, p50 / p99 / most", f"{late} (allowed: p99 {time(generator['max_late_s'])})"],
+        ["waits on the generator's loop, p99", f"≤ {time(generator['loop_wait_p99_s'])}"],
+        ["CPU of the generator", f"{generator['cpu']:.2f} of a core"],
+        ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],
+        ["pieces of content read", f"{generator['chunks_per_s']:.0f}/s"],
+        ["prompt tokens meant, counted", f"{prompts['prompt_tokens']:,}, {prompts['prompt_tokens_counted']:,}"],
+        ["output tokens meant, got", f"{prompts['output_tokens_wanted']:,}, {prompts['output_tokens']:,}"],
+        ["sent again by clients", f"{report['totals']['sent_again']:,}"],
+    ]
+    return table(["", ""], rows)

@@ -1,0 +1,81 @@
+"""`run.json`: what is known of a load test beside its rows. Written at its end, read by reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+import orjson
+
+from loadtests.replay.columns import Columns
+from loadtests.replay.play import Played
+
+FILE = "run.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What was asked for."""
+
+    target: str
+    traffic: str
+    """The trace or workload, and what was changed of it."""
+    seed: int
+    started_at: str
+    """ISO 8601."""
+    planned_s: float | None
+    """None: to the end of a trace."""
+    warmup_s: float
+    """Requests due before it are sent and not counted."""
+    max_late_s: float
+    """Lateness (p99) beyond which nothing is reported."""
+    length: str
+    """How answers were steered: cap, exact or hidden."""
+    clients: int | None = None
+    """Of a closed loop; None: an open loop."""
+    retries: int = 0
+    policy: str | None = None
+    """The file whose objectives requests are held against."""
+    probed: bool = False
+    """Whether the target said how it counts prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A load test that is over."""
+
+    about: About
+    played: Played
+    tiers: list[str]
+    """Names by their number in the rows; likewise the other two."""
+    reasons: list[str]
+    replicas: list[str]
+    gaps: dict[str, dict[int, int]]
+    """ITL by tier: how many in which bucket of loadtests.replay.gaps."""
+    version: int = VERSION
+
+
+def write_run(folder: Path, about: About, played: Played, columns: Columns) -> None:
+    """After the columns are closed."""
+    gaps = {
+        tier: {bucket: count for bucket, count in enumerate(found.counts) if count}
+        for tier, found in columns.gaps.items()
+    }
+    run = RunFile(about, played, columns.tiers.names, columns.reasons.names, columns.replicas.names, gaps)
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2
+    (folder / FILE).write_bytes(orjson.dumps(asdict(run), option=options))
+
+
+def read_run(folder: Path) -> RunFile:
+    """Raises ValueError that says what is wrong, or OSError."""
+    path = folder / FILE
+    try:
+        raw: Mapping[str, object] = orjson.loads(path.read_bytes())
+        if raw.get("version") != VERSION:
+            raise ValueError(f"is of version {raw.get('version')}, this load tester reads {VERSION}")
+        return msgspec.convert(raw, RunFile, strict=False)
+    except (orjson.JSONDecodeError, msgspec.ValidationError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None

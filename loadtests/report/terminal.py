@@ -1,0 +1,61 @@
+"""A report as a few lines for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.report.words import headline, objective, share, time, warnings
+
+Report = dict[str, Any]
+
+
+def print_report(report: Report, out: Console) -> None:
+    """What matters first."""
+    out.print(Text(headline(report), style="bold"))
+    for text in warnings(report):
+        out.print(Text(text, style="yellow"))
+    totals, generator = report["totals"], report["generator"]
+    out.print(
+        f"{totals['offered_per_s']:.4g} requests/s offered, {totals['finished_per_s']:.4g} answered, "
+        f"{totals['good_per_s']:.4g} good; {totals['output_tokens_per_s']:.4g} output tokens/s; "
+        f"generator late by {time(generator['late_p99_s'])} (p99), {generator['cpu']:.2f} of a core"
+    )
+    out.print(_tiers(report))
+    for title, rows in (("Objectives, of what was answered", _objectives(report)), ("Not good", _misses(report))):
+        if rows:
+            out.print(Text(title, style="bold"))
+            for row in rows:
+                out.print(f"  {row}")
+
+
+def _tiers(report: Report) -> Table:
+    found = Table(box=None, pad_edge=False)
+    columns = ["tier", "offered", "good", "goodput", "TTFT p50", "p99", "ITL p99", "TPOT p99", "e2e p99"]
+    for column in [*columns, "queue p99"]:
+        found.add_column(column, justify="left" if column == "tier" else "right")
+    for name, of in report["tiers"].items():
+        latencies = of["latencies"]
+        ttft, tpot, e2e, queue = (latencies[metric] for metric in ("ttft", "tpot", "e2e", "queue"))
+        cells = [time(ttft["p50"]), time(ttft["p99"]), time(of["itl"]["p99"]), time(tpot["p99"])]
+        cells += [time(e2e["p99"]), time(queue["p99"])]
+        found.add_row(name, f"{of['offered']:,}", f"{of['good']:,}", share(of["goodput"]), *cells)
+    return found
+
+
+def _objectives(report: Report) -> list[str]:
+    words = {True: "met", False: "missed", None: "nothing to judge"}
+    return [
+        f"{name}: {objective(row)}: {time(row['measured_s'])}, {words[row['met']]}"
+        for name, of in report["tiers"].items()
+        for row in of["objectives"]
+    ]
+
+
+def _misses(report: Report) -> list[str]:
+    return [
+        f"{name}: {reason} {count:,}" for name, of in report["tiers"].items() for reason, count in of["misses"].items()
+    ]

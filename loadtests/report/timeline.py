@@ -1,0 +1,59 @@
+"""A load test over time: what was offered, what was answered, what was good, and how long it took."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.replay.columns import percentiles
+from loadtests.replay.request import Outcome
+from loadtests.report.judged import ERRORS, Judged
+
+STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+MOST_BINS = 120
+LEAST_REQUESTS = 25
+"""In a bin, in the mean: fewer are noise."""
+SHARES = (0.5, 0.95, 0.99)
+
+
+def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
+    """In bins of equal length, which together are the time that counts.
+
+    Offered, shed and failed are by when requests were due, and so are latencies; answered and good by when the answer
+    was complete: a target that falls behind shows there.
+    """
+    most = max(1.0, min(MOST_BINS, len(judged.rows) / LEAST_REQUESTS))
+    step_s = next((step for step in STEPS_S if (until_s - from_s) / step <= most), STEPS_S[-1])
+    bins = max(1, round((until_s - from_s) / step_s))
+    bin_s = (until_s - from_s) / bins
+    rows = judged.rows
+    due = np.floor((rows["due_s"] - from_s) / bin_s).astype(np.int64)
+    ended = np.floor((rows["due_s"] + rows["e2e_s"] - from_s) / bin_s).astype(np.int64)
+    outcome = rows["outcome"]
+    failed = np.isin(outcome, [int(of) for of in ERRORS])
+
+    def per_s(where: npt.NDArray[np.int64]) -> list[float]:
+        inside = where[(where >= 0) & (where < bins)]
+        counts = np.bincount(inside, minlength=bins)
+        return [float(count / bin_s) for count in counts]
+
+    edges = np.searchsorted(due, np.arange(bins + 1))  # rows are by when they were due
+    parts = [slice(int(begin), int(end)) for begin, end in pairwise(edges)]
+    ttft = [percentiles(rows["ttft_s"][part], SHARES) for part in parts]
+    e2e = [percentiles(np.where(judged.finished[part], rows["e2e_s"][part], np.nan), SHARES) for part in parts]
+    return {
+        "from_s": from_s,
+        "bin_s": bin_s,
+        "offered_per_s": per_s(due),
+        "answered_per_s": per_s(ended[judged.finished]),
+        "good_per_s": per_s(ended[judged.good]),
+        "shed_per_s": per_s(due[np.isin(outcome, (Outcome.SHED, Outcome.QUOTA))]),
+        "failed_per_s": per_s(due[failed]),
+    } | {
+        f"{metric}_{name}_s": [found[n] for found in values]
+        for metric, values in (("ttft", ttft), ("e2e", e2e))
+        for n, name in enumerate(("p50", "p95", "p99"))
+    }

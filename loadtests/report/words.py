@@ -1,0 +1,76 @@
+"""Figures as people read them, and what they should be told before they believe a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Report = dict[str, Any]
+OFF = 0.05
+"""How far prompts may be from their wanted length before it is said."""
+
+
+def time(seconds: float | None) -> str:
+    """`870 ms`, `1.24 s`, `0.31 ms`."""
+    if seconds is None:
+        return "–"
+    if seconds >= 99.5:
+        return f"{seconds:,.0f} s"
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.0995 else f"{seconds * 1e3:.0f} ms"
+
+
+def share(value: float | None) -> str:
+    """`98.2%`; never 100% for what is only nearly all."""
+    if value is None:
+        return "–"
+    text = f"{100 * value:.1f}%"
+    return text if value in (0.0, 1.0) or text not in ("100.0%", "0.0%") else f"{100 * value:.3f}%"
+
+
+def objective(row: Report) -> str:
+    """`p99 TTFT <= 1 s`."""
+    name = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "e2e"}[row["metric"]]
+    return f"p{100 * row['quantile']:.6g} {name} ≤ {time(row['threshold_s'])}"
+
+
+def headline(report: Report) -> str:
+    """The one sentence."""
+    totals = report["totals"]
+    if report["about"]["policy"] is None:
+        return f"{share(totals['goodput'])} of {totals['counted']:,} requests were answered."
+    return (
+        f"{share(totals['goodput'])} of {totals['counted']:,} requests were good: answered in full, "
+        "within the objectives of their tier."
+    )
+
+
+def warnings(report: Report) -> list[str]:
+    """What a reader has to know before believing the figures."""
+    about, generator, prompts = report["about"], report["generator"], report["prompts"]
+    found = []
+    if not report["trusted"]:
+        found.append(
+            f"Not to be trusted: the generator was late by {time(generator['late_p99_s'])} (p99); "
+            f"{time(generator['max_late_s'])} were allowed."
+        )
+    if not report["complete"]:
+        found.append("Partial: the test was stopped. What was under way then is counted apart.")
+    if about["mode"] == "closed loop":
+        found.append(
+            f"Closed loop: {about['clients']} clients wait for each answer before they ask again, so a target that "
+            "stalls is sent less, and the waiting that users would have had is in none of these figures."
+        )
+    if about["policy"] is None:
+        found.append("No policy was given: there are no objectives, and every request that was answered is good.")
+    counted, wanted = prompts["prompt_tokens_counted"], prompts["prompt_tokens"]
+    if wanted and abs(counted / wanted - 1.0) > OFF:
+        found.append(f"The target counts {share(counted / wanted)} of the prompt tokens that were meant to be sent.")
+    if about["length"] != "cap" and prompts["shorter_answers"]:
+        found.append(f"{prompts['shorter_answers']:,} answers were shorter than the traffic says.")
+    for tier, of in report["tiers"].items():
+        others = {name: count for name, count in of["served_as"].items() if name != tier}
+        if others:
+            names = ", ".join(f"{count:,} as {name}" for name, count in others.items())
+            found.append(f"Requests of tier {tier} were served as another tier ({names}): give its key with --key.")
+    return found

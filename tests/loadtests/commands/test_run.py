@@ -1,0 +1,94 @@
+"""The command, as it is typed: a process against an emulated replica."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from loadtests.__main__ import app
+from loadtests.emulator.emulator import Emulator
+from loadtests.emulator.replica import EmulatedReplica
+
+ROOT = Path(__file__).resolve().parents[3]
+LINE = "prompt_tokens=40,output_tokens=5"
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[EmulatedReplica]:
+    async with Emulator(time_scale=50.0, model="m") as emulator:
+        yield emulator.replicas[0]
+
+
+async def started(*options: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtests", "run", *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+async def run(*options: str) -> tuple[int | None, str, str]:
+    process = await started(*options)
+    out, errors = await process.communicate()
+    return process.returncode, out.decode(), errors.decode()
+
+
+async def test_a_test_from_end_to_end(replica: EmulatedReplica, tmp_path: Path) -> None:
+    options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "50", "--duration", "1"]
+    status, out, errors = await run(*options, "--max-late", "5000", "--out", str(tmp_path), "--json", "--no-png")
+    assert (status, errors) == (0, "")
+    found = json.loads(out)
+    assert found == json.loads((tmp_path / "report.json").read_text())
+    assert found["totals"]["good"] == found["totals"]["offered"] > 20
+    assert found["prompts"]["prompt_tokens"] == found["prompts"]["prompt_tokens_counted"]
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: Path) -> None:
+    options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "100", "--duration", "3600"]
+    process = await started(*options, "--max-late", "5000", "--out", str(tmp_path), "--no-png")
+    await replica.until(lambda of: of.received_total > 20, 30.0)
+    process.send_signal(signal.SIGINT)
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 130
+    assert "Partial: the test was stopped." in out.decode()
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["complete"] is False
+    assert found["totals"]["finished"] > 10
+    assert found["seconds"] < 3600
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "--trace FILE or --workload SPEC"),
+        (["--workload", "chatt"], "did you mean chat"),
+        (["--workload", "tokens=3"], "each part is NAME=VALUE"),
+        (["--workload", "chat", "--speed", "2"], "--speed is for traces"),
+        (["--workload", "chat", "--key", "=x"], "a key is written KEY, or TIER=KEY"),
+        (["--workload", "chat", "--extra", "[]"], "no JSON object"),
+        (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
+        (["--trace", "nowhere.csv"], "no such file"),
+        (["--workload", "chat", "--target", "localhost:1"], "no address of a server"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_sent(options: list[str], told: str) -> None:
+    found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", *options])
+    assert found.exit_code == 2
+    assert told in found.stderr
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    options = ["--target", "http://127.0.0.1:1", "--workload", LINE, "--duration", "1", "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, ["run", *options])
+    assert found.exit_code == 1
+    assert "http://127.0.0.1:1 cannot be reached" in found.stderr
+    assert os.listdir(tmp_path) == []

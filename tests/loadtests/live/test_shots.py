@@ -1,0 +1,59 @@
+"""What a request was worth to its client."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.live.shots import Shot
+from loadtests.replay.request import Outcome, Request
+
+
+def shot(at: float) -> Shot:
+    return Shot(at, "tier-0", "key", 100, 10, 1.0)
+
+
+def request(of: Shot, **became: object) -> Request:
+    made = Request(0, of.arrival("default"))
+    for name, value in became.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_latency_counts_from_when_it_was_due() -> None:
+    late = shot(10.0)
+    late.note(request(late, sent_s=10.9, first_s=11.2, ended_s=12.0, output_tokens=10, outcome=Outcome.FINISHED))
+    assert late.late_s == pytest.approx(0.9)
+    assert late.ttft_s == pytest.approx(1.2)
+    assert late.e2e_s == pytest.approx(2.0)
+    assert not late.good  # though 0.3 s after it was sent
+
+
+def test_good_is_finished_with_its_first_token_in_time() -> None:
+    fine = shot(0.0)
+    fine.note(request(fine, first_s=1.0, ended_s=9.0, output_tokens=10, outcome=Outcome.FINISHED))
+    assert fine.good
+    fine.note(request(fine, first_s=1.0, ended_s=9.0, outcome=Outcome.TRUNCATED, reason="connection lost"))
+    assert not fine.good
+    assert fine.e2e_s is None
+
+
+def test_an_answer_that_is_not_as_long_as_it_was_to_be_is_cut_short() -> None:
+    short = shot(0.0)
+    short.note(request(short, first_s=0.5, ended_s=2.0, output_tokens=9, outcome=Outcome.FINISHED))
+    assert short.reason == "answer cut short"
+
+
+def test_what_has_not_ended_has_no_end() -> None:
+    waiting = shot(0.0)
+    waiting.note(request(waiting, ended_s=9.0, outcome=Outcome.UNFINISHED))
+    assert waiting.ended_s is None
+    assert not waiting.finished
+
+
+def test_hope_ends_with_the_objective() -> None:
+    waiting = shot(5.0)
+    under_way = request(waiting)
+    assert waiting.hopes(under_way, 6.0)
+    assert not waiting.hopes(under_way, 6.1)
+    under_way.first_s = 5.5
+    assert waiting.hopes(under_way, 100.0)

@@ -1,0 +1,140 @@
+"""Answers are the same in whatever pieces they come."""
+
+from __future__ import annotations
+
+import httptools
+import pytest
+
+from loadtests.replay.answer import Answer
+
+
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+def event(content: bytes, finish: bytes = b"null") -> bytes:
+    return b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":%b}]}\n\n' % (content, finish)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+ROLE, ONE, TWO, LAST = event(b""), event(b" one"), event(b" two"), event(b"", b'"stop"')
+STREAM = HEAD + b"".join(map(chunk, (ROLE, ONE, b": heartbeat\n\n", TWO, LAST, b"data: [DONE]\n\n"))) + b"0\r\n\r\n"
+REFUSAL = (
+    b"HTTP/1.1 429 Too Many Requests\r\nX-Tailgate-Reason: queue-full\r\nretry-after: 3\r\nretry-after-ms: 2500\r\n"
+    b"content-length: 2\r\n\r\n{}"
+)
+
+
+def read(data: bytes, size: int) -> Answer:
+    answer = Answer()
+    for at in range(0, len(data), size):
+        answer.feed(data[at : at + size])
+    return answer
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 4096])
+def test_a_stream_cut_anywhere(size: int) -> None:
+    answer = read(STREAM, size)
+    assert (answer.status, answer.chunks, answer.done, answer.error) == (200, 2, True, False)
+    assert answer.finish_reason == "stop"
+    assert answer.complete
+    assert not answer.closing
+
+
+def test_the_first_token_is_the_first_text() -> None:
+    answer = Answer()
+    answer.feed(HEAD + chunk(ROLE))
+    assert answer.chunks == 0
+    begun, rest = chunk(ONE)[:-8], chunk(ONE)[-8:]
+    answer.feed(begun)
+    assert answer.chunks == 0
+    answer.feed(rest)
+    assert answer.chunks == 1
+
+
+def test_an_event_in_two_chunks() -> None:
+    answer = read(HEAD + chunk(ONE[:10]) + chunk(ONE[10:-1]) + chunk(ONE[-1:] + TWO), 5)
+    assert answer.chunks == 2
+
+
+def test_a_stream_that_ends_without_saying_so() -> None:
+    answer = read(HEAD + chunk(ONE) + b"0\r\n\r\n", 16)
+    assert answer.complete
+    assert not answer.done
+
+
+def test_an_error_in_a_stream() -> None:
+    assert read(HEAD + chunk(ONE) + chunk(b'data: {"error":{"message":"gone"}}\n\n'), 16).error
+
+
+@pytest.mark.parametrize("size", [1, 5, 4096])
+def test_a_refusal_says_why(size: int) -> None:
+    answer = read(REFUSAL, size)
+    assert (answer.status, answer.reason, answer.complete, answer.chunks) == (429, "queue-full", True, 0)
+    assert answer.retry_after_s == 2.5
+
+
+def test_one_answer_after_another() -> None:
+    answer = read(STREAM, 100)
+    answer.reset()
+    assert (answer.status, answer.chunks, answer.done, answer.complete) == (0, 0, False, False)
+    answer.feed(REFUSAL)
+    assert (answer.status, answer.reason) == (429, "queue-full")
+
+
+def test_a_connection_that_closes_takes_no_more() -> None:
+    assert read(b"HTTP/1.1 503 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", 9).closing
+
+
+def test_no_http() -> None:
+    with pytest.raises(httptools.HttpParserError):
+        Answer().feed(b"\x00\x01 nonsense\r\n\r\n")
+
+
+def test_lines_that_end_as_on_windows() -> None:
+    data = HEAD + b"".join(map(chunk, (ONE.replace(b"\n", b"\r\n")[:-1], b"\n" + TWO.replace(b"\n", b"\r\n"))))
+    for size in (1, 7, 4096):
+        assert read(data, size).chunks == 2
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [b'{"content": "spaced"}', b'{"reasoning_content":"hm"}', b'{"reasoning":"hm"}', b'{"tool_calls":[{"index":0}]}'],
+)
+def test_what_counts_as_content(delta: bytes) -> None:
+    assert read(HEAD + chunk(b'data: {"choices":[{"delta":%b}]}\n\n' % delta), 4096).chunks == 1
+
+
+def test_usage_and_times_of_the_gateway() -> None:
+    ours = b"\r\nserver-timing: queue;dur=12.5, replica;dur=80\r\nx-tailgate-replica: r1\r\n\r\n"
+    head = HEAD.replace(b"\r\n\r\n", ours)
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}\n\n'
+    answer = read(head + chunk(ONE) + chunk(usage), 11)
+    assert (answer.queue_s, answer.replica) == (0.0125, "r1")
+    assert (answer.prompt_tokens, answer.output_tokens) == (9, 3)
+
+
+def test_an_answer_that_the_gateway_cut_short_says_so() -> None:
+    cut = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}],"tailgate":{"cut":"total-timeout"}}\n\n'
+    assert read(HEAD + chunk(ONE) + chunk(cut), 64).cut == "total-timeout"
+
+
+def test_a_whole_answer() -> None:
+    body = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
+    answer = read(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), 10)
+    assert (answer.complete, answer.output_tokens, answer.streamed) == (True, 3, False)
+
+
+def test_what_an_engine_calls_its_error() -> None:
+    body = b'{"error":{"message":"no","type":"Service Unavailable","code":503}}'
+    assert read(b"HTTP/1.1 503 No\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), 9).reason == "503"
+
+
+@pytest.mark.parametrize(("status", "fails"), [(b"200 OK", True), (b"502 Bad Gateway", False)])
+def test_a_body_that_is_no_json(status: bytes, fails: bool) -> None:
+    data = b"HTTP/1.1 %b\r\ncontent-length: 6\r\n\r\n<html>" % status
+    if fails:
+        with pytest.raises(httptools.HttpParserError):
+            read(data, 99)
+    else:
+        assert read(data, 99).complete

@@ -1,0 +1,106 @@
+"""The schedule is fixed beforehand, and lateness is the client's own fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.pace import AT_ONCE, pace, pause_s
+from loadtests.replay.request import Outcome, Request
+
+
+class Clock:
+    """A clock that sleeping and working move on."""
+
+    now = 0.0
+    sleeps = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.sleeps += 1
+
+
+@dataclass
+class Due:
+    due_s: float
+    sent_s: float = -1.0
+
+
+async def sent(ats: list[float], clock: Clock, work_s: float = 0.0) -> list[float]:
+    items = [Due(at) for at in ats]
+
+    def send(item: Due) -> None:
+        item.sent_s = clock.now
+        clock.now += work_s
+
+    await pace(items, clock, clock.sleep, send)
+    return [item.sent_s for item in items]
+
+
+async def test_each_is_sent_when_it_is_due() -> None:
+    assert await sent([0.5, 0.5, 2.0], Clock()) == [0.5, 0.5, 2.0]
+
+
+async def test_it_catches_up_after_it_was_held_up() -> None:
+    # Sending takes 1 s each: two are late, the last one is not, for the schedule has not moved.
+    assert await sent([0.0, 0.25, 0.5, 5.0], Clock(), work_s=1.0) == pytest.approx([0.0, 1.0, 2.0, 5.0])
+
+
+async def test_a_sleep_that_ends_early_is_repeated() -> None:
+    class Hasty(Clock):
+        async def sleep(self, seconds: float) -> None:
+            self.now += seconds / 2 if seconds > 1e-3 else seconds
+
+    (only,) = await sent([1.0], Hasty())
+    assert 1.0 <= only < 1.001
+
+
+async def test_one_that_is_behind_still_lets_answers_be_read() -> None:
+    clock = Clock()
+    await sent([0.0] * (3 * AT_ONCE), clock)
+    assert clock.sleeps == 3
+
+
+async def test_requests_are_made_while_there_is_time() -> None:
+    clock, made = Clock(), []
+
+    def items() -> list[Due]:
+        for at in (1.0, 3.0):
+            made.append((at, clock.now))
+            yield Due(at)
+
+    await pace(items(), clock, clock.sleep, lambda item: None)
+    assert made == [(1.0, 0.0), (3.0, 1.0)]
+
+
+def over(outcome: Outcome, **details: object) -> Request:
+    request = Request(0, Arrival(0.0, "t", "t", "m", 10, 10), outcome=outcome)
+    for name, value in details.items():
+        setattr(request, name, value)
+    return request
+
+
+def test_clients_that_try_again_obey_retry_after() -> None:
+    assert pause_s(over(Outcome.SHED, retry_after_s=3.0), Random(1)) == 3.0
+
+
+def test_clients_that_were_told_nothing_back_off() -> None:
+    pauses = [pause_s(over(Outcome.FAILED, tries=tries), Random(1)) for tries in (1, 2, 3, 9)]
+    for pause, whole in zip(pauses, (0.5, 1.0, 2.0, 8.0), strict=True):
+        assert pause is not None
+        assert 0.75 * whole <= pause <= whole
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.INVALID, Outcome.CUT, Outcome.ERROR_EVENT])
+def test_what_is_not_tried_again(outcome: Outcome) -> None:
+    assert pause_s(over(outcome), Random(1)) is None
+
+
+def test_a_stream_that_has_begun_is_not_tried_again() -> None:
+    assert pause_s(over(Outcome.TIMEOUT, first_s=0.5), Random(1)) is None

@@ -1,0 +1,167 @@
+"""The generator against emulated replicas, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.sim.workload import Arrival, Poisson
+from loadtests.emulator.emulator import Emulator
+from loadtests.emulator.replica import EmulatedReplica
+from loadtests.replay.columns import Columns, read_rows
+from loadtests.replay.play import Kept, Plan, Player, play
+from loadtests.replay.probe import NoContact, probe
+from loadtests.replay.request import Outcome, Request
+from loadtests.replay.target import Length, Target
+
+FAST = Plan(lead_s=0.0, warm_connections=1, grace_s=20.0)
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[EmulatedReplica]:
+    async with Emulator(time_scale=50.0, model="m", output_median_tokens=1, output_sigma=0.0) as emulator:
+        yield emulator.replicas[0]
+
+
+def target(replica: EmulatedReplica, length: Length = Length.HIDDEN) -> Target:
+    return Target(replica.url, length=length)
+
+
+def arrivals(count: int, *, stream: bool = True, tokens: int = 5) -> Iterator[Arrival]:
+    return (Arrival(0.002 * n, "t", "t-1", "m", 40, tokens, stream) for n in range(count))
+
+
+async def played(
+    traffic: Iterator[Arrival], to: Target, plan: Plan = FAST, stop: asyncio.Event | None = None
+) -> list[Request]:
+    kept = Kept()
+    await play(traffic, to, kept, plan, stop=stop)
+    return sorted(kept.requests, key=lambda request: request.number)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_request_is_answered_and_timed(replica: EmulatedReplica, stream: bool) -> None:
+    found = await played(arrivals(30, stream=stream), target(replica))
+    assert [request.number for request in found] == list(range(30))
+    for request in found:
+        assert (request.outcome, request.status, request.tokens) == (Outcome.FINISHED, 200, 5)
+        assert request.prompt_tokens == 40
+        assert request.late_s >= 0.0
+        assert (request.first_s is not None) == stream
+        if request.first_s is not None:
+            assert request.arrival.at < request.first_s <= request.last_s <= request.ended_s
+            assert request.chunks == 4  # the end of the answer is a token, and says nothing
+
+
+async def test_errors_are_told_apart(replica: EmulatedReplica) -> None:
+    wanted = [
+        ("status_503", {}, Outcome.SHED),
+        ("status_500", {}, Outcome.FAILED),
+        ("reset", {"after_events": 2}, Outcome.TRUNCATED),
+        ("reset", {"after_bytes": 0}, Outcome.RESET),
+        ("truncated", {"after_events": 2}, Outcome.TRUNCATED),
+        ("error_200", {}, Outcome.ERROR_EVENT),
+        ("shutdown_like", {"after_events": 1}, Outcome.ERROR_EVENT),
+        ("garbage", {"how": "http"}, Outcome.NO_HTTP),
+        ("garbage", {"how": "json", "after_events": 1}, Outcome.NO_HTTP),
+    ]
+    for fault, details, outcome in wanted:
+        replica.fault(fault, **details)
+        (request,) = await played(arrivals(1), target(replica))
+        assert request.outcome is outcome, (fault, request.reason)
+        assert request.reason
+
+
+async def test_a_target_that_goes_away(replica: EmulatedReplica) -> None:
+    replica.fault("refuse")
+    with pytest.raises(OSError, match="Connect"):
+        await played(arrivals(1), target(replica))
+    (request,) = await played(arrivals(1), target(replica), replace(FAST, warm_connections=0))
+    assert (request.outcome, request.reason) == (Outcome.CONNECT, "Connection refused")
+
+
+async def test_a_client_loses_patience(replica: EmulatedReplica) -> None:
+    replica.fault("pause")
+    (request,) = await played(arrivals(1), target(replica), replace(FAST, timeout_s=0.1))
+    assert request.outcome is Outcome.TIMEOUT
+
+
+async def test_what_never_ends_is_unfinished_when_the_grace_is_over(replica: EmulatedReplica) -> None:
+    replica.fault("pause")
+    (request,) = await played(arrivals(1), target(replica), replace(FAST, grace_s=0.05))
+    assert request.outcome is Outcome.UNFINISHED
+
+
+async def test_a_refused_request_is_sent_again_and_counted_once(replica: EmulatedReplica) -> None:
+    replica.fault("status_500", count=1)
+    (request,) = await played(arrivals(1), target(replica), replace(FAST, retries=2))
+    assert (request.outcome, request.tries) == (Outcome.FINISHED, 2)
+    assert request.first_s is not None
+    assert request.first_s > 0.37  # half a second, less a quarter at most, since it was due: not since the second try
+
+
+async def test_a_stop_ends_everything_and_says_what_was_under_way(replica: EmulatedReplica) -> None:
+    replica.fault("pause")
+    kept, stop = Kept(), asyncio.Event()
+    endless = (Arrival(0.001 * n, "t", "t-1", "m", 40, 5) for n in range(10**9))
+    player = Player(endless, target(replica), kept, FAST)
+    playing = asyncio.create_task(player.play(stop))
+    await replica.until(lambda of: of.received_total >= 5)
+    stop.set()
+    found = await playing
+    assert found.interrupted
+    assert len(kept.requests) == found.sent >= 5
+    assert {request.outcome for request in kept.requests} == {Outcome.INTERRUPTED}
+
+
+async def test_a_closed_loop_waits_for_each_answer(replica: EmulatedReplica) -> None:
+    at_once = (Arrival(0.0, "t", "t-1", "m", 40, 5) for _ in range(20))
+    kept = Kept()
+    found = await play(at_once, target(replica), kept, replace(FAST, clients=2))
+    assert len(kept.requests) == 20
+    assert found.most_under_way == 2
+    assert all(request.late_s == 0.0 for request in kept.requests)
+
+
+async def test_the_first_contact_learns_how_prompts_are_counted(replica: EmulatedReplica) -> None:
+    sizes = await probe(target(replica), next(arrivals(1)), 1)
+    assert sizes is not None
+    assert (sizes.template, sizes.per_word) == (7.0, 1.0)
+
+
+async def test_the_first_contact_says_what_is_wrong(replica: EmulatedReplica) -> None:
+    with pytest.raises(NoContact, match=r"answers 404 to the first request: .*give --model"):
+        await probe(replace(target(replica), model="other"), next(arrivals(1)), 1)
+    replica.fault("refuse")
+    with pytest.raises(NoContact, match="cannot be reached"):
+        await probe(target(replica), next(arrivals(1)), 1)
+
+
+async def test_rows_hold_what_requests_were(replica: EmulatedReplica, tmp_path: Path) -> None:
+    columns, kept = Columns(tmp_path), Kept()
+
+    class Both:
+        def gap(self, request: Request, gap_s: float, count: int) -> None:
+            columns.gap(request, gap_s, count)
+
+        def ended(self, request: Request) -> None:
+            columns.ended(request)
+            kept.ended(request)
+
+    await play(Poisson(300.0, 0.1, 40, 5, model="m").arrivals(1), target(replica), Both(), FAST)
+    columns.close()
+    rows = read_rows(tmp_path)
+    found = sorted(kept.requests, key=lambda request: request.arrival.at)
+    assert len(rows) == len(found) > 10
+    assert rows["number"].tolist() == [request.number for request in found]
+    assert rows["due_s"].tolist() == [request.arrival.at for request in found]
+    assert np.allclose(rows["ttft_s"], [(request.first_s or 0.0) - request.arrival.at for request in found])
+    assert np.allclose(rows["e2e_s"], [request.ended_s - request.arrival.at for request in found])
+    assert set(rows["output_tokens"].tolist()) == {5}
+    # Of each answer of four pieces, three gaps.
+    assert sum(columns.gaps["default"].counts) == 3 * len(rows)

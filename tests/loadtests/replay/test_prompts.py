@@ -1,0 +1,93 @@
+"""Prompts have the wanted length, are the same for the same seed, and share what they are told to share."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from gateway.sim.workload import Arrival
+from loadtests.emulator.text import count_chat
+from loadtests.replay.prompts import Prompts, Sizes, fitted
+from loadtests.replay.target import Length, Target, Writer
+
+PROMPTS = Prompts(1)
+
+
+def asked(arrival: Arrival, length: Length = Length.CAP, **details: object) -> dict[str, object]:
+    target = Target("http://127.0.0.1:1", length=length, **details)  # type: ignore[arg-type]
+    _, _, body = Writer(target, PROMPTS).request(3, arrival).partition(b"\r\n\r\n")
+    found: dict[str, object] = orjson.loads(body)
+    return found
+
+
+def arrival(prompt_tokens: int = 50, **details: object) -> Arrival:
+    return Arrival(0.0, "gold", "gold-1", "m", prompt_tokens, 20, **details)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", [8, 9, 13, 14, 500, 4142, 130_000])
+@pytest.mark.parametrize("prefix", [(), (7, 8, 9)])
+def test_an_emulated_replica_counts_what_was_wanted(tokens: int, prefix: tuple[int, ...]) -> None:
+    assert count_chat(asked(arrival(tokens, prefix=prefix))["messages"]) == tokens  # type: ignore[arg-type]
+
+
+def test_the_same_seed_gives_the_same_words_and_another_gives_others() -> None:
+    assert Prompts(1).text(5, 100) == PROMPTS.text(5, 100) != Prompts(2).text(5, 100)
+
+
+def test_no_two_prompts_begin_alike() -> None:
+    beginnings = {PROMPTS.text(number, 200)[:40] for number in range(2000)}
+    assert len(beginnings) == 2000
+
+
+def test_blocks_with_the_same_hash_have_the_same_words() -> None:
+    one, two = PROMPTS.text(1, 1200, (5, 6)), PROMPTS.text(2, 1200, (5, 9))
+    same = 512 * 4
+    assert one[: same - 1] == two[: same - 1]
+    assert one[same : same + 40] != two[same : same + 40]
+
+
+def test_a_prompt_that_is_all_prefix_is_the_same_for_everybody() -> None:
+    assert PROMPTS.text(1, 1000, (5, 6)) == PROMPTS.text(2, 1000, (5, 6))
+
+
+def test_how_a_target_counts_is_learned_from_two_prompts() -> None:
+    sizes = fitted([(8, 40), (136, 232)])
+    assert (sizes.template, sizes.per_word) == (28.0, 1.5)
+    assert sizes.words(328) == 200
+    with pytest.raises(ValueError, match="0 more tokens"):
+        fitted([(8, 40), (136, 40)])
+
+
+def test_a_prompt_too_short_for_any_chat_has_one_word() -> None:
+    assert len(Prompts(1, Sizes(50.0)).text(1, 10).split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "fields"),
+    [
+        (Length.CAP, {"max_tokens": 20}),
+        (Length.EXACT, {"max_tokens": 20, "min_tokens": 20, "ignore_eos": True}),
+        (Length.HIDDEN, {"min_tokens": 20}),
+    ],
+)
+def test_how_the_length_of_an_answer_is_told(length: Length, fields: dict[str, object]) -> None:
+    found = asked(arrival(), length)
+    assert {name: found[name] for name in ("max_tokens", "min_tokens", "ignore_eos") if name in found} == fields
+
+
+def test_what_is_in_a_body() -> None:
+    found = asked(arrival(stream=False), model="other", extra={"temperature": 0})
+    assert (found["model"], found["temperature"], "stream" in found) == ("other", 0, False)
+    assert asked(arrival())["stream_options"] == {"include_usage": True}
+
+
+def test_each_tier_has_its_key() -> None:
+    target = Target("http://127.0.0.1:1", key="k", keys={"gold": "g"})
+    assert b"authorization: Bearer g\r\n" in Writer(target, PROMPTS).request(1, arrival())
+    assert target.key_of("free") == "k"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://x:1/v1/chat/completions", "http://x/?a=1"])
+def test_what_is_no_target(url: str) -> None:
+    with pytest.raises(ValueError, match=r"http://127.0.0.1:8080|leave out"):
+        Target(url)

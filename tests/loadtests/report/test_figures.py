@@ -1,0 +1,139 @@
+"""Figures worked out by hand, and a schema that they keep to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from loadtests.replay.columns import read_rows
+from loadtests.replay.request import Outcome
+from loadtests.report import figures
+from loadtests.report.figures import TooLate, report
+from loadtests.report.run_file import read_run
+from tests.loadtests.report.made import SECONDS, answered, policy, refused, written
+
+SCHEMA = json.loads((Path(figures.__file__).parent / "report.schema.json").read_text())
+MIXED = [
+    answered(1.0),
+    answered(2.0, ttft_s=1.5),
+    answered(3.0, tpot_s=0.2),
+    answered(4.0, "free", ttft_s=12.0),
+    answered(5.0, "free", ttft_s=12.0, tokens=101),
+    refused(6.0),
+    refused(7.0, "free", reason="evicted"),
+    refused(8.0, "free", Outcome.QUOTA, "limit-tokens"),
+    refused(9.0, "free", Outcome.INVALID, "context-length", 400),
+    refused(10.0, "free", Outcome.TRUNCATED, "connection lost inside the answer", 200),
+    refused(11.0, "free", Outcome.INTERRUPTED, "", 0),
+    refused(12.0, "gold", Outcome.UNFINISHED, "", 0),
+]
+
+
+def made(folder: Path, requests: list[Any] = MIXED, *, with_policy: bool = True, **about: Any) -> dict[str, Any]:
+    written(folder, requests, **about)
+    return report(read_run(folder), read_rows(folder), policy() if with_policy else None)
+
+
+def test_what_is_good_and_what_counts(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    gold, free = found["tiers"]["gold"], found["tiers"]["free"]
+    assert (gold["offered"], gold["counted"], gold["finished"], gold["good"]) == (5, 5, 3, 1)
+    # The second answer is longer than its objective is about.
+    assert (free["offered"], free["counted"], free["finished"], free["good"]) == (7, 4, 2, 1)
+    totals = found["totals"]
+    assert (totals["offered"], totals["counted"], totals["good"], totals["goodput"]) == (12, 9, 2, 2 / 9)
+    assert totals["weighted_goodput"] == pytest.approx((4 + 1) / (5 * 4 + 4 * 1))
+    assert totals["good_per_s"] == pytest.approx(2 / SECONDS)
+
+
+def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
+    tiers = made(tmp_path)["tiers"]
+    assert tiers["gold"]["misses"] == {"late: TTFT": 1, "late: TPOT": 1, "shed: queue-full": 1, "unfinished": 1}
+    assert tiers["free"]["misses"] == {
+        "late: e2e": 1,
+        "shed: evicted": 1,
+        "broken off: connection lost inside the answer": 1,
+    }
+    for tier in tiers.values():
+        assert sum(tier["misses"].values()) == tier["counted"] - tier["good"]
+    assert tiers["free"]["apart"] == {"quota": 1, "invalid": 1, "interrupted": 1}
+    assert tiers["free"]["errors"] == {"broken off": 1}
+
+
+def test_refusals_say_whether_they_said_when_to_try_again(tmp_path: Path) -> None:
+    sheds = made(tmp_path, [refused(1.0), refused(2.0, status=504), answered(3.0)])["tiers"]["gold"]["sheds"]
+    assert sheds == {"queue-full": {"count": 2, "with_retry_after": 1, "after_p50_s": pytest.approx(0.01)}}
+
+
+def test_percentiles_are_of_what_was_answered_from_when_it_was_due(tmp_path: Path) -> None:
+    tier = made(tmp_path, [answered(0.5 * n, ttft_s=0.01 * n) for n in range(1, 101)])["tiers"]["gold"]
+    ttft = tier["latencies"]["ttft"]
+    assert (ttft["n"], ttft["p50"], ttft["p99"], ttft["max"]) == (100, *map(pytest.approx, (0.5, 0.99, 1.0)))
+    assert tier["latencies"]["tpot"]["p99"] == pytest.approx(0.02, rel=1e-4)
+    assert tier["latencies"]["queue"]["p50"] == pytest.approx(0.005)
+    assert tier["itl"]["n"] == 1000
+    assert tier["itl"]["p50"] == pytest.approx(0.02, rel=0.01)
+    assert [(row["quantile"], row["met"]) for row in tier["objectives"]] == [(0.5, False), (0.99, True), (0.99, True)]
+
+
+def test_the_warm_up_is_left_out(tmp_path: Path) -> None:
+    found = made(tmp_path, [answered(1.0, ttft_s=9.0), answered(20.0)], warmup_s=10.0)
+    assert (found["totals"]["offered"], found["totals"]["goodput"]) == (1, 1.0)
+    assert found["seconds"] == SECONDS - 10.0
+
+
+def test_a_generator_that_fell_behind_has_nothing_to_report(tmp_path: Path) -> None:
+    folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)])
+    run, rows = read_run(folder), read_rows(folder)
+    with pytest.raises(TooLate, match=r"late by 500.0 ms \(p99\), more than the 10 ms .*--allow-late"):
+        report(run, rows, policy())
+    assert report(run, rows, policy(), allow_late=True)["trusted"] is False
+
+
+def test_over_time_answers_stand_where_they_ended(tmp_path: Path) -> None:
+    requests = [answered(n / 10 + 0.05, ttft_s=30.0, tpot_s=0.0) for n in range(1000)]
+    over = made(tmp_path, requests)["over_time"]
+    bins, per_bin = len(over["offered_per_s"]), over["bin_s"]
+    assert bins * per_bin == pytest.approx(SECONDS)
+    assert over["offered_per_s"] == pytest.approx([10.0] * bins)
+    late = round(30 / per_bin)
+    assert over["answered_per_s"] == pytest.approx([0.0] * late + [10.0] * (bins - late))
+    assert not any(over["good_per_s"])
+
+
+def test_without_a_policy_what_was_answered_is_good(tmp_path: Path) -> None:
+    found = made(tmp_path, with_policy=False, policy=None)
+    assert found["totals"]["good"] == found["totals"]["finished"] == 5
+
+
+def test_a_tier_that_the_policy_lacks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tier silver, the policy only gold, free"):
+        made(tmp_path, [answered(1.0, "silver")])
+
+
+@pytest.mark.parametrize("with_policy", [True, False])
+@pytest.mark.parametrize("requests", [MIXED, [refused(1.0)]], ids=["mixed", "nothing answered"])
+def test_reports_keep_to_the_schema(tmp_path: Path, requests: list[Any], with_policy: bool) -> None:
+    found = made(tmp_path, requests, with_policy=with_policy, interrupted=True)
+    assert found["complete"] is False
+    jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
+
+
+def test_the_schema_refuses_what_is_no_report(tmp_path: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    found = made(tmp_path)
+    for broken in ({**found, "version": 2}, {**found, "tiers": {"gold": {}}}, {**found, "more": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, SCHEMA)
+
+
+def test_a_file_of_another_version(tmp_path: Path) -> None:
+    written(tmp_path, MIXED)
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 9'))
+    with pytest.raises(ValueError, match=r"run.json: is of version 9"):
+        read_run(tmp_path)

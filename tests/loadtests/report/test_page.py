@@ -1,0 +1,89 @@
+"""A page that needs nothing else, and says what has to be known before its figures are believed."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from loadtests.charts.png import draw
+from loadtests.replay.columns import read_rows
+from loadtests.report.figures import report
+from loadtests.report.page import page
+from loadtests.report.pictures import pictures
+from loadtests.report.run_file import read_run
+from loadtests.report.terminal import print_report
+from loadtests.report.words import share, time, warnings
+from tests.loadtests.report.made import answered, policy, written
+from tests.loadtests.report.test_figures import MIXED
+
+
+def made(folder: Path, requests: list[Any] = MIXED, **about: Any) -> dict[str, Any]:
+    written(folder, requests, **about)
+    return report(read_run(folder), read_rows(folder), policy())
+
+
+def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+    text = page(made(tmp_path, traffic="<script>alert(1)</script>"))
+    assert "{body}" not in text
+    assert "<script" not in text
+    assert not re.search(r"""(?:src|href)=|url\(|@import""", text)
+    assert "prefers-color-scheme: dark" in text
+    assert 'name="viewport"' in text
+    drawings = re.findall(r"<svg.*?</svg>", text)
+    assert len(drawings) == 5
+    for drawing in drawings:
+        ElementTree.fromstring(drawing)
+        assert "nan" not in drawing
+
+
+def test_every_picture_is_drawn_as_a_png(tmp_path: Path) -> None:
+    for picture in pictures(made(tmp_path)):
+        assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_fits_a_terminal(tmp_path: Path) -> None:
+    out = Console(width=80, record=True, file=StringIO())
+    print_report(made(tmp_path), out)
+    text = out.export_text()
+    assert "22.2% of 9 requests were good" in text
+    assert "gold: p99 TTFT ≤ 1 s: 1.5 s, missed" in text
+    assert "free: shed: evicted 1" in text
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        ({"interrupted": True}, "Partial"),
+        ({"clients": 4}, "Closed loop: 4 clients"),
+        ({"policy": None}, "No policy"),
+        ({"length": "exact"}, "answers were shorter"),
+    ],
+)
+def test_what_has_to_be_known_is_said_first(tmp_path: Path, about: dict[str, Any], told: str) -> None:
+    short = answered(50.0)
+    short.output_tokens = 3
+    assert warnings(made(tmp_path / "a", [answered(1.0)])) == []
+    assert any(told in text for text in warnings(made(tmp_path / "b", [answered(1.0), short], **about)))
+
+
+def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:
+    other = answered(1.0)
+    other.served_tier, other.prompt_tokens = "free", 100
+    told = warnings(made(tmp_path, [other]))
+    assert any("tier gold were served as another tier (1 as free)" in text for text in told)
+    assert any("counts 200.0% of the prompt tokens" in text for text in told)
+
+
+def test_figures_as_people_read_them() -> None:
+    assert [time(s) for s in (None, 0.00031, 0.0123, 0.2774, 0.99961, 1.0, 12.345, 123.0)] == [
+        "–", "0.31 ms", "12.3 ms", "277 ms", "1 s", "1 s", "12.3 s", "123 s",
+    ]  # fmt: skip
+    assert [share(x) for x in (None, 0.0, 1.0, 0.9823, 0.99996, 0.00004)] == [
+        "–", "0.0%", "100.0%", "98.2%", "99.996%", "0.004%",
+    ]  # fmt: skip
