@@ -35,6 +35,7 @@ from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done, admin_app
 from gateway.observe.journal import Journal
 from gateway.observe.lag import LoopLag
+from gateway.observe.little import Little
 from gateway.observe.logs import AccessLog, configure_logging, log_quarantine
 from gateway.observe.metrics import Metrics
 from gateway.observe.parts import JournalError
@@ -119,6 +120,7 @@ class Gateway:
         )
         self._tokenizers = Tokenizers()
         self._reload = Reload(time.time())
+        self._little = Little(self.metrics, self._presences, monotonic())
         self._lag = LoopLag(monotonic, self.metrics.roll)
         self._tasks: list[asyncio.Task[None]] = []
         self._states: dict[str, tuple[ReplicaState, str]] = {}
@@ -313,6 +315,7 @@ class Gateway:
             loop_lag_s=self._lag.read,
             loop_waits=self._lag.waits,
             watched=self._watched,
+            little=self._little.read,
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             explain=lambda ask: self.controller.explain(ask, monotonic()),
             now=monotonic,
@@ -321,6 +324,9 @@ class Gateway:
         of_replicas = {"drain": partial(self._drain, True), "undrain": partial(self._drain, False)}
         names = self.settings.admin_names
         return admin_app(self.metrics, sources, actions, of_replicas, token=token, trusted=trusted, names=names)
+
+    def _presences(self, now: float) -> dict[str, float]:
+        return {pool: presence.held_s(now) for pool, presence in self.guard.presences.items()}
 
     def _watched(self) -> list[Watched]:
         now = monotonic()

@@ -40,7 +40,7 @@ from gateway.core.extra import ExtraBudget
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
 from gateway.core.forecast import Forecaster
 from gateway.core.hedge import Hedges
-from gateway.core.ledger import Attempt, Live
+from gateway.core.ledger import Attempt, Live, held_by_pool
 from gateway.core.limits import Left
 from gateway.core.model import (
     Ask,
@@ -356,14 +356,16 @@ class Controller:
 
     def snapshot(self, now: float) -> Snapshot:
         """A copy of everything, for people and gauges."""
+        held = held_by_pool(self._live.values(), now)
         return Snapshot(
             generation=self.policy.generation,
-            pools=tuple(pool.view(now) for pool in self._fleet),
+            pools=tuple(pool.view(now, *held.get(pool.spec.name, (0, 0.0))) for pool in self._fleet),
             tenants=self._books.views(now),
             tiers=self._admission.views(self.policy),
             forecast=self.forecaster.view(now),
             hedged_pools=self._hedges.pool_views(now),
             hedged_tiers=self._hedges.tier_views(),
+            at=now,
         )
 
     def explain(self, ask: Ask, now: float) -> Explanation | Impossible:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gateway.core.limits import TenantUse
@@ -203,3 +204,17 @@ class Live:
             degraded=self.degraded,
             hedged=self.hedged,
         )
+
+
+def held_by_pool(lives: Iterable[Live], now: float) -> dict[str, tuple[int, float]]:
+    """Of those that were dispatched: how many each pool has, and for how many seconds, all of them together.
+
+    Their `Record`s will say e2e less queue time; one that is over, but for the closing of its attempts, gets no older.
+    """
+    held: dict[str, tuple[int, float]] = {}
+    for live in lives:
+        if live.dispatched_at is not None and live.pool is not None:
+            count, seconds = held.get(live.pool.spec.name, (0, 0.0))
+            age_s = (now if live.ended_at is None else live.ended_at) - live.dispatched_at
+            held[live.pool.spec.name] = count + 1, seconds + age_s
+    return held

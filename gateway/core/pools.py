@@ -362,8 +362,8 @@ class PoolNow:
         else:
             del self._free[bisect_left(self._free, replica.rank, key=_rank)]
 
-    def view(self, now: float) -> PoolView:
-        """A copy for people."""
+    def view(self, now: float, held: int, held_s: float) -> PoolView:
+        """A copy for people; `held` and `held_s` are of the ledger."""
         return PoolView(
             name=self.spec.name,
             in_flight=self.in_flight,
@@ -374,5 +374,7 @@ class PoolNow:
             drain_rate=self.drain.per_s,
             replicas=tuple(r.view(now) for r in self.replicas.values()),
             panic=self._worst > 0,
+            held=held,
+            held_s=held_s,
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )

@@ -98,6 +98,10 @@ class PoolView:
     replicas: tuple[ReplicaView, ...]
     panic: bool = False
     """Whether so few replicas are well that ejected ones are used all the same."""
+    held: int = 0
+    """Requests that were dispatched here and are not over,"""
+    held_s: float = 0.0
+    """and how long since, all of them together."""
     prefill_limit_tokens: float | None = None
     """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""
 
@@ -183,3 +187,5 @@ class Snapshot:
     forecast: ForecastView = NOTHING_LEARNED
     hedged_pools: tuple[HedgePoolView, ...] = ()
     hedged_tiers: tuple[HedgeTierView, ...] = ()
+    at: float = 0.0
+    """When, by the monotonic clock."""

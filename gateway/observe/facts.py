@@ -151,6 +151,10 @@ class Lane:
     requests: dict[tuple[str, Outcome, Why | None], int] = field(default_factory=dict)
     """By model, outcome and reason."""
     attempts: int = 0
+    dispatched: int = 0
+    """Requests that were sent to a replica,"""
+    held_s: float = 0.0
+    """and how long they took from then on, all of them together."""
     prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
     """Estimated, exact."""
     output_tokens: list[int] = field(default_factory=lambda: [0, 0])

@@ -95,6 +95,8 @@ class Metrics:
         key = (ask.model.name, outcome, why)
         lane.requests[key] = lane.requests.get(key, 0) + 1
         lane.attempts += record.attempts
+        lane.dispatched += record.attempts > 0
+        lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
         if why is not None:

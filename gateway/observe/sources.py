@@ -11,6 +11,7 @@ from gateway.core.model import Ask
 from gateway.core.place import Impossible
 from gateway.core.rules import Policy
 from gateway.core.snapshot import Snapshot
+from gateway.observe.little import LittleView
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Sources:
     watched: Callable[[], Sequence[Watched]]
     journal_dropped: Callable[[], int]
     """Calls that are missing in the journal."""
+    little: Callable[[Snapshot], Sequence[LittleView]]
+    """Little's law of each pool, up to that snapshot."""
     explain: Callable[[Ask], Explanation | Impossible]
     """What would become of a request now."""
     now: Callable[[], float]

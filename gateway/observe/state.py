@@ -48,6 +48,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
             for tier in sorted(policy.tiers.values(), key=lambda tier: (tier.priority, tier.name))
         ],
         "pools": snapshot.pools,
+        "little": sources.little(snapshot),
         "admission": snapshot.tiers,
         "forecast": snapshot.forecast,
         "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},

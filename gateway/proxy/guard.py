@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Gate
+from gateway.proxy.presence import Presence
 
 LINGER_S: Final = 2.0
 SWEEP_S: Final = 0.25
@@ -49,6 +50,8 @@ class Guard:
         self.parts: dict[Door, int] = {}
         """Bytes of bodies that are not whole yet."""
         self._part_bytes = 0
+        self.presences: dict[str, Presence] = {}
+        """Requests that are in a pool, by its name; pools that are gone keep theirs."""
         self._doors: set[Door] = set()
         self.receiving: Deadline[Door] = Deadline(receive_timeout_s, lambda door: door.too_slow())
         self.idle: Deadline[Door] = Deadline(keep_alive_s, lambda door: door.close())
@@ -71,6 +74,13 @@ class Guard:
         self.let_go(door)
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             deadline.stop(door)
+
+    def presence(self, pool: str) -> Presence:
+        """Who is in that pool."""
+        found = self.presences.get(pool)
+        if found is None:
+            found = self.presences[pool] = Presence()
+        return found
 
     def holds(self, door: Door, part_bytes: int) -> bool:
         """A door has so much of a body by now; False if all of them together have too much."""

@@ -95,6 +95,8 @@ class Relay:
         assert self._parsed is not None
         self.engine_said = ""
         self._dispatched_at = self._dispatched_at or monotonic()
+        if self._client is not None:
+            self._client.placed(upstream.pool.name, self._dispatched_at)
         model: Model = self.ask.model
         body = self._bodies.get(max_tokens)
         if body is None:

@@ -23,6 +23,7 @@ from gateway.core.model import Endpoint, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
+from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
 from gateway.wire.headers import RequestHead, read_head, request_id, status_line, without_upgrade
 from gateway.wire.lines import number
@@ -75,6 +76,8 @@ class FrontDoor:
         self._pipelined = False
         self.chunked = True
         self._relay: Relay | None = None
+        self._place: Presence | None = None
+        """Of the pool that the request under way is in."""
         self._full = False
         """Whether so much waits for the client that nothing may be added to it."""
         self._begin()
@@ -364,9 +367,27 @@ class FrontDoor:
         if not self.transport.is_closing():
             self.transport.write(data)
 
+    def placed(self, pool: str, since: float) -> None:
+        """The request is in that pool, since it was first dispatched."""
+        place, before = self._guard.presence(pool), self._place
+        if place is before:
+            return
+        now = monotonic()
+        if before is not None:
+            before.undo(since, now)
+        place.begin(since, now)
+        self._place = place
+
+    def _out(self) -> None:
+        """The request is in no pool any more."""
+        place, self._place = self._place, None
+        if place is not None:
+            place.end(monotonic())
+
     def done(self) -> None:
         """The answer is complete."""
         self._relay = None
+        self._out()
         if self._keep_alive and not self._guard.gate.draining and not self.transport.is_closing():
             self._phase = _IDLE
             self._whole = self._head_done = False
@@ -380,6 +401,7 @@ class FrontDoor:
     def cut(self, politely: bool) -> None:
         """The answer ends here, incomplete, and the connection with it."""
         self._relay = None
+        self._out()
         if politely:
             self.close()
         else:
@@ -437,4 +459,5 @@ class FrontDoor:
     def _leave(self, why: Why) -> None:
         relay, self._relay = self._relay, None
         if relay is not None:
+            self._out()
             relay.left(why)

@@ -27,6 +27,7 @@ from gateway.core.snapshot import (
 )
 from gateway.core.trust import Trust
 from gateway.observe.lag import EDGES
+from gateway.observe.little import LittleView
 from gateway.observe.sources import Reload, Sources, Watched
 
 PREMIUM = Tier(
@@ -215,6 +216,7 @@ SOURCES = Sources(
     loop_lag_s=lambda: 0.004,
     loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,
+    little=lambda _: (LittleView("short", 75.0, 4.5, 1.5, 3.0, 0.004), LittleView("long", 75.0, 0.0, 0.0, None, None)),
     explain=lambda ask: Impossible(
         Outcome.INVALID, Why.CONTEXT_LENGTH, f"{ask.prompt_exact} tokens for {ask.tier.name}"
     ),

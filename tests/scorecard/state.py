@@ -12,6 +12,7 @@ def held(gw: Gateway) -> dict[str, int]:
     snapshot = gw.controller.snapshot(monotonic())
     counts = {
         "requests under way": gw.driver.under_way,
+        "requests that the door has": sum(place.open for place in gw.guard.presences.values()),
         "upstream calls": gw.upstreams.calls,
         "client connections": gw.guard.connections,
         "slots": sum(pool.in_flight for pool in snapshot.pools),

@@ -1,0 +1,37 @@
+"""How many requests the door has in a pool, and the integral of that over time: the L of Little's law.
+
+Told by the server's side of connections alone, from the first dispatch to the last byte of the answer, or to its client
+being gone: the ledger of the controller has no part in it, so that the one can be held against the other.
+"""
+
+from __future__ import annotations
+
+
+class Presence:
+    """Requests of one pool. Times in seconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self._held_s = 0.0
+        self._at = 0.0
+
+    def begin(self, since: float, now: float) -> None:
+        """One more has been here since then."""
+        self._held_s += self.open * (now - self._at) + (now - since)
+        self._at = now
+        self.open += 1
+
+    def end(self, now: float) -> None:
+        """One less is here from now on."""
+        self._held_s += self.open * (now - self._at)
+        self._at = now
+        self.open -= 1
+
+    def undo(self, since: float, now: float) -> None:
+        """One that was thought here since then is of another pool."""
+        self.end(now)
+        self._held_s -= now - since
+
+    def held_s(self, now: float) -> float:
+        """The integral of `open` over time, up to `now`."""
+        return self._held_s + self.open * (now - self._at)

@@ -1,0 +1,231 @@
+"""Little's law between the door and the ledger: it holds for any traffic and any window, and a leak breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.controller import Controller
+from gateway.core.model import Command, Dispatch, End, Ended, Finish, Refuse
+from gateway.observe.little import EVERY_S, MOST_MARKS, Little, LittleView
+from gateway.observe.metrics import Metrics
+from gateway.proxy.presence import Presence
+
+from .made import ASK, FREE, POLICY
+
+START = 1000.0
+SLOTS = 16  # of the short pool
+
+
+class Traffic:
+    """Requests at random times for random times, through a real controller, told to a door and to metrics."""
+
+    def __init__(self, seed: int, rate_per_s: float, service_s: float) -> None:
+        self.draw = Random(seed)
+        self.now = START
+        self.rate_per_s, self.service_s = rate_per_s, service_s
+        self.metrics = Metrics(POLICY)
+        self.door = Presence()
+        self.controller = Controller(POLICY, Random(seed))
+        self.little = Little(self.metrics, lambda now: {"short": self.door.held_s(now)}, START)
+        self.closes: Callable[[int], bool] = lambda ask: True
+        """Whether the door lets go of this request when it is over."""
+        self.counts: Callable[[int], bool] = lambda ask: True
+        """Whether its record is counted."""
+        self._due: list[tuple[float, int, Callable[[], list[Command]]]] = []
+        self._asks = 0
+        self._inside: set[int] = set()
+
+    def run(self, seconds: float) -> None:
+        """Let requests come for so long, and leave those under way that are."""
+        until = self.now + seconds
+        at = self.now + self.draw.expovariate(self.rate_per_s)
+        while (next_at := min(at, self._due[0][0] if self._due else at, self.controller.wake_at())) < until:
+            self.now = max(self.now, next_at)
+            if self._due and self._due[0][0] <= next_at:
+                _, _, call = heappop(self._due)
+                self._carry_out(call())
+            elif next_at < at:
+                self._carry_out(self.controller.wake(self.now))
+            else:
+                self._asks += 1
+                ask = replace(ASK, id=self._asks, tier=FREE, prompt_exact=100, stream=False, head_at=at, body_at=at)
+                self._carry_out(self.controller.arrive(ask, at))
+                at += self.draw.expovariate(self.rate_per_s)
+        self.now = until
+
+    def read(self) -> LittleView:
+        """The law of the pool now."""
+        views = {view.pool: view for view in self.little.read(self.controller.snapshot(self.now))}
+        assert views["long"].in_flight == 0.0
+        return views["short"]
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Dispatch(ask=ask, attempt=attempt):
+                    if ask not in self._inside:
+                        self._inside.add(ask)
+                        self.door.begin(self.now, self.now)
+                    self.controller.sent(attempt, self.now)
+                    finish = self.draw.expovariate(1 / self.service_s)
+                    heappush(self._due, (self.now + finish, attempt, self._finisher(attempt)))
+                case Ended(record=record):
+                    ask = record.ask.id
+                    if ask in self._inside:
+                        self._inside.discard(ask)
+                        if self.closes(ask):
+                            self.door.end(self.now)
+                    if self.counts(ask):
+                        self.metrics.ended(record)
+                case Refuse():
+                    pass
+
+    def _finisher(self, attempt: int) -> Callable[[], list[Command]]:
+        end = End.COMPLETE if self.draw.random() < 0.95 else End.FAILED
+        return lambda: self.controller.finish(attempt, Finish(end, 100, 20, 20, 200), self.now)
+
+
+@given(st.integers(0, 2**32), st.floats(0.5, 15.0), st.floats(0.05, 2.0), st.lists(st.floats(1, 90), max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_the_law_holds_for_any_traffic_over_any_window(
+    seed: int, rate_per_s: float, service_s: float, pauses: list[float]
+) -> None:
+    traffic = Traffic(seed, rate_per_s, service_s)
+    for pause_s in pauses:
+        traffic.run(pause_s)
+        traffic.read()
+    traffic.run(30.0)
+    found = traffic.read()
+    product = found.rate_per_s * (found.time_s or 0.0)
+    assert found.in_flight == pytest.approx(product, rel=1e-6, abs=1e-9)
+
+
+def leaking(share: float, **what: Callable[[int], bool]) -> LittleView:
+    """A minute of traffic, a minute of it with a leak."""
+    traffic = Traffic(7, 20.0, 0.4)
+    traffic.run(60.0)
+    traffic.read()
+    for name, keeps in what.items():
+        setattr(traffic, name, keeps)
+    traffic.run(60.0)
+    return traffic.read()
+
+
+def test_a_minute_of_traffic_has_no_gap() -> None:
+    found = leaking(0.0)
+    assert found.gap is not None
+    assert abs(found.gap) < 1e-6
+    assert found.in_flight == pytest.approx(8.0, rel=0.3)
+    assert found.rate_per_s == pytest.approx(20.0, rel=0.2)
+    assert found.time_s == pytest.approx(0.4, rel=0.3)
+
+
+def test_requests_that_the_door_never_lets_go_of_are_seen() -> None:
+    found = leaking(0.02, closes=lambda ask: ask % 50 != 0)
+    assert found.gap is not None
+    assert found.gap > 0.3
+
+
+def test_one_single_request_that_the_door_has_forgotten_to_close_is_seen() -> None:
+    found = leaking(0.0, closes=lambda ask: ask != 1300)
+    assert found.gap is not None
+    assert found.gap > 0.01
+
+
+def test_records_that_are_lost_are_seen() -> None:
+    found = leaking(0.02, counts=lambda ask: ask % 20 != 0)
+    assert found.gap is not None
+    assert 0.01 < found.gap < 0.2
+
+
+def test_a_ledger_that_never_ends_a_request_is_seen() -> None:
+    traffic = Traffic(7, 20.0, 0.4)
+    traffic.run(60.0)
+    traffic.read()
+    # Its connection is gone and the door has closed it, but nobody has told the controller that the attempt has ended.
+    _, _, lost = heappop(traffic._due)
+    traffic.door.end(traffic.now)
+    traffic.run(60.0)
+    found = traffic.read()
+    assert lost
+    assert found.gap is not None
+    assert found.gap < -0.05
+
+
+def test_a_gap_is_told_only_over_a_hundred_mean_times() -> None:
+    traffic = Traffic(3, 5.0, 2.0)
+    traffic.run(90.0)
+    short = traffic.read()
+    assert short.window_s == pytest.approx(90.0)
+    assert short.gap is None
+    for _ in range(20):
+        traffic.run(15.0)
+        long = traffic.read()
+    assert long.gap is not None
+    assert long.time_s is not None
+    assert 100 * long.time_s <= long.window_s <= 120 * long.time_s
+
+
+def test_a_pool_in_which_nothing_happens_has_no_gap() -> None:
+    traffic = Traffic(3, 1e-9, 1.0)
+    traffic.run(120.0)
+    found = traffic.read()
+    assert (found.in_flight, found.rate_per_s, found.time_s, found.gap) == (0.0, 0.0, None, None)
+
+
+def test_however_often_it_is_read_it_keeps_few_marks() -> None:
+    traffic = Traffic(3, 1.0, 0.1)
+    for _ in range(MOST_MARKS + 100):
+        traffic.run(EVERY_S / 2)
+        traffic.read()
+    assert len(traffic.little._marks) <= MOST_MARKS
+    for _ in range(MOST_MARKS):
+        traffic.run(EVERY_S)
+        traffic.read()
+    assert len(traffic.little._marks) <= MOST_MARKS
+    assert traffic.read().window_s == pytest.approx(60.0, abs=EVERY_S)
+
+
+# ---- the door alone
+
+
+def steps(draw: Random) -> Iterator[tuple[float, int]]:
+    at = START
+    while True:
+        at += draw.expovariate(10.0)
+        yield at, draw.choice([1, -1])
+
+
+def test_the_presence_is_the_integral_of_those_who_are_there() -> None:
+    presence, inside, area, before = Presence(), 0, 0.0, START
+    for at, change in steps(Random(1)):
+        area += inside * (at - before)
+        before = at
+        if change > 0:
+            presence.begin(at, at)
+            inside += 1
+        elif inside:
+            presence.end(at)
+            inside -= 1
+        assert presence.open == inside
+        assert presence.held_s(at) == pytest.approx(area)
+        if at > START + 50:
+            break
+
+
+def test_one_that_moves_was_always_in_the_other_pool() -> None:
+    here, there = Presence(), Presence()
+    here.begin(10.0, 10.0)
+    here.begin(11.0, 11.0)
+    here.undo(10.0, 14.0)
+    there.begin(10.0, 14.0)
+    assert (here.open, there.open) == (1, 1)
+    assert here.held_s(15.0) == pytest.approx(4.0)
+    assert there.held_s(15.0) == pytest.approx(5.0)

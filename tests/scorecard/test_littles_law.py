@@ -1,0 +1,95 @@
+"""Little's law between the sockets and the ledger: what the server's connections had, and what the records say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from time import monotonic
+
+import httpx
+import pytest
+
+from gateway.app import Gateway
+from gateway.observe.little import LittleView
+
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .policies import rules
+from .raw import chat
+from .state import held
+from .waiting import until
+
+CLIENTS = 24
+EACH = 8
+
+
+def law(gw: Gateway) -> LittleView:
+    (view,) = gw._little.read(gw.controller.snapshot(monotonic()))
+    return view
+
+
+def gap(view: LittleView) -> float:
+    assert view.time_s is not None
+    return view.in_flight / (view.rate_per_s * view.time_s) - 1.0
+
+
+@pytest.fixture
+async def busy(gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect) -> Gateway:
+    """A gateway that has served streams and whole answers, of which many waited, some were cancelled, some refused."""
+    fleet = await emulator(replicas=2, time_scale=1.0)
+    gw = await gateway(rules(*fleet.urls, slots=4, queue=10, tier="timeouts: {queue: 100ms}, admission: {mode: off}"))
+    dice = random.Random(3)
+
+    async def churn() -> None:
+        for number in range(EACH):
+            client = await connect(gw.url)
+            client.send(chat(stream=dice.random() < 0.7, max_tokens=dice.randint(20, 120)))
+            if number % 4 == 3:
+                await asyncio.sleep(0.02 * dice.random())
+                await client.close()
+            else:
+                await client.response()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
+            group.create_task(churn())
+    return gw
+
+
+async def test_the_law_holds_over_everything_that_happened(busy: Gateway, connect: Connect) -> None:
+    await until(lambda: not busy.driver.under_way)
+    view = law(busy)
+    served = sum(lane.dispatched for lane in busy.metrics.lanes.values())
+    assert view.rate_per_s * view.window_s == pytest.approx(served)
+    assert served > CLIENTS * EACH / 3
+    assert abs(gap(view)) < 0.01
+
+
+async def test_it_holds_in_the_midst_of_answers(busy: Gateway, connect: Connect) -> None:
+    clients = [await connect(busy.url) for _ in range(4)]
+    for client in clients:
+        client.send(chat(stream=True, max_tokens=4000))
+    await until(lambda: busy.controller.snapshot(monotonic()).pools[0].held == 4)
+    until_at = monotonic() + 0.05
+    await until(lambda: monotonic() > until_at)
+    assert abs(gap(law(busy))) < 0.01
+    for client in clients:
+        await client.close()
+
+
+async def test_the_admin_port_shows_it(busy: Gateway) -> None:
+    async with httpx.AsyncClient(base_url=busy.admin_url) as client:
+        shown = (await client.get("/admin/state")).json()["little"]
+        page = (await client.get("/metrics")).text
+    assert [row["pool"] for row in shown] == ["main"]
+    assert shown[0]["in_flight"] == pytest.approx(shown[0]["rate_per_s"] * shown[0]["time_s"], rel=0.01)
+    assert 'tailgate_little_in_flight{pool="main"}' in page
+
+
+async def test_a_connection_that_is_never_let_go_of_is_seen(busy: Gateway) -> None:
+    await until(lambda: not busy.driver.under_way)
+    assert "requests that the door has" not in held(busy)
+    before = law(busy)
+    # As if one answer had never been marked as complete.
+    busy.guard.presence("main").begin(monotonic() - before.window_s, monotonic())
+    assert gap(law(busy)) > 0.05
+    assert held(busy)["requests that the door has"] == 1
