@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from loadtests.commands.compare import compare_command
 from loadtests.commands.report import report_command
 from loadtests.commands.run import run_command
 
@@ -16,6 +17,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("report")(report_command)
+app.command("compare")(compare_command)
 
 if __name__ == "__main__":
     app(prog_name="python -m loadtests")

@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,8 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 """Name, NumPy's type, struct's. Not a number or 0 where there is none."""
 DTYPE = np.dtype([(name, kind) for name, kind, _ in COLUMNS])
-Rows = npt.NDArray[np.void]
+Column = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
 _ROW = struct.Struct("<" + "".join(code for _, _, code in COLUMNS))
 assert _ROW.size == DTYPE.itemsize
 _NAN = math.nan
@@ -145,12 +147,37 @@ class Columns:
         )
 
 
+class Rows:
+    """Rows as columns, each made when it is first asked for: `rows["ttft_s"]`; `rows[mask]` are some of them."""
+
+    def __init__(self, whole: npt.NDArray[np.void] | Rows, chosen: npt.NDArray[np.intp] | Mask | slice) -> None:
+        self._whole = whole
+        self._chosen = chosen
+        self._columns: dict[str, Column] = {}
+
+    def __len__(self) -> int:
+        return len(self["due_s"])
+
+    @overload
+    def __getitem__(self, key: str) -> Column: ...
+
+    @overload
+    def __getitem__(self, key: Mask | slice) -> Rows: ...
+
+    def __getitem__(self, key: str | Mask | slice) -> Column | Rows:
+        if not isinstance(key, str):
+            return Rows(self, key)
+        if key not in self._columns:
+            self._columns[key] = self._whole[key][self._chosen]
+        return self._columns[key]
+
+
 def read_rows(folder: Path) -> Rows:
     """All rows, by when they were due. Raises OSError or ValueError where there are none to be read."""
-    rows: Rows = np.load(folder / FILE)
-    if rows.dtype != DTYPE:
+    records: npt.NDArray[np.void] = np.load(folder / FILE)
+    if records.dtype != DTYPE:
         raise ValueError(f"{folder / FILE}: was written by another version of the load tester")
-    return rows[np.argsort(rows["due_s"], kind="stable")]
+    return Rows(records, np.argsort(records["due_s"], kind="stable"))
 
 
 def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:

@@ -47,6 +47,7 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
         )
     judged = judge(chosen, run.tiers, policy)
     seconds = run.played.sending_s - about.warmup_s
+    tiers = _by_tier(judged, run)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -56,11 +57,11 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
         "seconds": seconds,
         "generator": generator,
         "totals": _totals(judged, run, seconds, policy),
-        "tiers": {name: _tier(name, part, run, policy) for name, part in _by_tier(judged, run).items()},
+        "tiers": {name: _tier(name, part, run, policy) for name, part in tiers.items()},
         "replicas": _replicas(judged, run),
         "prompts": _prompts(chosen),
         "over_time": timeline(judged, about.warmup_s, run.played.sending_s),
-        "curves": {name: _curves(part.rows) for name, part in _by_tier(judged, run).items()},
+        "curves": {name: _curves(part.rows) for name, part in tiers.items()},
     }
 
 

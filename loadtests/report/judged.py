@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from gateway.core.rules import Policy, Slo
-from loadtests.replay.columns import Rows
+from loadtests.replay.columns import Mask, Rows
 from loadtests.replay.request import Outcome
 
-Mask = npt.NDArray[np.bool_]
 NO_SLO = Slo()
 NOT_COUNTED = [int(outcome) for outcome in Outcome if not outcome.counts]
 LATE = {"ttft": "late: TTFT", "tpot": "late: TPOT", "e2e": "late: e2e"}

@@ -1,0 +1,103 @@
+"""`python -m loadtests compare A B`: two load tests side by side, with a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.output import console, print_errors
+from gateway.policy import PolicyErrors, load
+from loadtests.report.bootstrap import Range
+from loadtests.report.comparison import Comparison, Row, compare, headline, read_test
+from loadtests.report.page import document, figures, table
+from loadtests.report.side import over_each_other
+from loadtests.report.words import share, time
+
+COLOURS = {"better": "green", "worse": "red"}
+
+
+def compare_command(
+    a: Annotated[Path, typer.Argument(metavar="A", help="Where a test has written: what it is compared with.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Where the other has written.")],
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="Objectives for both, instead of those of their reports."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="Write a page with pictures, too (.html).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+) -> None:
+    """Is B better than A? Every figure of both, the change, and its 95% interval.
+
+    A change counts if its interval does not hold "no change". Latencies are compared as B / A.
+    """
+    errors = console(stderr=True)
+    try:
+        held = None if policy is None else load(policy)
+        found = compare(read_test(a, held), read_test(b, held))
+    except PolicyErrors as wrong:
+        print_errors(wrong.errors, errors)
+        raise typer.Exit(2) from None
+    except (ValueError, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    if out is not None:
+        out.write_text(_page(found))
+    if as_json:
+        print(orjson.dumps(_as_json(found), option=orjson.OPT_INDENT_2).decode())
+        return
+    screen = console()
+    screen.print(Text(headline(found), style="bold"))
+    for note in found.notes:
+        screen.print(Text(note, style="yellow"))
+    shown = Table(box=None, pad_edge=False)
+    for column in ("", found.a.name, found.b.name, "change", ""):
+        shown.add_column(column, justify="right" if column else "left")
+    for row in found.rows:
+        shown.add_row(*_cells(row), Text(row.verdict, style=COLOURS.get(row.verdict, "dim")))
+    screen.print(shown)
+
+
+def _cells(row: Row) -> list[str]:
+    write = time if row.is_ratio else share
+    a, b = (("–" if found is None else write(found.value)) for found in (row.a, row.b))
+    return [row.name, a, b, _change(row.change, row.is_ratio)]
+
+
+def _change(of: Range | None, is_ratio: bool) -> str:
+    if of is None:
+        return "–"
+    if is_ratio:
+        return f"x {of.value:.2f} ({of.low:.2f} to {of.high:.2f})"
+    return f"{100 * of.value:+.1f} ({100 * of.low:+.1f} to {100 * of.high:+.1f})"
+
+
+def _page(found: Comparison) -> str:
+    rows = [[*_cells(row), row.verdict] for row in found.rows]
+    parts = [
+        f"<h1>{headline(found)}</h1>",
+        *(f'<p class="warning">{note}</p>' for note in found.notes),
+        figures(over_each_other({one.name: one.report for one in (found.a, found.b)})),
+        table(["", found.a.name, found.b.name, "change (95%)", ""], rows),
+    ]
+    return document(f"{found.a.name} and {found.b.name}", parts)
+
+
+def _as_json(found: Comparison) -> dict[str, object]:
+    return {
+        "a": found.a.name,
+        "b": found.b.name,
+        "paired": found.paired,
+        "verdict": headline(found),
+        "notes": found.notes,
+        "rows": [{**asdict(row), "verdict": row.verdict} for row in found.rows],
+    }

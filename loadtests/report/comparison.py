@@ -1,0 +1,177 @@
+"""Two load tests side by side: each figure, the difference, and whether chance could have made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from gateway.core.rules import Policy
+from gateway.policy import load
+from loadtests.replay.columns import read_rows
+from loadtests.replay.request import Outcome
+from loadtests.report.bootstrap import Blocks, Range, Values, blocks_for, latency, quantiles, ranged, shares
+from loadtests.report.figures import report
+from loadtests.report.judged import ERRORS, Judged, judge
+from loadtests.report.run_file import RunFile, read_run
+
+LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
+SAME_LOAD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A load test that has been read."""
+
+    name: str
+    run: RunFile
+    judged: Judged
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of both. `change` is a difference for shares, and B / A for latencies."""
+
+    name: str
+    a: Range | None
+    b: Range | None
+    change: Range | None
+    is_ratio: bool
+    more_is_better: bool
+
+    @property
+    def verdict(self) -> str:
+        """`better`, `worse`, or `even` where the interval holds no change as well; empty where it cannot be said."""
+        if self.change is None:
+            return ""
+        none = 1.0 if self.is_ratio else 0.0
+        if self.change.low <= none <= self.change.high:
+            return "even"
+        return "better" if (self.change.value > none) == self.more_is_better else "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What two load tests say about each other."""
+
+    a: Tested
+    b: Tested
+    paired: bool
+    """Whether both were sent the same requests at the same times."""
+    rows: list[Row]
+    notes: list[str]
+
+
+def read_test(folder: Path, policy: Policy | None) -> Tested:
+    """Read a test. Without a policy it is that of its report. Raises ValueError or OSError."""
+    run, rows = read_run(folder), read_rows(folder)
+    made = orjson.loads((folder / "report.json").read_bytes()) if (folder / "report.json").exists() else {}
+    file = made.get("about", {}).get("policy") or run.about.policy
+    if policy is None and file is not None:
+        if not Path(file).exists():
+            raise ValueError(f"{folder}: was held against {file}, which is not there: give --policy")
+        policy = load(file)
+    found = report(run, rows, policy, allow_late=True)
+    judged = judge(rows[rows["due_s"] >= run.about.warmup_s], run.tiers, policy)
+    return Tested(folder.name, run, judged, found)
+
+
+def compare(a: Tested, b: Tested) -> Comparison:
+    """B against A."""
+    paired = _paired(a.judged, b.judged)
+    blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]))
+    draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
+    rows = _rows(a, b, blocks, [draw.astype(np.float64) for draw in draws])
+    return Comparison(a, b, paired, rows, _notes(a, b, paired))
+
+
+def _paired(a: Judged, b: Judged) -> bool:
+    ours, theirs = a.rows, b.rows
+    return len(ours) == len(theirs) and all(
+        bool(np.array_equal(ours[name], theirs[name])) for name in ("due_s", "prompt_tokens", "output_wanted")
+    )
+
+
+def _rows(a: Tested, b: Tested, blocks: Blocks, draws: list[Values]) -> list[Row]:
+    both = list(zip((a, b), draws, strict=True))
+    of = [blocks.of(one.judged.rows, one.run.about.warmup_s, one.run.played.sending_s) for one in (a, b)]
+    found = []
+
+    def share(name: str, masks: Any, more_is_better: bool) -> None:
+        values = [
+            shares(blocks, of[n], *masks(one), drawn)  # of each draw
+            for n, (one, drawn) in enumerate(both)
+        ]
+        found.append(_row(name, values, False, more_is_better))
+
+    share("goodput", lambda one: (one.judged.good & one.judged.counted, one.judged.counted), True)
+    names = [name for name in a.report["tiers"] if name in b.report["tiers"]]
+    for tier in names if len(names) > 1 else ():
+        share(f"goodput of {tier}", lambda one, tier=tier: _of_tier(one, tier), True)
+    share("answered", lambda one: (one.judged.finished, one.judged.counted), True)
+    share("shed", lambda one: (_outcomes(one, (Outcome.SHED,)), one.judged.counted), False)
+    share("failed", lambda one: (_outcomes(one, tuple(ERRORS)), one.judged.counted), False)
+    for metric, q in LATENCIES:
+        values = [
+            quantiles(blocks, of[n], latency(one.judged, metric), q, drawn) for n, (one, drawn) in enumerate(both)
+        ]
+        label = metric if metric == "e2e" else metric.upper()
+        found.append(_row(f"{label} p{100 * q:g}", values, True, False))
+    return [row for row in found if row.a is not None or row.b is not None]
+
+
+def _row(name: str, values: list[Values], is_ratio: bool, more_is_better: bool) -> Row:
+    ours, theirs = values
+    with np.errstate(invalid="ignore", divide="ignore"):
+        change = theirs / ours if is_ratio else theirs - ours
+    return Row(name, ranged(ours), ranged(theirs), ranged(change), is_ratio, more_is_better)
+
+
+def _of_tier(one: Tested, tier: str) -> tuple[Any, Any]:
+    own = one.judged.rows["tier"] == one.run.tiers.index(tier)
+    return one.judged.good & own & one.judged.counted, one.judged.counted & own
+
+
+def _outcomes(one: Tested, outcomes: tuple[Outcome, ...]) -> Any:
+    return np.isin(one.judged.rows["outcome"], outcomes)
+
+
+def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
+    """What forbids, or weakens, a judgement."""
+    found = []
+    ours, theirs = a.report["totals"]["offered_per_s"], b.report["totals"]["offered_per_s"]
+    if abs(theirs / ours - 1.0) > SAME_LOAD:
+        found.append(f"Not the same load: {ours:.4g} and {theirs:.4g} requests/s were offered.")
+    elif not paired:
+        found.append("Not the same requests (another seed, or other traffic): intervals are wider for it.")
+    if a.report["about"]["mode"] != b.report["about"]["mode"]:
+        found.append("One is a closed loop, whose latencies leave the waiting out: they are not to be compared.")
+    for one in (a, b):
+        if not one.report["trusted"]:
+            found.append(f"{one.name}: the generator fell behind; its figures are not to be trusted.")
+        if not one.report["complete"]:
+            found.append(f"{one.name} was stopped before its end.")
+    found.append("Latencies are of what was answered: who refuses more has less to answer late.")
+    return found
+
+
+def headline(found: Comparison) -> str:
+    """The verdict, by goodput."""
+    goodput = found.rows[0]
+    if goodput.change is None:
+        return "Nothing to judge: one of them has no request that counts."
+    points = (
+        f"{100 * goodput.change.value:+.1f} points of goodput "
+        f"({100 * goodput.change.low:+.1f} to {100 * goodput.change.high:+.1f})"
+    )
+    match goodput.verdict:
+        case "better":
+            return f"{found.b.name} is better than {found.a.name}: {points}."
+        case "worse":
+            return f"{found.b.name} is worse than {found.a.name}: {points}."
+        case _:
+            return f"No difference in goodput that chance could not have made: {points}."

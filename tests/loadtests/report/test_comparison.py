@@ -1,0 +1,93 @@
+"""Is B better than A? Only if chance could not have made the difference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from loadtests.__main__ import app
+from loadtests.replay.request import Request
+from loadtests.report.comparison import Comparison, compare, headline, read_test
+from tests.loadtests.report.made import POLICY, answered, policy, refused, written
+
+
+def traffic(missed: float, *, seed: int, slower: float = 1.0, count: int = 2000) -> list[Request]:
+    """Requests at the same times, of which a share is refused, and the others answered in some time or other."""
+    draw = Random(seed)
+    return [
+        refused(0.05 * n) if draw.random() < missed else answered(0.05 * n, ttft_s=slower * 0.05 * (1 + draw.random()))
+        for n in range(count)
+    ]
+
+
+def compared(folder: Path, a: list[Request], b: list[Request]) -> Comparison:
+    tests = [read_test(written(folder / name, of), policy()) for name, of in (("a", a), ("b", b))]
+    return compare(*tests)
+
+
+def verdicts(of: Comparison) -> dict[str, str]:
+    return {row.name: row.verdict for row in of.rows}
+
+
+def test_what_chance_makes_is_no_difference(tmp_path: Path) -> None:
+    found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2))
+    assert found.paired
+    assert set(verdicts(found).values()) <= {"even", ""}
+    assert headline(found).startswith("No difference in goodput")
+
+
+def test_a_difference_is_found_with_its_size(tmp_path: Path) -> None:
+    found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.2, seed=5, slower=1.5))
+    told = verdicts(found)
+    assert (told["goodput"], told["shed"], told["TTFT p50"], told["TTFT p99"]) == ("worse",) * 4
+    goodput, ttft = found.rows[0].change, next(row.change for row in found.rows if row.name == "TTFT p50")
+    assert goodput is not None
+    assert ttft is not None
+    assert goodput.low < -0.1 < goodput.high < 0
+    assert ttft.low < 1.5 < ttft.high
+    assert headline(found).startswith("b is worse than a: -")
+
+
+def test_requests_that_fail_together_are_not_counted_as_many(tmp_path: Path) -> None:
+    # The same number of refusals, once scattered and once in one stretch of time: the second says less.
+    a = traffic(0.0, seed=1)
+    scattered = [refused(0.05 * n) if n % 20 == 0 else answered(0.05 * n) for n in range(2000)]
+    together = [refused(0.05 * n) if 500 <= n < 600 else answered(0.05 * n) for n in range(2000)]
+    widths = []
+    for name, b in (("scattered", scattered), ("together", together)):
+        change = compared(tmp_path / name, a, b).rows[0].change
+        assert change is not None
+        widths.append(change.high - change.low)
+    assert widths[1] > 5 * widths[0]
+
+
+def test_what_forbids_a_judgement_is_said(tmp_path: Path) -> None:
+    notes = " ".join(compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2, count=1000)).notes)
+    assert "Not the same load: 20 and 10 requests/s" in notes
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    for name, of in (("a", traffic(0.1, seed=1)), ("b", traffic(0.3, seed=2))):
+        written(tmp_path / name, of)
+    folders = [str(tmp_path / name) for name in "ab"]
+    page = tmp_path / "page.html"
+    found = CliRunner().invoke(app, ["compare", *folders, "--policy", str(file), "--out", str(page), "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["verdict"].startswith("b is worse than a")
+    assert page.read_text().count("<svg") == 4
+    shown = CliRunner().invoke(app, ["compare", *folders, "--policy", str(file)])
+    assert "goodput" in shown.stdout
+    assert "worse" in shown.stdout
+
+
+@pytest.mark.parametrize("folder", ["nothing-here"])
+def test_what_cannot_be_read(folder: str) -> None:
+    found = CliRunner().invoke(app, ["compare", folder, folder])
+    assert found.exit_code == 2
+    assert folder in found.stderr
