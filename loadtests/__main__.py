@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadtests.commands.compare import compare_command
+from loadtests.commands.convert import convert_command
 from loadtests.commands.report import report_command
 from loadtests.commands.run import run_command
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("compare")(compare_command)
+app.command("convert")(convert_command)
 
 if __name__ == "__main__":
     app(prog_name="python -m loadtests")

@@ -32,6 +32,7 @@ from gateway.settings import PREFIX, Settings
 from gateway.sim.load import load_text as load_workload_text
 from gateway.wire.reasons import ROWS
 from loadtests import demo
+from loadtests.__main__ import app as loadtests_app
 from loadtests.emulator.__main__ import parser as emulator_parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -291,6 +292,22 @@ def test_options_of_tailgate_exist(page: Path) -> None:
                 options |= {word} if word.startswith("--") else set()
             known = {name for parameter in command.params for name in parameter.opts} | {"--help", "--version"}
             assert options <= known, words
+
+
+@every_page
+def test_options_of_load_tests_exist(page: Path) -> None:
+    for words in commands(page):
+        if words[1:3] == ["-m", "loadtests"]:
+            command: click.Command = typer.main.get_command(loadtests_app).commands[words[3]]  # type: ignore[attr-defined]
+            known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+            assert {word for word in words[4:] if word.startswith("--")} <= known, words
+
+
+def test_the_page_of_load_tests_has_every_option_of_run() -> None:
+    text = (ROOT / "docs" / "loadtesting.md").read_text("utf-8")
+    run: click.Command = typer.main.get_command(loadtests_app).commands["run"]  # type: ignore[attr-defined]
+    options = {parameter.opts[0] for parameter in run.params} - {"--json", "--out", "--png", "--probe"}
+    assert {option for option in options if option not in text} == set()
 
 
 @every_page

@@ -117,7 +117,7 @@ def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed
     done, where = Replayed(), f"{parts[0].path}:1"
     try:
         fresh = Replay(parts[0].about, Random)
-        for line in _lines(parts):
+        for line in lines(parts):
             where = f"{line.file}:{line.number}"
             if not _take(line, fresh, done):
                 break
@@ -148,7 +148,7 @@ def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
     return not (done.stopped or done.divergence)
 
 
-def _lines(parts: Sequence[Header]) -> Iterator[Line]:
+def lines(parts: Sequence[Header]) -> Iterator[Line]:
     """Every line after the headers. Only the very last may be cut off."""
     for part in parts:
         with part.path.open("rb") as file:

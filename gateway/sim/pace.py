@@ -1,8 +1,8 @@
 """When requests arrive: a renewal process whose clock a shape makes faster and slower.
 
-Gaps are independent Gamma variables of mean 1 (coefficient of variation `cv`; 1 is Poisson). `Shape` maps the sum of
-gaps to a time in seconds, so the same seed gives the same gaps at every rate: a search over rates compares like with
-like.
+Gaps are independent Gamma variables of mean 1 (coefficient of variation `cv`; 1 is Poisson, 0 constant). `Shape` maps
+the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate: a search over rates compares
+like with like.
 """
 
 from __future__ import annotations
@@ -91,15 +91,14 @@ class Diurnal:
 
 
 def times(rate_per_s: float, cv: float, shape: Shape, draw: Random) -> Iterator[float]:
-    """Arrival times in seconds, without end. `rate_per_s` is the nominal rate, `cv` (> 0) that of the gaps."""
+    """Arrival times in seconds, without end. `rate_per_s` is the nominal rate, `cv` (>= 0) that of the gaps."""
     # Gaps and shape draw apart, so that a burst is where it is whatever the rate.
     gaps, turns = Random(draw.getrandbits(64)), Random(draw.getrandbits(64))
-    alpha = 1 / (cv * cv)
     now = 0.0
     left_s, times_rate = 0.0, 0.0
     pieces = shape.pieces(turns)
     while True:
-        work = gaps.gammavariate(alpha, cv * cv) if cv != 1.0 else gaps.expovariate(1.0)
+        work = _gap(cv, gaps)
         while work > (room := _product(left_s, times_rate * rate_per_s)):
             work -= room
             now += left_s
@@ -109,6 +108,13 @@ def times(rate_per_s: float, cv: float, shape: Shape, draw: Random) -> Iterator[
             now += gap_s
             left_s -= gap_s
         yield now
+
+
+def _gap(cv: float, draw: Random) -> float:
+    """Of mean 1; all alike with `cv` 0, exponential with 1."""
+    if cv == 0.0:
+        return 1.0
+    return draw.expovariate(1.0) if cv == 1.0 else draw.gammavariate(1 / (cv * cv), cv * cv)
 
 
 def _product(time_s: float, rate_per_s: float) -> float:

@@ -60,6 +60,12 @@ class Format:
     from_zero: bool = False
     """Whether times count from the start of the run, and not from whenever the first request came."""
 
+    def start(self, first: float) -> float:
+        """When the run began, on the clock of the trace: with the tick of the first request."""
+        if self.from_zero:
+            return 0.0
+        return math.floor(first / self.tick_s) * self.tick_s if self.tick_s else first
+
 
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
     """Three columns of a CSV file, whatever the others are."""

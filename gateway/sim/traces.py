@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from typing import IO
 
 from gateway.policy.units import share as read_share
 from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong
@@ -76,11 +75,10 @@ class Trace:
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run, the first tick at 0. Raises TraceError."""
         whose, jitter = Random(f"{seed} mix"), Random(f"{seed} jitter")
-        start = 0.0 if self.format.from_zero else None
-        for row in self._spread(jitter):
+        start: float | None = None
+        for row in spread(self.rows(), self.format.tick_s, jitter):
             if start is None:
-                tick_s = self.format.tick_s
-                start = math.floor(row.at / tick_s) * tick_s if tick_s else row.at
+                start = self.format.start(row.at)
             at = (row.at - start) / self.speed
             if at >= self.duration_s:
                 return
@@ -115,6 +113,10 @@ class Trace:
 
     def rows(self) -> Iterator[Row]:
         """Every request that ran, as recorded. Raises TraceError."""
+        return (row for _, row in self.lines() if row.prompt_tokens > 0 and row.output_tokens > 0)
+
+    def lines(self) -> Iterator[tuple[int, Row]]:
+        """Every row with its line, also of requests that failed when they were recorded. Raises TraceError."""
         before = -math.inf
         try:
             with self.path.open(newline="") as file:
@@ -122,23 +124,11 @@ class Trace:
                     if row.at < before:
                         raise Wrong(line, "is earlier than the line before: sort the file by time")
                     before = row.at
-                    if row.prompt_tokens > 0 and row.output_tokens > 0:
-                        yield row
+                    yield line, row
         except Wrong as wrong:
             raise TraceError(f"{self.path}:{wrong.line}: {wrong}") from None
         except UnicodeDecodeError as error:
             raise TraceError(f"{self.path}: is not UTF-8 at byte {error.start}") from None
-
-    def _spread(self, jitter: Random) -> Iterator[Row]:
-        """Rows with those of a tick spread over it, or up to the next tick if that comes sooner."""
-        if not self.format.tick_s:
-            yield from self.rows()
-            return
-        held: list[Row] = []
-        for at, group in groupby(self.rows(), key=lambda row: row.at):
-            yield from _jittered(held, min(self.format.tick_s, at - held[0].at) if held else 0.0, jitter)
-            held = list(group)
-        yield from _jittered(held, self.format.tick_s, jitter)
 
 
 def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
@@ -155,15 +145,16 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     raise TraceError(f"{path}:1: is the beginning of no known trace. Known, by their fields: {known}")
 
 
-def write_trace(arrivals: Iterator[Arrival], out: IO[str]) -> int:
-    """Write requests as our own JSONL, and say how many."""
-    count = 0
-    for arrival in arrivals:
-        given = {f.name: getattr(arrival, f.name) for f in fields(arrival)}
-        line = {name: value for name, value in given.items() if value is not None and value != ()}
-        out.write(json.dumps(line, separators=(",", ":")) + "\n")
-        count += 1
-    return count
+def spread(rows: Iterable[Row], tick_s: float, jitter: Random) -> Iterator[Row]:
+    """Rows with those of a tick spread over it, or up to the next tick if that comes sooner."""
+    if not tick_s:
+        yield from rows
+        return
+    held: list[Row] = []
+    for at, group in groupby(rows, key=lambda row: row.at):
+        yield from _jittered(held, min(tick_s, at - held[0].at) if held else 0.0, jitter)
+        held = list(group)
+    yield from _jittered(held, tick_s, jitter)
 
 
 def _names(head: str) -> frozenset[str]:

@@ -114,7 +114,9 @@ class DiurnalSection(Section):
 class ArrivalsSection(Section):
     """How requests follow each other. At most one of on_off, steps and diurnal."""
 
-    cv: Positive = plain(1.0, "Coefficient of variation of the gaps: 1 is Poisson, more is burstier (Gamma).")
+    cv: Annotated[float, Field(ge=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
+        1.0, "Coefficient of variation of the gaps: 0 is constant, 1 is Poisson, more is burstier (Gamma)."
+    )
     on_off: OnOffSection | None = optional("Bursts and quiet times of random length.")
     steps: Annotated[list[StepSection], Field(min_length=1)] | None = optional("Square steps, over and over again.")
     diurnal: DiurnalSection | None = optional("Days.")

@@ -1,0 +1,64 @@
+"""`python -m loadtests convert IN OUT`: from one format of traces to another."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+
+from gateway.cli.output import console
+from gateway.observe.replay import NotReplayable
+from gateway.sim.traces import TraceError
+from loadtests.traces.convert import Converted, convert
+from loadtests.traces.writers import WRITERS
+
+
+def convert_command(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="IN...", help="A trace of any known format, or the files of one journal.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is standard output.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {', '.join(WRITERS)}.")] = "tailgate",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as a JSON document.")] = False,
+) -> None:
+    """Convert a trace, or the gateway's journal, row by row, whatever its size.
+
+    The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line;
+    what is left out, because it is no request or because the other format has no place for it, is counted and said.
+
+    `python -m loadtests convert calls.jsonl.1 calls.jsonl day.jsonl`
+    """
+    errors = console(stderr=True)
+    if to not in WRITERS:
+        errors.print(f"--to {to} is no format: there is {', '.join(WRITERS)}", style="red")
+        raise typer.Exit(2)
+    try:
+        if out == Path("-"):
+            done = _converted(sources, sys.stdout, to)
+        else:
+            if out.resolve() in [source.resolve() for source in sources]:
+                raise TraceError(f"{out}: is what is read: write to another file")
+            part = out.with_name(f"{out.name}.part")
+            with part.open("w", newline="") as file:
+                done = _converted(sources, file, to)
+            part.replace(out)  # what stands under the name is whole
+    except (TraceError, NotReplayable, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    if as_json:
+        errors.print(orjson.dumps(done.as_json()).decode())
+        return
+    for line in done.told():
+        errors.print(line)
+
+
+def _converted(sources: list[Path], file: object, to: str) -> Converted:
+    terminal = console(stderr=True)
+    columns = (TextColumn("converting"), BarColumn(), TextColumn("{task.completed:,} requests"))
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        return convert(sources, file, to, lambda count: bar.update(task, completed=count))  # type: ignore[arg-type]

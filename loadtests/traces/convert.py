@@ -1,0 +1,116 @@
+"""From one format of traces to another, row by row; nothing is left out without being counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import IO
+
+from gateway.observe.replay import NotReplayable, header
+from gateway.sim.trace_formats import Row
+from gateway.sim.traces import Mix, TraceError, open_trace, spread
+from loadtests.traces.journal import JournalRows
+from loadtests.traces.writers import WRITERS
+
+SHOWN_LINES = 5
+TELL_EVERY = 1000
+
+
+@dataclass(slots=True)
+class Converted:
+    """What was done, and what was not."""
+
+    format: str
+    """Of what was read."""
+    to: str
+    written: int = 0
+    empty: int = 0
+    """Rows without prompt or answer (0 tokens): requests that failed when they were recorded."""
+    empty_lines: list[int] = field(default_factory=list)
+    """The first of their lines."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Rows by what they say and the format written has no place for."""
+    spread: bool = False
+    """Whether requests with the same time were spread over their tick."""
+    guessed: int = 0
+    missing: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """For a program."""
+        return {**asdict(self), "lost": dict(self.lost)}
+
+    def told(self) -> Iterator[str]:
+        """For people, a line each."""
+        yield f"{self.written:,} requests, {self.format} to {self.to}"
+        if self.empty:
+            lines = ", ".join(map(str, self.empty_lines)) + (" ..." if self.empty > len(self.empty_lines) else "")
+            yield f"left out: {self.empty:,} rows of 0 tokens (failed when they were recorded; lines {lines})"
+        for name, count in self.lost.items():
+            yield f"lost: {name} of {count:,} requests, for which {self.to} has no place"
+        if self.spread:
+            yield "requests with the same time were spread over their tick, by seed 1"
+        if self.guessed:
+            yield f"{self.guessed:,} requests had no whole answer: theirs is as long as that of another of their tier"
+        if self.missing:
+            yield f"{self.missing:,} calls are missing in the journal: requests may be among them"
+
+
+def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int], None]) -> Converted:
+    """Read and write row by row. Raises TraceError, NotReplayable or OSError; what is written by then is no trace."""
+    writer = WRITERS[to]
+    journal = _journal(sources)
+    done = Converted("journal" if journal else "", to)
+    rows = journal.rows() if journal else _rows(sources, done, writer.tick_s)
+    write = writer.open(out)
+    start: float | None = None
+    for row in rows:
+        if start is None:
+            start = 0.0 if journal is None else row.at
+        row.at -= start
+        done.lost.update(writer.lacks(row))
+        if writer.tick_s >= 1.0 and row.at % writer.tick_s:
+            done.lost["fraction of the second"] += 1
+        write(row)
+        done.written += 1
+        if done.written % TELL_EVERY == 0:
+            tell(done.written)
+    if journal:
+        done.guessed, done.missing = journal.guessed, journal.missing
+    return done
+
+
+def _journal(sources: Sequence[Path]) -> JournalRows | None:
+    """None where these are no journal. Raises NotReplayable where they are one that cannot be read."""
+    try:
+        header(sources[0])
+    except (NotReplayable, UnicodeDecodeError):
+        return None
+    return JournalRows(sources)
+
+
+def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[Row]:
+    """Of a trace, from 0 on, those that ran."""
+    if len(sources) != 1:
+        raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
+    trace = open_trace(sources[0], Mix())
+    done.format = trace.format.name
+    done.spread = trace.format.tick_s > tick_s
+
+    def kept() -> Iterator[Row]:
+        for line, row in trace.lines():
+            if row.prompt_tokens > 0 and row.output_tokens > 0:
+                yield row
+            else:
+                done.empty += 1
+                if done.empty <= SHOWN_LINES:
+                    done.empty_lines.append(line)
+
+    start: float | None = None
+    for row in spread(kept(), trace.format.tick_s if done.spread else 0.0, Random("1 jitter")):
+        if start is None:
+            start = trace.format.start(row.at)
+        row.at -= start
+        yield row

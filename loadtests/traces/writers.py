@@ -1,0 +1,95 @@
+"""How rows are written in each format of traces, and what each has no place for."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import IO
+
+from gateway.sim.trace_formats import Row
+
+EPOCH = datetime(2000, 1, 1)
+"""When a trace begins that has to say a date."""
+OPTIONAL = ("tier", "tenant", "model", "stream", "max_tokens", "session", "prefix")
+_UNSAID = {
+    "tier": None,
+    "tenant": None,
+    "model": None,
+    "stream": True,
+    "max_tokens": None,
+    "session": None,
+    "prefix": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A format that can be written."""
+
+    carries: tuple[str, ...]
+    """Fields, of those that a row may have, that it has a place for."""
+    open: Callable[[IO[str]], Callable[[Row], None]]
+    """Writes what stands above the rows, and returns what writes one."""
+    tick_s: float = 0.0
+    """The finest time that it can say."""
+
+    def lacks(self, row: Row) -> list[str]:
+        """What this row says and the format has no place for."""
+        return [name for name in OPTIONAL if name not in self.carries and getattr(row, name) != _UNSAID[name]]
+
+
+def _own(out: IO[str]) -> Callable[[Row], None]:
+    def write(row: Row) -> None:
+        said: dict[str, object] = {"at": round(row.at, 6), "prompt_tokens": row.prompt_tokens}
+        said["output_tokens"] = row.output_tokens
+        said |= {name: value for name in OPTIONAL if (value := getattr(row, name)) != _UNSAID[name]}
+        out.write(json.dumps(said, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+    return write
+
+
+def _azure(out: IO[str]) -> Callable[[Row], None]:
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["TIMESTAMP", "ContextTokens", "GeneratedTokens"])
+
+    def write(row: Row) -> None:
+        at = (EPOCH + timedelta(seconds=row.at)).isoformat(sep=" ", timespec="microseconds")
+        rows.writerow([f"{at}0", row.prompt_tokens, row.output_tokens])
+
+    return write
+
+
+def _burstgpt(out: IO[str]) -> Callable[[Row], None]:
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"])
+
+    def write(row: Row) -> None:
+        total = row.prompt_tokens + row.output_tokens
+        kind = "API log" if row.session is None else "Conversation log"
+        rows.writerow([int(row.at), row.model or "", row.prompt_tokens, row.output_tokens, total, kind])
+
+    return write
+
+
+def _mooncake(out: IO[str]) -> Callable[[Row], None]:
+    def write(row: Row) -> None:
+        said = {
+            "timestamp": round(row.at * 1000),
+            "input_length": row.prompt_tokens,
+            "output_length": row.output_tokens,
+            "hash_ids": list(row.prefix),
+        }
+        out.write(json.dumps(said) + "\n")
+
+    return write
+
+
+WRITERS: dict[str, Writer] = {
+    "tailgate": Writer(OPTIONAL, _own),
+    "azure": Writer((), _azure),
+    "burstgpt": Writer(("model",), _burstgpt, tick_s=1.0),
+    "mooncake": Writer(("prefix",), _mooncake, tick_s=0.001),
+}

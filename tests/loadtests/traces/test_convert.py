@@ -1,0 +1,151 @@
+"""From one format to another: nothing is left out without being said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from gateway.app import Gateway
+from gateway.policy import load_text
+from gateway.settings import Settings
+from gateway.sim.traces import Mix, open_trace
+from gateway.sim.workload import Arrival
+from loadtests import traces
+from loadtests.__main__ import app
+from loadtests.emulator.emulator import Emulator
+from loadtests.traces.writers import WRITERS
+
+SMALL = Path(traces.__file__).parent / "small.jsonl"
+
+
+def converted(*sources: Path, out: Path, to: str = "tailgate") -> Result:
+    return CliRunner().invoke(app, ["convert", *map(str, sources), str(out), "--to", to])
+
+
+def arrivals(path: Path) -> list[Arrival]:
+    return list(open_trace(path, Mix()).arrivals(1))
+
+
+def test_our_own_trace_has_something_of_everything() -> None:
+    found = arrivals(SMALL)
+    assert 200 < len(found) < 300
+    assert {arrival.tier for arrival in found} == {"premium", "standard", "free"}
+    assert any(arrival.prefix for arrival in found)
+    assert any(not arrival.stream for arrival in found)
+    assert any(arrival.max_tokens for arrival in found)
+
+
+def test_to_our_own_format_and_back_nothing_is_lost(tmp_path: Path) -> None:
+    done = converted(SMALL, out=tmp_path / "out.jsonl")
+    assert done.exit_code == 0
+    assert arrivals(tmp_path / "out.jsonl") == arrivals(SMALL)
+    assert "lost" not in done.stderr
+
+
+@pytest.mark.parametrize("to", ["azure", "burstgpt", "mooncake"])
+def test_other_formats_keep_lengths_and_times_and_say_what_they_lose(tmp_path: Path, to: str) -> None:
+    out = tmp_path / "out"
+    done = converted(SMALL, out=out, to=to)
+    assert done.exit_code == 0
+    before, after = arrivals(SMALL), arrivals(out)
+    assert len(after) == len(before)
+    # Times of a tick are spread over it, and so their order may change.
+    assert sorted((a.prompt_tokens, a.output_tokens) for a in after) == sorted(
+        (a.prompt_tokens, a.output_tokens) for a in before
+    )
+    assert f"lost: tier of {len(before)} requests, for which {to} has no place" in done.stderr
+    assert ("prefix of" in done.stderr) == (to != "mooncake")
+
+
+def test_rows_of_no_tokens_are_counted_with_their_lines(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+        f"2023-11-16 18:17:0{n}.0,{10 * (n % 2)},5\n" for n in range(4)
+    ))  # fmt: skip
+    done = converted(source, out=tmp_path / "out")
+    assert "2 requests, azure to tailgate" in done.stderr
+    assert "left out: 2 rows of 0 tokens (failed when they were recorded; lines 2, 4)" in done.stderr
+    assert [arrival.at for arrival in arrivals(tmp_path / "out")] == [0.0, 2.0]
+
+
+def test_a_wrong_row_is_named_and_leaves_no_file(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.csv", tmp_path / "out"
+    source.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,10,5\n2023-11-16 18:17:04.9,ten,5\n"
+    )
+    done = converted(source, out=out)
+    assert done.exit_code == 2
+    assert f"{source}:3: ContextTokens is 'ten', must be a whole number of tokens" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--to", "csv"], "--to csv is no format"), ([], "is the beginning of no known trace")],
+)
+def test_what_cannot_be_converted(tmp_path: Path, options: list[str], told: str) -> None:
+    source = tmp_path / "in"
+    source.write_text("a,b,c\n1,2,3\n")
+    done = CliRunner().invoke(app, ["convert", str(source), str(tmp_path / "out"), *options])
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
+def test_every_format_that_is_read_can_be_written() -> None:
+    from gateway.sim.trace_formats import FORMATS
+
+    assert {fmt.name for fmt in FORMATS} == set(WRITERS)
+
+
+POLICY = """
+apiVersion: tailgate/v1
+models: {m: {pools: [main]}}
+pools: {main: {replicas: [URL], slots: 2, queue: {limit: 1}}}
+tiers: {free: {retry: {budget: 0%}}}
+"""
+
+
+async def recorded(file: Path) -> list[int]:
+    """A gateway with a journal, and six requests at once, of which it takes three; their statuses."""
+    async with Emulator(time_scale=10.0, model="m", output_median_tokens=20, output_sigma=0.0) as emulator:
+        policy = load_text(POLICY.replace("URL", emulator.urls[0]), "policy.yaml")
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, journal=file)
+        async with Gateway(settings, policy) as gateway, httpx.AsyncClient(base_url=gateway.url) as client:
+            body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100}], "max_tokens": 50}
+            first = [(await client.post("/v1/chat/completions", json=body)).status_code]
+            asked = (client.post("/v1/chat/completions", json=body) for _ in range(6))
+            return first + [answer.status_code for answer in await asyncio.gather(*asked)]
+
+
+def test_a_journal_is_a_trace_of_all_that_was_asked(tmp_path: Path) -> None:
+    file, out = tmp_path / "calls.jsonl", tmp_path / "out.jsonl"
+    statuses = asyncio.run(recorded(file))
+    refused = statuses.count(429)
+    assert refused > 0
+    done = converted(file, out=out)
+    assert done.exit_code == 0, done.stderr
+    assert "7 requests, journal to tailgate" in done.stderr
+    assert f"{refused} requests had no whole answer" in done.stderr
+    found = arrivals(out)
+    assert found[0].at == 0.0
+    # 100 words of five bytes, and the template: as the replica counts them. The refused are as long as their like.
+    assert {(a.prompt_tokens, a.output_tokens, a.tier, a.model, a.max_tokens) for a in found} == {
+        (132, 20, "free", "m", 50)
+    }
+
+
+def test_a_journal_that_begins_in_the_middle_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    asyncio.run(recorded(file))
+    lines = file.read_text().splitlines(keepends=True)
+    head = json.loads(lines[0])
+    file.write_text(json.dumps({**head, "part": 2}) + "\n" + "".join(lines[1:]))
+    done = converted(file, out=tmp_path / "out")
+    assert done.exit_code == 2
+    assert "begins in the middle" in done.stderr
