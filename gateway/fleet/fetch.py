@@ -3,117 +3,133 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-
-import httpx
+import time
+from urllib.parse import urlsplit
 
 from gateway.fleet.fault import Failed, Fault
-
-Clients = Callable[[float], httpx.AsyncClient]
-"""Makes a client whose every phase is limited to that many seconds."""
+from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, AnswerHead, read_answer_head
+from gateway.wire.framing import ChunkReader, FramingError
 
 # Below vLLM's own (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that a reused connection is not one it is just closing.
 _KEEPALIVE_S = 4.0
-
-
-def clients() -> Clients:
-    """The factory for real use: no proxies or netrc from the environment, no redirects, no cookies."""
-    tls = ssl.create_default_context()  # 10 ms of CPU, hence one for all
-    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
-
-    def make(timeout_s: float) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            verify=tls,
-            timeout=timeout_s,
-            limits=limits,
-            trust_env=False,
-            follow_redirects=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        )
-
-    return make
+_READ_BYTES = 64 * 1024
+_HEAD_END = b"\r\n\r\n"
 
 
 class Fetcher:
     """GETs one URL, one at a time, over a connection of its own that is kept while all goes well.
 
-    A client is thrown away with the exchange that failed on it: httpcore loses pool slots when a request is cancelled
-    (encode/httpcore#1093), and a timeout is a cancellation.
+    Without a library: the process that serves requests asks every replica twice a second, and httpx takes more than a
+    millisecond for each.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        key: str | None,
-        timeout_s: float,
-        limit_bytes: int,
-        clients: Clients,
-        body: bytes | None = None,
+        self, url: str, *, key: str | None, timeout_s: float, limit_bytes: int, body: bytes | None = None
     ) -> None:
         """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
 
         With a `body`, JSON, it is a POST.
         """
-        headers = {b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        lines = [
+            f"{'GET' if body is None else 'POST'} {target} HTTP/1.1",
+            f"host: {parts.netloc}",
+            "accept: */*",
+            "accept-encoding: identity",
+            "user-agent: tailgate",
+        ]
         if key is not None:
-            headers[b"Authorization"] = b"Bearer " + key.encode()
+            lines.append(f"authorization: Bearer {key}")
         if body is not None:
-            headers[b"Content-Type"] = b"application/json"
-        method = "GET" if body is None else "POST"
-        extensions = {"timeout": _phases(timeout_s)}
-        self._request = httpx.Request(method, url, headers=headers, content=body, extensions=extensions)
+            lines += ["content-type: application/json", f"content-length: {len(body)}"]
+        self._can_be_sent = all(line.isascii() and line.isprintable() for line in lines)
+        self._request = "\r\n".join((*lines, "", "")).encode() + (body or b"")
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
-        self._clients = clients
-        self._client: httpx.AsyncClient | None = None
+        self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._idle_since = 0.0
 
     async def get(self) -> bytes | Failed:
         """The body of a 2xx answer."""
-        if self._client is None:
-            self._client = self._clients(self._timeout_s)
         clean = False
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._exchange(self._client)
+                answer = await self._exchange()
             clean = True
-        except (TimeoutError, httpx.TimeoutException):
+        except TimeoutError:
             answer = Failed(Fault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
-        except httpx.ConnectError:
-            answer = Failed(Fault.UNREACHABLE, "cannot connect")
-        except (httpx.TransportError, OSError) as error:
-            # Only the type: h11's messages quote the header they object to.
+        except (OSError, EOFError, asyncio.LimitOverrunError, FramingError) as error:
+            # Only the type: a message might quote what was sent.
             answer = Failed(Fault.BROKEN, type(error).__name__)
         finally:
             if not clean:
-                await self.aclose()
+                self._abort()
         return answer
-
-    async def _exchange(self, client: httpx.AsyncClient) -> bytes | Failed:
-        response = await client.send(self._request, stream=True)
-        try:
-            if not response.is_success:
-                return Failed(Fault.STATUS, f"answered {response.status_code}")
-            if response.headers.get("content-encoding", "identity") != "identity":
-                return Failed(Fault.ENCODED, "answered with a content encoding")
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > self._limit_bytes:
-                    return Failed(Fault.TOO_LARGE, f"the body exceeds {self._limit_bytes} bytes")
-            return bytes(body)
-        finally:
-            await response.aclose()
 
     async def aclose(self) -> None:
         """Close the connection; the next `get` opens another."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        if self._line is not None:
+            writer = self._line[1]
+            self._abort()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    def _abort(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line[1].transport.abort()
+
+    async def _exchange(self) -> bytes | Failed:
+        if not self._can_be_sent:
+            return Failed(Fault.BROKEN, "the path or the key has characters that no header may have")
+        line = self._line
+        if line is not None and not line[1].is_closing() and time.monotonic() < self._idle_since + _KEEPALIVE_S:
+            try:
+                return await self._ask(*line)
+            except (OSError, EOFError):
+                pass  # the replica has closed it meanwhile: what can be asked again and again can be asked anew
+        self._abort()
+        try:
+            line = self._line = await asyncio.open_connection(self._host, self._port, limit=MAX_HEAD_BYTES)
+        except OSError:
+            return Failed(Fault.UNREACHABLE, "cannot connect")
+        return await self._ask(*line)
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | Failed:
+        writer.write(self._request)
+        raw = await reader.readuntil(_HEAD_END)
+        while (head := read_answer_head(raw[:-4])).status < 200:
+            raw = await reader.readuntil(_HEAD_END)
+        answer = await self._body(reader, head, raw)
+        if isinstance(answer, Failed) or not (head.keep_alive and head.framed):
+            self._abort()
+        self._idle_since = time.monotonic()
+        return answer
+
+    async def _body(self, reader: asyncio.StreamReader, head: AnswerHead, raw: bytes) -> bytes | Failed:
+        if not 200 <= head.status < 300:
+            return Failed(Fault.STATUS, f"answered {head.status}")
+        if _is_encoded(raw):
+            return Failed(Fault.ENCODED, "answered with a content encoding")
+        too_large = Failed(Fault.TOO_LARGE, f"the body exceeds {self._limit_bytes} bytes")
+        if head.body >= 0:
+            return too_large if head.body > self._limit_bytes else await reader.readexactly(head.body)
+        chunks = ChunkReader() if head.body == CHUNKED else None
+        body = bytearray()
+        while chunks is None or not chunks.done:
+            data = await reader.read(_READ_BYTES)
+            if not data and head.body == TO_THE_END:
+                break
+            if not data:
+                raise EOFError
+            body += data if chunks is None else b"".join(chunks.feed(data))
+            if len(body) > self._limit_bytes:
+                return too_large
+        return bytes(body)
 
 
-def _phases(timeout_s: float) -> dict[str, float]:
-    """httpx's limits per phase, for a request that is built once and sent often."""
-    return dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+def _is_encoded(raw: bytes) -> bool:
+    """Whether a head says that the body has to be unpacked."""
+    fields = (line.partition(b":") for line in raw.lower().split(b"\r\n"))
+    return any(name == b"content-encoding" and value.strip() != b"identity" for name, _, value in fields)

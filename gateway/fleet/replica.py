@@ -13,7 +13,7 @@ from gateway.core.model import Random, Sample
 from gateway.core.rules import Engine, Health
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, Fault
-from gateway.fleet.fetch import Clients, Fetcher
+from gateway.fleet.fetch import Fetcher
 from gateway.fleet.metrics_text import read_sample, scrapes
 from gateway.fleet.models_json import read_models
 from gateway.fleet.warm import warm_up
@@ -56,7 +56,6 @@ class Tools:
     board: ModelBoard
     clock: Callable[[], float]
     random: Random
-    clients: Clients
     pause: Callable[[float], Awaitable[None]]
     models_interval_s: float
 
@@ -143,7 +142,7 @@ class ReplicaWatch:
     async def _warm_up(self) -> None:
         """Before it is told that the replica is well: requests then meet it warm, if its breaker was open."""
         target = self.target
-        failed = await warm_up(target.url, target.upstream_key, target.health.warmup, self._tools.clients)
+        failed = await warm_up(target.url, target.upstream_key, target.health.warmup)
         if failed is None:
             log.info("replica %s: warmed up with %d completions", target.name, target.health.warmup)
         else:
@@ -197,7 +196,6 @@ class ReplicaWatch:
             key=target.upstream_key,
             timeout_s=target.health.timeout_s,
             limit_bytes=limit_bytes,
-            clients=self._tools.clients,
         )
 
     async def _sleep(self, interval_s: float) -> None:

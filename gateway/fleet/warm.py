@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gateway.fleet.fault import Failed
-from gateway.fleet.fetch import Clients, Fetcher
+from gateway.fleet.fetch import Fetcher
 from gateway.fleet.models_json import read_models
 
 TIMEOUT_S = 60.0
@@ -14,22 +14,22 @@ LIMIT_BYTES = 1024 * 1024
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
-async def warm_up(url: str, key: str | None, times: int, clients: Clients) -> Failed | None:
+async def warm_up(url: str, key: str | None, times: int) -> Failed | None:
     """Have the replica answer `times` completions, one after the other; what went wrong, with which it ends."""
-    listed = await _ask(f"{url}/v1/models", None, key, clients)
+    listed = await _ask(f"{url}/v1/models", None, key)
     cards = listed if isinstance(listed, Failed) else read_models(listed)
     if isinstance(cards, Failed):
         return cards
     body = json.dumps({"model": cards[0].id, "prompt": PROMPT, "max_tokens": 1}).encode()
     for _ in range(times):
-        answer = await _ask(f"{url}/v1/completions", body, key, clients)
+        answer = await _ask(f"{url}/v1/completions", body, key)
         if isinstance(answer, Failed):
             return answer
     return None
 
 
-async def _ask(url: str, body: bytes | None, key: str | None, clients: Clients) -> bytes | Failed:
-    fetcher = Fetcher(url, key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES, clients=clients, body=body)
+async def _ask(url: str, body: bytes | None, key: str | None) -> bytes | Failed:
+    fetcher = Fetcher(url, key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES, body=body)
     try:
         return await fetcher.get()
     finally:

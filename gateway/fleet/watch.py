@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from gateway.core.model import Random, Sample
 from gateway.core.rules import Policy
 from gateway.fleet.board import ModelBoard
-from gateway.fleet.fetch import Clients, clients
 from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
 
 # Replicas begin this far apart, so that a start or a reload is no burst.
@@ -37,12 +36,11 @@ class FleetWatcher:
         *,
         clock: Callable[[], float],
         random: Random,
-        make_client: Clients | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         models_interval_s: float = 30.0,
     ) -> None:
         """`clock` dates what is read (monotonic seconds); `random` draws the jitter; `pause` waits."""
-        self._tools = Tools(on_sample, board, clock, random, make_client or clients(), pause, models_interval_s)
+        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s)
         self._running: dict[str, _Running] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()

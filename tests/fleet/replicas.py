@@ -57,6 +57,12 @@ class FakeReplica:
             writer.transport.abort()
         await self._server.wait_closed()
 
+    async def hang_up(self) -> None:
+        """End every connection in peace."""
+        for writer in self._writers:
+            await writer.drain()
+            writer.write_eof()
+
     @property
     def open_connections(self) -> int:
         """Connections that are open now."""

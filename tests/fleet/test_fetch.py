@@ -10,11 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.fleet.fault import Failed, Fault
-from gateway.fleet.fetch import Fetcher, clients
+from gateway.fleet.fetch import Fetcher
 
 from .replicas import FakeReplica, answer, replica, until
-
-CLIENTS = clients()
 
 
 @pytest.fixture
@@ -24,7 +22,7 @@ async def fake() -> AsyncIterator[FakeReplica]:
 
 
 def fetcher(url: str, *, key: str | None = None, timeout_s: float = 10.0, limit_bytes: int = 1000) -> Fetcher:
-    return Fetcher(url, key=key, timeout_s=timeout_s, limit_bytes=limit_bytes, clients=CLIENTS)
+    return Fetcher(url, key=key, timeout_s=timeout_s, limit_bytes=limit_bytes)
 
 
 async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int = 1000) -> bytes | Failed:
@@ -42,6 +40,50 @@ async def test_a_connection_serves_many_gets_and_ends_with_the_fetcher(fake: Fak
     assert fake.connections == 1
     await one.aclose()
     await until(lambda: fake.open_connections == 0)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "connections"),
+    [
+        (CHUNKED, 1),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" + answer("hello"), 1),
+        (answer("hello", headers="Connection: close\r\n"), 2),
+        (answer("hello").replace(b"1.1", b"1.0"), 2),
+    ],
+)
+async def test_a_connection_is_kept_as_long_as_the_answer_allows(
+    fake: FakeReplica, raw: bytes, connections: int
+) -> None:
+    fake.answers["/x"] = raw
+    one = fetcher(fake.url + "/x")
+    assert [await one.get(), await one.get()] == [b"hello", b"hello"]
+    assert fake.connections == connections
+    await one.aclose()
+
+
+async def test_a_connection_that_the_replica_has_closed_is_made_anew(fake: FakeReplica) -> None:
+    fake.answers["/x"] = answer("hello")
+    one = fetcher(fake.url + "/x")
+    assert await one.get() == b"hello"
+    port = int(fake.url.rsplit(":", 1)[1])
+    await fake.stop()
+    assert await one.get() == Failed(Fault.UNREACHABLE, "cannot connect")
+    await fake.start(port)
+    assert await one.get() == b"hello"
+    await one.aclose()
+
+
+async def test_a_body_without_length_ends_with_its_connection(fake: FakeReplica) -> None:
+    fake.answers["/x"] = b"HTTP/1.0 200 OK\r\n\r\nhello"
+    one = fetcher(fake.url + "/x")
+    asked = asyncio.create_task(one.get())
+    await until(lambda: len(fake.asked) == 1)
+    await fake.hang_up()
+    assert await asked == b"hello"
+    await one.aclose()
 
 
 async def test_it_says_who_it_is_and_asks_for_no_compression(fake: FakeReplica) -> None:
@@ -151,9 +193,10 @@ async def test_what_is_not_http_is_broken(fake: FakeReplica) -> None:
 
 
 async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
-    """h11 quotes the header that it refuses to send."""
+    """Nor is a header sent with one that would begin another."""
     one = fetcher(fake.url + "/health", key="sk-canary\nx")
     failed = await one.get()
     await one.aclose()
     assert isinstance(failed, Failed)
     assert "canary" not in str(failed)
+    assert not fake.asked
