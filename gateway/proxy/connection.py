@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from gateway.core.model import End
@@ -28,7 +27,6 @@ class Connection(asyncio.Protocol):
         "_keep_alive",
         "_left",
         "_started",
-        "fast",
         "idle_since",
         "receiver",
         "request",
@@ -54,8 +52,6 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         self._keep_alive = False
         self._started = False
-        self.fast: Callable[[bytes], bool] | None = None
-        """Tried first on bytes of the body: True if it has dealt with them. Only whole chunks may be."""
 
     # ---- sending
 
@@ -69,7 +65,7 @@ class Connection(asyncio.Protocol):
 
     def cancel(self) -> None:
         """Close at once, unanswered; the receiver hears nothing more."""
-        self.receiver = self.fast = None
+        self.receiver = None
         self.transport.abort()
 
     def pause(self) -> None:
@@ -88,10 +84,10 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        fast, chunks = self.fast, self._chunks
-        if fast is not None and chunks is not None and chunks.at_boundary and fast(data):
+        receiver, chunks = self.receiver, self._chunks
+        if chunks is not None and chunks.at_boundary and receiver is not None and receiver.pass_on(data):
             return
-        if self.receiver is None:
+        if receiver is None:
             # Bytes nobody asked for: the connection is not in the state we think it is.
             self.transport.abort()
             return
@@ -200,7 +196,6 @@ class Connection(asyncio.Protocol):
 
     def _lost(self, end: End) -> None:
         receiver, self.receiver = self.receiver, None
-        self.fast = None
         self.transport.abort()
         if receiver is not None:
             receiver.on_lost(end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
@@ -16,13 +15,14 @@ from gateway.wire.answer import AnswerHead
 from gateway.wire.assemble import Assembly, assembly
 from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
 from gateway.wire.failure import EngineError, end_of
-from gateway.wire.framing import is_one_chunk
+from gateway.wire.framing import payload_of_one
 from gateway.wire.repetition import Repetition
 from gateway.wire.spoken import spoken
 from gateway.wire.whole import AnswerError, counted, read_whole, usage_at_end
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay
+    from gateway.proxy.server import FrontDoor
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -48,6 +48,7 @@ class Leg:
     """
 
     __slots__ = (
+        "_client",
         "_committed",
         "_end",
         "_framed",
@@ -95,48 +96,45 @@ class Leg:
         self._framed = True
         self._held_bytes = 0
         self._committed = False
+        self._client: FrontDoor | None = None
+        """Where whole chunks go as they are."""
         self._gaps = NO_GAPS
         self._guard: Repetition | None = None
         """What looks out for an answer that goes round in circles, where the tier wants that."""
         self._last_at = 0.0
         self._progress_at = 0.0
 
-    def commit(self, write: Callable[[bytes], None] | None) -> list[bytes]:
+    def commit(self, client: FrontDoor | None) -> list[bytes]:
         """From now on everything is passed on; gives what was held.
 
-        `write` takes chunks as the replica framed them; None if the client needs another framing.
+        `client` takes chunks as the replica framed them; None if it needs another framing.
         """
         self._committed = True
-        is_read = self._guard is not None or self.assembly is not None
-        if write is not None and self.reader is not None and not is_read and isinstance(self.line, Connection):
-            self.line.fast = self._shortcut(self.reader, write)
+        if self.reader is not None and self._guard is None and self.assembly is None:
+            self._client = client
         held, self.held = self.held, []
         return held
 
-    def _shortcut(self, reader: StreamReader, write: Callable[[bytes], None]) -> Callable[[bytes], bool]:
-        """The way of nearly every token: one read, one chunk, one event, plain output; False if it is not that."""
-        plain, splitter, add_gap = reader.plain, self._splitter, self._gaps.add
+    def pass_on(self, data: bytes) -> bool:
+        """The way of nearly every token: one read, one chunk, one event, plain output; False if it is not that.
 
-        def pass_on(data: bytes) -> bool:
-            head_end = data.find(b"\r\n")
-            if (
-                not is_one_chunk(data, head_end)
-                or data.find(b"\n\n") != len(data) - 4
-                or not plain(data, head_end + 2)
-                or not splitter.clean
-            ):
-                return False
-            write(data)
-            reader.tokens_seen += 1
-            now = monotonic()
-            add_gap(now - self._last_at)
-            self._last_at = now
-            if now >= self._progress_at:
-                self._progress_at = now + PROGRESS_EVERY_S
-                self.relay.driver.progress(self.id, reader.tokens_seen)
-            return True
-
-        return pass_on
+        `data` begins where a chunk does.
+        """
+        client, reader = self._client, self.reader
+        if client is None or reader is None or not self._splitter.clean:
+            return False
+        start = payload_of_one(data)
+        if not start or not reader.plain(data, start):
+            return False
+        client.write(data)
+        reader.tokens_seen += 1
+        now = monotonic()
+        self._gaps.add(now - self._last_at)
+        self._last_at = now
+        if now >= self._progress_at:
+            self._progress_at = now + PROGRESS_EVERY_S
+            self.relay.driver.progress(self.id, reader.tokens_seen)
+        return True
 
     def cancel(self) -> None:
         """Close the call; the driver knows."""

@@ -121,7 +121,7 @@ class Relay:
         self._parsed = None
         self._bodies.clear()
         client = self._client
-        held = leg.commit(None if client is None or not client.chunked else client.write)
+        held = leg.commit(client if client is not None and client.chunked else None)
         if client is None:
             return
         if leg.status != 200:

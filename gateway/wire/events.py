@@ -12,6 +12,7 @@ from gateway.core.model import Endpoint, Why
 from gateway.wire.cut import Cut, end_of_completion, end_of_message, end_of_response
 from gateway.wire.draft import Draft
 from gateway.wire.failure import EngineError, engine_error
+from gateway.wire.lines import LF
 from gateway.wire.shapes import (
     ABORT,
     ABSENT,
@@ -28,6 +29,7 @@ from gateway.wire.whole import counted
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 _TEXT: Final = b'"delta":{"content":"'
+QUOTE: Final = 0x22
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -115,7 +117,7 @@ class StreamReader:
         raise NotImplementedError
 
     def plain(self, data: bytes, start: int) -> bool:
-        """Whether the event at `start`, which is the rest of `data`, is output and nothing else, told by its bytes.
+        """Whether the rest of `data` is one event, of output and nothing else, and the end of a chunk; told by bytes.
 
         False may also mean that it takes a proper look. JSON escapes quotes inside strings, so no model output can
         contain the byte sequences that are looked for.
@@ -169,15 +171,18 @@ class CompletionReader(StreamReader):
         """What stood around the text of an event: engines write all events of a stream alike."""
 
     def plain(self, data: bytes, start: int) -> bool:
-        # `find` and not `in`, which first raises and clears a TypeError for bytes in bytes (CPython 3.11 to 3.13).
-        if self._before and data.startswith(self._before, start) and data.endswith(self._after):
-            text = start + len(self._before)
-            end = len(data) - len(self._after)
-            if text < end == data.find(b'"', text):
+        # Slices, because a method of `bytes` takes compiled code longer than both of them.
+        before, after = self._before, self._after
+        text, end = start + len(before), len(data) - len(after)
+        if before and text < end and data[start:text] == before and data[end:] == after:
+            said = data[text:end]
+            if QUOTE not in said and LF not in said:
                 return True
+        # `find` and not `in`, which first raises and clears a TypeError for bytes in bytes (CPython 3.11 to 3.13).
         # Of several choices in one event some may have finished.
         return (
-            data.find(b'"finish_reason":null') >= 0
+            _is_one(data, start)
+            and data.find(b'"finish_reason":null') >= 0
             and data.find(b'"usage"') < 0
             and data.find(b'"error"') < 0
             and data.find(b'"finish_reason":"') < 0
@@ -231,7 +236,7 @@ class TypedReader(StreamReader):
     """How the event that carries text begins."""
 
     def plain(self, data: bytes, start: int) -> bool:
-        return data.startswith(self.delta, start)
+        return data.startswith(self.delta, start) and _is_one(data, start)
 
     def read(self, event: bytes) -> Kind:
         if event.startswith(self.delta):
@@ -310,7 +315,7 @@ class ResponsesReader(TypedReader):
         self._draft = Draft()
 
     def plain(self, data: bytes, start: int) -> bool:
-        if not data.startswith(self.delta, start):
+        if not data.startswith(self.delta, start) or not _is_one(data, start):
             return False
         if self._draft is not None:
             self._draft.add(data[start:])
@@ -354,6 +359,11 @@ def _gave_up(delta: Raw) -> bool:
         return bytes(delta) not in EMPTY and decode_stop(delta).stop_reason is None
     except DecodeError as exc:
         raise StreamError(f"the end of a message cannot be read: {exc}") from exc
+
+
+def _is_one(data: bytes, start: int) -> bool:
+    """Whether the chunk that ends with `data` ends with an event, and no other ends from `start` on."""
+    return data.find(b"\n\n", start) == len(data) - 4
 
 
 def data_of(event: bytes) -> bytes:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.wire.lines import CR, LF
+
 HEX: Final = b"0123456789abcdefABCDEF"
 MAX_SIZE_LINE: Final = 256
 MAX_TRAILER_BYTES: Final = 8192
+USUAL_BYTES: Final = 2048
 
 
 class FramingError(Exception):
@@ -36,9 +39,9 @@ class ChunkReader:
         """The payload in `data`, a piece for each chunk or part of one; raises `FramingError`."""
         if self.at_boundary and not self.done:
             # One whole chunk per read is the rule for a token stream.
-            line_end = data.find(b"\r\n")
-            if is_one_chunk(data, line_end):
-                return [data[line_end + 2 : -2]]
+            start = payload_of_one(data)
+            if start:
+                return [data[start:-2]]
         return self._feed(data)
 
     def _feed(self, data: bytes) -> list[bytes]:
@@ -90,15 +93,19 @@ class ChunkReader:
             self._trailers = 1
 
 
-def is_one_chunk(data: bytes, line_end: int) -> bool:
-    """Whether `data`, whose first line ends at `line_end` (-1: nowhere), is exactly one chunk that is not the last."""
-    size = data[:line_end]
-    return (
-        0 < line_end < 9
-        and not size.strip(HEX)
-        and len(data) == line_end + int(size, 16) + 4 > line_end + 4
-        and data.endswith(b"\r\n")
-    )
+def payload_of_one(data: bytes) -> int:
+    """Where the payload begins if `data` is exactly one chunk that is not the last, else 0."""
+    length = len(data)
+    if length < USUAL_BYTES:
+        usual = _USUAL[length]
+        start = len(usual)
+        if start and data[:start] == usual and data[length - 2] == CR and data[length - 1] == LF:
+            return start
+    end = data.find(b"\r\n")
+    size = data[:end]
+    if 0 < end < 9 and not size.strip(HEX) and length == end + int(size, 16) + 4 > end + 4 and data.endswith(b"\r\n"):
+        return end + 2
+    return 0
 
 
 def chunk(payload: bytes) -> bytes:
@@ -107,3 +114,16 @@ def chunk(payload: bytes) -> bytes:
 
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def _usual_lines() -> list[bytes]:
+    """The first line of a chunk by the bytes of all of it, as most servers write it; b"" where there is none."""
+    lines = [b""] * USUAL_BYTES
+    for payload_bytes in range(1, USUAL_BYTES):
+        line = b"%x\r\n" % payload_bytes
+        if len(line) + payload_bytes + 2 < USUAL_BYTES:
+            lines[len(line) + payload_bytes + 2] = line
+    return lines
+
+
+_USUAL: Final = _usual_lines()

@@ -113,7 +113,7 @@ def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
     tricky = text + '"finish_reason":"stop" "error":{"code":500} "usage":{} data: [DONE]\n\n'
     event = chat({"content": tricky})
     assert EventSplitter().feed(event) == [event]
-    assert reader.plain(event, 0)
+    assert reader.plain(event + b"\r\n", 0)
     assert reader.read(event) == Kind.CONTENT
     assert not reader.finished
     assert reader.error is None
@@ -134,7 +134,7 @@ MORE = pytest.mark.parametrize(
 
 @MORE
 def test_what_is_more_than_output_takes_the_careful_way(event: bytes) -> None:
-    assert not CompletionReader().plain(event, 0)
+    assert not CompletionReader().plain(event + b"\r\n", 0)
 
 
 @MORE
