@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core import written
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Ended, Finish, Random, Sample, Why
-from gateway.core.plain import PLAIN, RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
+from gateway.core.model import Ask, Command, Commit, Dispatch, Ended, Finish, Random, Sample, Why
+from gateway.core.plain import RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
 from gateway.core.rules import Model, Policy, Tier
 
 FORMAT: Final = 1
@@ -112,10 +113,7 @@ class Encoder:
         self._kept: list[object] = []
         """What has a name, so that no other object ever gets its id()."""
         self._names: dict[int, Mapping[str, str]] = {}
-        references: dict[type, Code] = {Ask: lambda ask: {"Ask": ask.id}}  # type: ignore[attr-defined]
-        references.update(dict.fromkeys((Policy, Tier, Model), self._name))
-        self._writer = Writer(references)
-        self._ask = self._writer.whole(Ask)
+        self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
         self._add(policy)
 
     def header(self, seed: int, share: float) -> dict[str, object]:
@@ -126,31 +124,41 @@ class Encoder:
     def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
         """So many calls, for as many lines. Raises TypeError if there is no way to write one."""
         out: list[Row | Mapping[str, object]] = []
-        value, whole = self._writer.value, self._ask
         for name, args, answer in calls:
             rest = list(args)
             now = rest.pop(NOW_AT.get(name, -1))
-            for index, item in enumerate(rest):
-                if type(item) not in PLAIN:
-                    rest[index] = whole(item) if type(item) is Ask else value(item)
-            written = self.answer(answer) if answer else ()
+            row = (now, name, [self._argument(item) for item in rest], self.answer(answer) if answer else ())
             if self._news:
                 out += self._news
                 self._news = []
-            out.append((now, name, rest, written))
+            out.append(row)
         return out
 
     def answer(self, answer: list[Command] | Raised) -> object:
         """The answer to a call."""
         if isinstance(answer, Raised):
             return {"raised": answer.error}
-        value = self._writer.value
-        return [value(command) for command in answer]
+        return [self._command(command) for command in answer]
+
+    def _argument(self, value: object) -> object:
+        if isinstance(value, Ask):
+            slo = None if value.slo is None else self._value(value.slo)
+            return written.ask(value, self._name(value.policy), self._name(value.tier), self._name(value.model), slo)
+        return written.finish(value) if isinstance(value, Finish) else self._value(value)
+
+    def _command(self, command: Command) -> object:
+        if isinstance(command, Dispatch):
+            return written.dispatch(command)
+        if isinstance(command, Commit):
+            return written.commit(command)
+        return written.ended(command.record) if isinstance(command, Ended) else self._value(command)
 
     def _name(self, value: object) -> object:
-        if id(value) not in self._names:
+        name = self._names.get(id(value))
+        if name is None:
             self._add(value)
-        return self._names[id(value)]
+            name = self._names[id(value)]
+        return name
 
     def _add(self, value: object) -> None:
         """Give a name to a policy and all that is in it, or to something of a policy that was never seen."""

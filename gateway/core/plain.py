@@ -71,7 +71,7 @@ class Writer:
     def __init__(self, references: Mapping[type, Code]) -> None:
         self._codes: dict[type, Code] = {float: _number, tuple: self._items, list: self._items, dict: self._mapping}
         for enum in ENUMS.values():
-            self._codes[enum] = _members(enum)
+            self._codes[enum] = members(enum).__getitem__
         for record in RECORDS.values():
             self._codes[record] = self.whole(record)
         self._codes.update(references)
@@ -167,9 +167,9 @@ def _getter(names: Sequence[str]) -> Callable[[object], Sequence[object]]:
     return get if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 
 
-def _members(enum: type[StrEnum]) -> Code:
-    written: dict[object, object] = {member: {enum.__name__: member.value} for member in enum}
-    return written.__getitem__
+def members(enum: type[StrEnum]) -> dict[object, object]:
+    """How each member of an enum is written."""
+    return {member: {enum.__name__: member.value} for member in enum}
 
 
 def _number(value: object) -> object:
