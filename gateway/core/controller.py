@@ -61,9 +61,9 @@ from gateway.core.model import (
 from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow
 from gateway.core.prompt import PromptEstimator
-from gateway.core.quarantine import News, Quarantine
+from gateway.core.quarantine import News, Quarantine, doubt_s
 from gateway.core.replica import Replica
-from gateway.core.retry import BAD_GATEWAY, RETRYABLE, Retries, rest_s
+from gateway.core.retry import Retries, is_retried, rest_s
 from gateway.core.rules import OnTotal, Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
@@ -114,7 +114,7 @@ class Controller:
         live = Live(ask)
         self._live[ask.id] = live
         out: list[Command] = []
-        if ask.body_hash is not None and self._quarantine.holds(ask.body_hash, now):
+        if ask.body_hash is not None and self._quarantine.refuses(ask.body_hash, now):
             self._refuse(live, Outcome.INVALID, Why.QUARANTINED, out, now)
             return out
         pool = self._place(live, out, now)
@@ -214,10 +214,11 @@ class Controller:
         if self._hedges.on and live.ask.visible:
             self._hedges.closed(attempt, now)
         out: list[Command] = []
-        if finish.body_hash is not None:
-            self._quarantine.broke(finish.body_hash, replica.spec.name, now)
         if self._fleet.ended(replica, finish.end, now):
-            self._breaker_moved(pool, out, now)
+            self._breaker_moved(replica, out, now)
+        if finish.body_hash is not None:
+            is_down = replica.breaker.state is ReplicaState.DOWN
+            self._quarantine.broke(finish.body_hash, replica.spec.name, is_down, doubt_s(pool.spec.health), now)
         if finish.end is End.COMPLETE and replica.refusals:
             pool.accepted(replica)
         elif finish.end is End.BUSY:
@@ -258,7 +259,7 @@ class Controller:
             return out
         pool = replica.pool
         if self._fleet.observe(replica, sample, now):
-            self._breaker_moved(pool, out, now)
+            self._breaker_moved(replica, out, now)
         if sample.running is not None:
             self.forecaster.observed(replica, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
@@ -274,7 +275,7 @@ class Controller:
         replica = self._fleet.replica(replica_name)
         if replica is not None and replica.drained is not on:
             self._fleet.drain(replica, on, now)
-            self._breaker_moved(replica.pool, out, now)
+            self._breaker_moved(replica, out, now)
             self._pump(replica.pool, out, now)
         return out
 
@@ -506,8 +507,8 @@ class Controller:
             if live.open:
                 self._arm(live)  # the deadline is that of the attempt that is left
                 return
-            unseen = end in RETRYABLE or end is End.CANCELLED or finish.status == BAD_GATEWAY
-            if unseen and self._retry(live, attempt, out, now):
+            barred = finish.body_hash is not None and self._quarantine.bars(finish.body_hash, now)
+            if not barred and is_retried(end, finish.status) and self._retry(live, attempt, out, now):
                 return
         self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
 
@@ -621,12 +622,15 @@ class Controller:
         if at < self._alarms.at(live.ask.id):
             self._alarms.set(live.ask.id, at)
 
-    def _breaker_moved(self, pool: PoolNow, out: list[Command], now: float) -> None:
-        """A breaker of `pool` opened or closed. Who waits for a pool without replicas goes to one that has some.
+    def _breaker_moved(self, replica: Replica, out: list[Command], now: float) -> None:
+        """The breaker of `replica` opened or closed. Who waits for a pool without replicas goes to one that has some.
 
         If there is none they stay, for as long as their deadlines let them: a replica may come back.
         """
+        pool = replica.pool
         health = pool.spec.health
+        if replica.breaker.state is ReplicaState.DOWN:
+            self._quarantine.died(replica.spec.name, now)
         self._look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
             return

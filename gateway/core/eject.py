@@ -9,9 +9,9 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
 
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
     nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard
-    canaries still slow when its time is up          out again, for longer
-    two in a row that are not, when it is up         back, by slow start
-    four in a row that are not, before it is up      the same; eight after the second ejection, and so on
+    its latest canary slow when its time is up       out again, for longer
+    and if it is not                                 back, by slow start
+    four in a row like the others, before it is up   the same; eight after the second ejection, and so on
 
 A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
 nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or has an open
@@ -48,13 +48,15 @@ MAD_TO_SIGMA: Final = 1.4826
 LEAST_SIGMA: Final = 0.05
 LEAST_PEERS: Final = 3
 TYPICAL: Final = 0.35
-"""Excess up to which the pool learns from a replica: else what is slow becomes what is expected."""
+"""Excess up to which a replica is like the others: the pool learns from it, else what is slow becomes what is expected;
+and its canaries speak for it."""
 CANARIES: Final = 2.0
 """Canaries that have to be heard before it is said whether a replica is still slow, each held against the pool;"""
 ITL_SHARE: Final = 0.5
 """of their tokens half the weight of so many samples, since short answers have next to none."""
-PROOF: Final = 4.0
-"""Of these that are not slow, in a row and for each time that it was ejected, bring it back before its time."""
+PROOF: Final = 2.0
+"""So many times as many that are like the others, in a row and for each time that it was ejected, bring it back before
+its time."""
 SMALL_SHARE: Final = 0.25
 """Of a pool of up to eight, what may be out for slowness; a larger one may have two."""
 GAP_QUANTILE: Final = 0.99
@@ -161,7 +163,7 @@ class Pulse:
         self.tried_at = 0.0
         """and when it was last."""
         self.doubted = 0.0
-        """Weight of the canaries that had been heard when it last was still slow,"""
+        """Weight of the canaries that had been heard when it last was not like the others,"""
         self.proven = 0.0
         """and of those since."""
         self.count = 0
@@ -212,7 +214,7 @@ class Pulse:
         self.ttft.began_at = self.itl.began_at = now
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether it is time for a canary, and the last one is not in there still. If that was not slow, it is."""
+        """Whether it is time for a canary, and the last one is not in there still. If that was like the others, it is."""
         is_due = now >= self.canary_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 
@@ -299,7 +301,7 @@ class Watch:
             one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + LEAST_SIGMA)
             pulse = one.replica.pulse
             if pulse.out is kind:
-                if self._has_mended(one, one.score.excess > bound, ejection, now):
+                if self._has_mended(one, bound, ejection, now):
                     back.append(one.replica)
             elif one.is_peer and len(peers) >= LEAST_PEERS and one.score.ends(one.samples, now):
                 is_slow = one.score.excess > bound and one.score.z > MAX_Z
@@ -314,18 +316,19 @@ class Watch:
             one.replica.pulse.put_out(kind, one.why(), ejection, now)
         return back
 
-    def _has_mended(self, one: _Found, is_slow: bool, ejection: Ejection, now: float) -> bool:
+    def _has_mended(self, one: _Found, bound: float, ejection: Ejection, now: float) -> bool:
         """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew."""
         pulse, score = one.replica.pulse, one.score
         canaries = CANARIES if one.kind is Out.SLOW_TTFT else CANARIES * ITL_SHARE
-        if is_slow:
-            pulse.doubted, pulse.proven = score.window, 0.0
-            if now >= pulse.until and one.samples >= canaries:
-                pulse.put_out(one.kind, one.why(), ejection, now)
-            return False
+        if score.excess > TYPICAL:
+            pulse.doubted = score.window
         pulse.proven = score.window - pulse.doubted
-        proof = PROOF if one.kind is Out.SLOW_TTFT else PROOF * ITL_SHARE
-        return pulse.proven >= (canaries if now >= pulse.until else proof * pulse.count)
+        if now < pulse.until or one.samples < canaries:
+            return pulse.proven >= canaries * PROOF * pulse.count
+        if score.excess > bound:
+            pulse.put_out(one.kind, one.why(), ejection, now)
+            return False
+        return True
 
 
 def most_slow(replicas: int, share: float) -> int:

@@ -226,13 +226,17 @@ class PoolNow:
         return self._spare / self._slots if self._slots else 0.0
 
     def pick(self, tier: Tier, avoid: Replica | None, random: float) -> Replica | None:
-        """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties."""
+        """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties.
+
+        `avoid`: the replica of a first attempt. The second one had better not fail as well.
+        """
         free = self._free
         if self._resting:
             awake = [replica for replica in free if not self.is_spared(replica)]
             free = awake if awake or self._is_any_awake() else free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
+            free = [replica for replica in free if not replica.breaker.failures] or free
         return self._router.pick(free, random) if free and self._may_take(tier) else None
 
     def _is_any_awake(self) -> bool:

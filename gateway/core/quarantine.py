@@ -1,14 +1,17 @@
 """Requests that were with a replica when it broke off: one that was with two is not sent to a third.
 
-A request that kills its replica would otherwise kill the fleet, one replica for each time that its client, or the
-person behind it, tries again. Which request did it cannot be known, so each that was there is remembered; the innocent
-are served by the next replica, and forgotten.
+A request that kills its replica would otherwise kill the fleet, one replica for each time that it is tried again, by
+us, by its client or by the person behind it. Which request did it cannot be known, so each that was there is
+remembered; the innocent are served by the next replica, and forgotten. A connection that breaks off is no death yet: it
+counts as one until it could be known whether the replica is down, and from then on only if it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from gateway.core.rules import Health
 
 REPLICAS: Final = 2
 KEEP_S: Final = 300.0
@@ -31,11 +34,19 @@ class News:
 
 @dataclass(slots=True)
 class _Suspect:
-    until: float
-    replicas: tuple[str, ...]
+    until: dict[str, float]
+    """Replicas that broke off with it, and until when that counts."""
     caught: bool = False
     refused: int = 0
     tell_at: float = 0.0
+
+    def deaths(self, now: float) -> int:
+        return sum(until > now for until in self.until.values())
+
+
+def doubt_s(health: Health) -> float:
+    """After so long it would be known of a replica that it is down."""
+    return (health.failures + 1) * health.interval_s + health.timeout_s
 
 
 class Quarantine:
@@ -45,26 +56,38 @@ class Quarantine:
         self._most = most
         self._broke: dict[int, _Suspect] = {}
         """The latest are the last."""
+        self._until = 0.0
+        """When all of them count no more."""
 
     def __len__(self) -> int:
         return len(self._broke)
 
     def is_empty(self, now: float) -> bool:
         """Whether nothing is remembered, so that no request needs to be looked at."""
-        return not self._broke or self._broke[next(reversed(self._broke))].until <= now
+        return not self._broke or self._until <= now
 
-    def broke(self, request: int, replica: str, now: float) -> None:
-        """The connection to `replica` broke off before this request had any answer."""
+    def broke(self, request: int, replica: str, is_down: bool, doubt_s: float, now: float) -> None:
+        """The connection to `replica` broke off before the end of its answer to this request.
+
+        `doubt_s`: how long it may take until it is known to be down, if it is not yet.
+        """
         suspect = self._broke.pop(request, None)
-        if suspect is None or suspect.until <= now:
-            suspect = _Suspect(now, ())
-        suspect.until = now + KEEP_S
-        if replica not in suspect.replicas:
-            suspect.replicas = (*suspect.replicas, replica)
-            suspect.caught = suspect.caught or len(suspect.replicas) == REPLICAS
+        if suspect is None or not suspect.deaths(now):
+            suspect = _Suspect({})
+        before = suspect.deaths(now)
+        until = max(suspect.until.get(replica, 0.0), now + (KEEP_S if is_down else doubt_s))
+        suspect.until[replica] = until
+        self._until = max(self._until, until)
+        suspect.caught = suspect.caught or before < REPLICAS <= suspect.deaths(now)
         self._broke[request] = suspect
         if len(self._broke) > self._most:
             del self._broke[next(iter(self._broke))]
+
+    def died(self, replica: str, now: float) -> None:
+        """It is known to be down: what broke off there of late was its death."""
+        for suspect in self._broke.values():
+            if suspect.until.get(replica, 0.0) > now:
+                suspect.until[replica] = self._until = now + KEEP_S
 
     def served(self, request: int) -> None:
         """A replica survived this request."""
@@ -73,14 +96,18 @@ class Quarantine:
     def knows(self, request: int, now: float) -> bool:
         """Whether any replica broke off with this request lately."""
         suspect = self._broke.get(request)
-        return suspect is not None and suspect.until > now
+        return suspect is not None and suspect.deaths(now) > 0
 
-    def holds(self, request: int, now: float) -> bool:
-        """Whether this request must not be sent to any replica; one that must not is counted as refused."""
+    def bars(self, request: int, now: float) -> bool:
+        """Whether this request must not be sent to any replica."""
         suspect = self._broke.get(request)
-        if suspect is None or len(suspect.replicas) < REPLICAS or suspect.until <= now:
+        return suspect is not None and suspect.deaths(now) >= REPLICAS
+
+    def refuses(self, request: int, now: float) -> bool:
+        """The same of one that has come anew; if so, it is counted as refused."""
+        if not self.bars(request, now):
             return False
-        suspect.refused += 1
+        self._broke[request].refused += 1
         return True
 
     def news(self, now: float) -> list[News]:
@@ -89,7 +116,7 @@ class Quarantine:
         for request, suspect in self._broke.items():
             refused = suspect.refused if now >= suspect.tell_at else 0
             if suspect.caught or refused:
-                found.append(News(request, suspect.replicas, suspect.caught, refused))
+                found.append(News(request, tuple(suspect.until), suspect.caught, refused))
                 suspect.caught = False
             if refused:
                 suspect.refused, suspect.tell_at = 0, now + TELL_EVERY_S

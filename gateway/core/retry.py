@@ -10,8 +10,9 @@ from gateway.core.ledger import Attempt, Live
 from gateway.core.model import End, Random
 from gateway.core.replica import Replica
 
-# Only what provably never ran: it cannot have been the request that killed the replica, and no work was done for it.
-RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING)
+# What never ran, and what broke off before a byte of the answer. It may have been the request itself that killed its
+# replica: then one more sees it, and no third (quarantine.py).
+RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING, End.RESET, End.CANCELLED)
 
 # Of something between us and the engine, which did not get the request to it.
 BAD_GATEWAY: Final = 502
@@ -27,6 +28,11 @@ def rest_s(refusals: int, retry_after_s: float | None) -> float:
     """How long a replica is passed over that has refused so many requests (>= 1) in a row."""
     own_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(refusals - 1, 10))
     return max(own_s, min(retry_after_s or 0.0, MAX_REST_S))
+
+
+def is_retried(end: End, status: int | None) -> bool:
+    """Whether an attempt that ended so, before its answer began, may be made once more."""
+    return end in RETRYABLE or status == BAD_GATEWAY
 
 
 class Retries:

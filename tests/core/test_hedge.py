@@ -220,7 +220,8 @@ class TestDenied:
 
     def test_when_a_replica_broke_off_with_it(self) -> None:
         story = warmed(play(rules(ALWAYS, "r1", "r2", "r3")))
-        story.arrives("x").sent("x").finishes("x", End.RESET, body_hash=7).whatever()
+        story.arrives("x").sent("x").finishes("x", End.RESET, body_hash=7)
+        story.sent("x").finishes("x", End.FAILED).whatever()
         late(story, body_hash=7)
         assert denied(story) == {Denied.SUSPECT: 1}
 

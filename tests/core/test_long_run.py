@@ -138,7 +138,7 @@ class Fleet:
         self.controller.sent(attempt, self.now)
         draw = self.random.random()
         took_s = 0.2 * self.speed(replica) * self.random.lognormvariate(0.0, 0.7)
-        if draw < 0.02:
+        if draw < 0.04:
             end = self.random.choice((End.BUSY, End.FAILED, End.RESET, End.REJECTED, End.CLOSING))
             broke = end is End.RESET
             self.later(0.01, "over", attempt, Finish(end, body_hash=self.random.randrange(50) if broke else None))
@@ -155,7 +155,7 @@ class Fleet:
             return
         draw = self.random.random()
         self.hear(self.controller.progress(attempt, abs(tokens), self.now))
-        if draw < 0.02:
+        if draw < 0.04:
             self.hear(self.controller.repeats(attempt, self.now))
         elif draw < 0.05:
             self.hear(self.controller.paused(attempt, self.now))

@@ -1,92 +1,141 @@
 """What is remembered of requests whose replica broke off."""
 
-import pytest
-
+from gateway.core.controller import FAILURES
 from gateway.core.model import End, Outcome, Why
-from gateway.core.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine
+from gateway.core.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
+from gateway.core.rules import Health
 
 from .made import policy, pool
 from .playbook import dispatch, ended, play, refuse
 
 RULES = policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin"))
 POISON, OTHER = 1, 2
+DOUBT_S = 10.0
 
 
-def test_two_different_replicas_hold_a_request() -> None:
+def dead(quarantine: Quarantine, request: int, replica: str, now: float) -> None:
+    """The replica died with the request."""
+    quarantine.broke(request, replica, True, DOUBT_S, now)
+
+
+def test_two_different_replicas_bar_a_request() -> None:
     quarantine = Quarantine()
-    assert not quarantine.holds(POISON, 0.0)
-    quarantine.broke(POISON, "a", 0.0)
-    quarantine.broke(POISON, "a", 1.0)
-    assert not quarantine.holds(POISON, 1.0), "the same one twice may be its own trouble"
-    quarantine.broke(POISON, "b", 2.0)
-    assert quarantine.holds(POISON, 2.0)
-    assert not quarantine.holds(OTHER, 2.0)
+    assert not quarantine.bars(POISON, 0.0)
+    dead(quarantine, POISON, "a", 0.0)
+    dead(quarantine, POISON, "a", 1.0)
+    assert not quarantine.bars(POISON, 1.0), "the same one twice may be its own trouble"
+    dead(quarantine, POISON, "b", 2.0)
+    assert quarantine.bars(POISON, 2.0)
+    assert not quarantine.bars(OTHER, 2.0)
 
 
 def test_it_is_over_in_the_end() -> None:
     quarantine = Quarantine()
     assert quarantine.is_empty(0.0)
-    quarantine.broke(POISON, "a", 0.0)
-    quarantine.broke(POISON, "b", 5.0)
-    assert quarantine.holds(POISON, KEEP_S + 4.9)
+    dead(quarantine, POISON, "a", 0.0)
+    dead(quarantine, POISON, "b", 5.0)
+    assert quarantine.bars(POISON, KEEP_S - 0.1)
+    assert not quarantine.bars(POISON, KEEP_S), "the first is forgotten"
     assert not quarantine.is_empty(KEEP_S + 4.9)
-    assert not quarantine.holds(POISON, KEEP_S + 5.0)
     assert quarantine.is_empty(KEEP_S + 5.0)
-    quarantine.broke(POISON, "c", KEEP_S + 5.0)
-    assert not quarantine.holds(POISON, KEEP_S + 5.0), "what was long ago no longer counts"
+    dead(quarantine, POISON, "c", KEEP_S + 5.0)
+    assert not quarantine.bars(POISON, KEEP_S + 5.0), "what was long ago no longer counts"
+
+
+def test_a_connection_that_broke_off_counts_until_its_replica_could_be_known_to_be_down() -> None:
+    quarantine = Quarantine()
+    quarantine.broke(POISON, "a", False, DOUBT_S, 0.0)
+    quarantine.broke(POISON, "b", False, DOUBT_S, 0.0)
+    assert quarantine.bars(POISON, DOUBT_S - 0.1)
+    assert not quarantine.bars(POISON, DOUBT_S), "both live"
+    assert quarantine.is_empty(DOUBT_S)
+
+
+def test_a_replica_that_is_found_to_be_down_had_died() -> None:
+    quarantine = Quarantine()
+    for request in (POISON, OTHER):
+        quarantine.broke(request, "a", False, DOUBT_S, 0.0)
+    quarantine.broke(POISON, "b", True, DOUBT_S, 1.0)
+    quarantine.died("a", 5.0)
+    quarantine.died("c", 5.0)
+    assert quarantine.bars(POISON, KEEP_S + 0.9)
+    assert quarantine.knows(OTHER, KEEP_S + 4.9)
+    quarantine.broke(OTHER, "c", False, DOUBT_S, 100.0)
+    quarantine.died("c", 100.0 + DOUBT_S)
+    assert not quarantine.bars(OTHER, 100.0 + DOUBT_S), "it went down for something else"
 
 
 def test_a_request_that_was_served_is_innocent() -> None:
     quarantine = Quarantine()
-    quarantine.broke(POISON, "a", 0.0)
+    dead(quarantine, POISON, "a", 0.0)
     quarantine.served(POISON)
     quarantine.served(OTHER)
-    quarantine.broke(POISON, "b", 1.0)
-    assert not quarantine.holds(POISON, 1.0)
+    dead(quarantine, POISON, "b", 1.0)
+    assert not quarantine.bars(POISON, 1.0)
 
 
 def test_the_oldest_are_forgotten() -> None:
     quarantine = Quarantine(most=3)
     for request in range(5):
         for replica in ("a", "b"):
-            quarantine.broke(request, replica, 0.0)
+            dead(quarantine, request, replica, 0.0)
     assert len(quarantine) == 3
-    assert [quarantine.holds(request, 0.0) for request in range(5)] == [False, False, True, True, True]
+    assert [quarantine.bars(request, 0.0) for request in range(5)] == [False, False, True, True, True]
 
 
 def test_what_is_caught_and_what_is_refused_is_told_once() -> None:
     quarantine = Quarantine()
-    quarantine.broke(POISON, "b", 0.0)
-    quarantine.broke(OTHER, "b", 0.0)
+    dead(quarantine, POISON, "b", 0.0)
+    dead(quarantine, OTHER, "b", 0.0)
     assert quarantine.news(0.0) == []
-    quarantine.broke(POISON, "a", 1.0)
+    dead(quarantine, POISON, "a", 1.0)
     assert quarantine.news(1.0) == [News(POISON, ("b", "a"), True, 0)]
     assert quarantine.news(1.0) == []
-    quarantine.holds(OTHER, 2.0)
-    quarantine.holds(POISON, 2.0)
+    quarantine.refuses(OTHER, 2.0)
+    quarantine.refuses(POISON, 2.0)
     assert quarantine.news(2.0) == [News(POISON, ("b", "a"), False, 1)]
     for second in range(3, 3 + int(TELL_EVERY_S)):
-        quarantine.holds(POISON, float(second))
+        quarantine.refuses(POISON, float(second))
         if second < 2.0 + TELL_EVERY_S:
             assert quarantine.news(float(second)) == [], "who repeats it does not fill the log"
     assert quarantine.news(2.0 + TELL_EVERY_S) == [News(POISON, ("b", "a"), False, int(TELL_EVERY_S))]
 
 
-@pytest.mark.parametrize("end", [End.RESET, End.TRUNCATED])
-def test_the_third_is_not_sent(end: End) -> None:
+def test_one_more_replica_sees_it_and_no_third() -> None:
     story = play(RULES)
     assert not story.controller.suspects(0.0)
-    story.arrives("a").sent("a").finishes("a", end, body_hash=POISON)
+    story.arrives("a").sent("a").whatever().finishes("a", End.RESET, body_hash=POISON).expect(dispatch("r2"))
     assert story.controller.suspects(0.0)
-    story.arrives("b", body_hash=POISON).sent("b").finishes("b", end, body_hash=POISON).whatever()
-    story.arrives("c", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID, attempts=0))
-    story.arrives("d", body_hash=OTHER).expect(dispatch("r3"))
-    story.after(KEEP_S).arrives("e", body_hash=POISON).expect(dispatch("r1"))
+    story.sent("a").finishes("a", End.RESET, body_hash=POISON)
+    story.expect(refuse(FAILURES[End.RESET]), ended(Outcome.ERROR, attempts=2))
+    story.arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID, attempts=0))
+    story.arrives("c", body_hash=OTHER).expect(dispatch("r3"))
+
+
+def test_who_comes_back_with_it_is_not_tried_again() -> None:
+    """Its first attempt is the second that broke off."""
+    story = play(RULES).arrives("a").sent("a").first_token("a").whatever()
+    story.finishes("a", End.TRUNCATED, body_hash=POISON).whatever()
+    story.arrives("b", body_hash=POISON).expect(dispatch("r2")).sent("b")
+    story.finishes("b", End.RESET, body_hash=POISON).expect(refuse(FAILURES[End.RESET]), ended(Outcome.ERROR))
+
+
+def test_both_replicas_live_so_it_was_not_the_request() -> None:
+    story = play(RULES)
+    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.after(doubt_s(Health())).arrives("b", body_hash=POISON).expect(dispatch("r3"))
+
+
+def test_both_replicas_went_down_so_it_is_barred_for_long() -> None:
+    story = play(RULES)
+    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.after(5.0).fails("r1").fails("r2")
+    story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
 
 
 def test_one_that_is_served_is_forgotten() -> None:
-    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON)
+    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever().served("a")
     story.arrives("b", body_hash=POISON).served("b")
     assert not story.controller.suspects(story.now)
-    story.arrives("c").sent("c").finishes("c", End.RESET, body_hash=POISON).whatever()
-    story.arrives("d", body_hash=POISON).expect(dispatch("r1"))

@@ -54,6 +54,12 @@ def test_it_is_not_tried_again_where_no_slot_is_free() -> None:
     )
 
 
+def test_one_that_has_just_failed_others_is_not_asked_to_help() -> None:
+    story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
+    story.arrives("a").arrives("b").arrives("c").whatever().finishes("a", End.UNREACHABLE).expect(dispatch("r2"))
+    story.finishes("b", End.UNREACHABLE).expect(dispatch("r3"))
+
+
 def test_a_retry_is_counted_on_its_new_replica_only() -> None:
     story = play(RULES).arrives("a", prompt=700).finishes("a", End.UNREACHABLE)
     assert [story.replica(r).in_flight for r in ("r1", "r2")] == [0, 1]

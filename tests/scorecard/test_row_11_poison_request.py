@@ -31,7 +31,7 @@ def _dead(emulator: Emulator) -> int:
 
 @pytest.mark.parametrize("warm", [False, True], ids=["new connections", "connections used before"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_gateway_does_not_carry_it_on(
+async def test_the_gateway_carries_it_on_once(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, stream: bool, warm: bool
 ) -> None:
     replicas = await emulator(replicas=REPLICAS)
@@ -45,10 +45,10 @@ async def test_the_gateway_does_not_carry_it_on(
     _poisonable(replicas)
     answer = await clients[0].ask(chat(stream=stream, content=f"Please {POISON} now"))
     assert (answer.status, answer.error["code"]) == (502, "upstream_error")
-    assert _dead(replicas) == 1
+    assert _dead(replicas) == 2, "the first might have died of something else"
     others = await asyncio.gather(*(client.ask(chat(max_tokens=2)) for client in clients))
     assert {answer.status for answer in others} == {200}, "the others have replicas left"
-    assert _dead(replicas) == 1
+    assert _dead(replicas) == 2
 
 
 async def test_whoever_repeats_it_kills_two_at_most(
@@ -66,8 +66,8 @@ async def test_whoever_repeats_it_kills_two_at_most(
             answer = await client.ask(chat(f"x-api-key: {key}", stream=stream, **poison))
             codes.append((answer.status, answer.error["code"], answer.headers.get("x-should-retry")))
             assert (await client.ask(chat(f"x-api-key: {key}", max_tokens=2))).status == 200
-    assert codes[:2] == [(502, "upstream_error", None)] * 2
-    assert set(codes[2:]) == {(400, "request_quarantined", "false")}, "streamed or not, it is the same request"
+    assert codes[0] == (502, "upstream_error", None)
+    assert set(codes[1:]) == {(400, "request_quarantined", "false")}, "streamed or not, it is the same request"
     assert _dead(replicas) == 2
     await until(lambda: any(line.endswith("was refused") for line in _told(caplog)))
     assert _told(caplog)[0].startswith("a request is in quarantine")
@@ -98,14 +98,13 @@ async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, em
 async def test_who_was_merely_there_is_served_by_another(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """The same body, over and over, as of a health check: it was there twice, and was served in between."""
+    """The same body, over and over, as of a health check: it was often there when a connection broke off."""
     async with Capture() as other:
         gw = await gateway(rules(capture.url, other.url, pool="router: round-robin, health: {failures: 1000}"))
         client = await connect(gw.url)
         for _ in range(4):
-            for replica in (capture, other):
-                replica.answer = lambda call: Answer(b"HTTP/1.1", Then.RESET)
-            assert (await client.ask(chat())).status == 502
-            for replica in (capture, other):
-                replica.answer = by_default
-            assert (await client.ask(chat())).status == 200
+            for broken, well in ((capture, other), (other, capture)):
+                broken.answer = lambda call: Answer(b"", Then.RESET)
+                well.answer = by_default
+                for _ in range(2):
+                    assert (await client.ask(chat())).status == 200

@@ -68,7 +68,7 @@ async def test_what_a_client_has_seen_it_does_not_see_again(
 async def test_a_request_that_got_no_byte_is_sent_once_more_at_most(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
-    """Only on a used connection, which may have been closed before the request came, and to the same replica."""
+    """By another replica; a used connection, which may have been closed before it came, is replaced besides."""
     async with Capture() as other:
         gw = await gateway(rules(capture.url, other.url, pool=NEVER_OPEN))
         clients = [await connect(gw.url) for _ in range(6)]
@@ -82,7 +82,7 @@ async def test_a_request_that_got_no_byte_is_sent_once_more_at_most(
             response = await clients[0].ask(chat(content=content))
             assert (response.status, response.error["code"]) == (502, "upstream_error")
             tries = [sum(content.encode() in call.body for call in replica.calls) for replica in (capture, other)]
-            assert sorted(tries) in ([0, 1], [0, 2])
+            assert sorted(tries) in ([1, 1], [1, 2], [2, 2])
 
 
 async def test_an_answer_that_stops_between_two_tokens_is_not_begun_again(
