@@ -214,7 +214,7 @@ class Pulse:
         self.ttft.began_at = self.itl.began_at = now
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether it is time for a canary, and the last one is not in there still. If that was like the others, it is."""
+        """Whether it is time for a canary, as after one that was like the others, and it is not in there still."""
         is_due = now >= self.canary_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 

@@ -24,6 +24,7 @@ models: {{emulated: {{pools: [main]}}}}
 pools:
   main:
     slots: 4
+    router: round-robin
     replicas: [{{name: r1, url: "{}"}}, {{name: r2, url: "{}"}}]
 tiers: {{only: {{}}}}
 """
