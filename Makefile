@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup run test lint bench wheel test-compiled experiments test-vllm lock schema clean
+.PHONY: help setup run scenario test lint bench wheel test-compiled experiments test-vllm lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -21,6 +21,9 @@ $(STAMP): requirements-dev.lock pyproject.toml
 
 run: $(STAMP)  ## Four emulated replicas and the gateway in front of them, until Ctrl-C
 	@$(BIN)/python -m loadtests.demo
+
+scenario: $(STAMP)  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
+	@$(BIN)/python -m loadtests scenario $(NAME)
 
 test: $(STAMP)  ## Every test
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -55,4 +58,4 @@ schema: $(STAMP)  ## Write the JSON Schema of policy files again
 	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json
 
 clean:  ## Remove what was installed and built
-	rm -rf $(VENV) build dist .bench bench.json
+	rm -rf $(VENV) build dist .bench bench.json loadtest-results

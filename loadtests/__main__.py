@@ -8,6 +8,7 @@ from loadtests.commands.compare import compare_command
 from loadtests.commands.convert import convert_command
 from loadtests.commands.report import report_command
 from loadtests.commands.run import run_command
+from loadtests.commands.scenario import scenario_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +21,7 @@ app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("compare")(compare_command)
 app.command("convert")(convert_command)
+app.command("scenario")(scenario_command)
 
 if __name__ == "__main__":
     app(prog_name="python -m loadtests")

@@ -34,6 +34,7 @@ from gateway.wire.reasons import ROWS
 from loadtests import demo
 from loadtests.__main__ import app as loadtests_app
 from loadtests.emulator.__main__ import parser as emulator_parser
+from loadtests.scenarios.file import load_scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -227,9 +228,13 @@ def test_the_policy_page_marks_what_has_no_effect_yet() -> None:
 
 
 @every_page
-def test_examples_of_files_are_right(page: Path) -> None:
+def test_examples_of_files_are_right(page: Path, tmp_path: Path) -> None:
     for block in yaml_blocks(page):
-        if "kind: Workload" in block:
+        if "kind: Scenario" in block:
+            file = tmp_path / "scenario.yaml"
+            file.write_text(block)
+            assert load_scenario(str(file)).contenders
+        elif "kind: Workload" in block:
             assert load_workload_text(block, page.name, ENVIRONMENT).shares
         elif "apiVersion: tailgate/" in block or page == POLICY:
             assert load_text(block, page.name, ENVIRONMENT).models

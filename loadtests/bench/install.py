@@ -12,6 +12,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / ".bench"
 VLLM_ROUTER = "vllm-router==0.1.17"
+LITELLM = "litellm[proxy]"
+AIPERF = "aiperf"
 """Pinned, so that figures of different days compare with the same thing."""
 
 
@@ -34,14 +36,27 @@ class Skipped(Exception):
 
 def vllm_router() -> Path:
     """The router's command in a virtual environment of its own. Raises Skipped."""
-    home = FOLDER / "vllm-router"
-    command = home / "bin" / "vllm-router"
-    stamp = home / VLLM_ROUTER
+    return _in_venv("vllm-router", VLLM_ROUTER)
+
+
+def litellm() -> Path:
+    """LiteLLM's proxy, likewise. Raises Skipped."""
+    return _in_venv("litellm", LITELLM)
+
+
+def aiperf() -> Path:
+    """NVIDIA's load tester, likewise. Raises Skipped."""
+    return _in_venv("aiperf", AIPERF)
+
+
+def _in_venv(name: str, package: str) -> Path:
+    home = FOLDER / name
+    stamp = home / package
     if not stamp.exists():
         _run([sys.executable, "-m", "venv", "--clear", str(home)])
-        _run([str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", VLLM_ROUTER])
+        _run([str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", package])
         stamp.touch()
-    return command
+    return home / "bin" / name
 
 
 def nginx() -> Path:

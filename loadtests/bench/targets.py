@@ -100,6 +100,7 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   keepalive_requests 1000000000;
   upstream replicas {{
+    {balance}
     {servers}
     keepalive 256;
     keepalive_requests 1000000000;
@@ -119,12 +120,17 @@ http {{
 """
 
 
-def _nginx(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    command = install.nginx()
-    servers = "\n    ".join(f"server 127.0.0.1:{replica};" for replica in upstream.ports)
+def nginx_conf(port: int, replicas: Sequence[int], folder: Path, balance: str = "") -> str:
+    """nginx in front of these ports; `balance` is a directive of its upstream module, round robin without."""
+    servers = "\n    ".join(f"server 127.0.0.1:{replica};" for replica in replicas)
     # A worker of root would otherwise run as nobody, who may not write here.
     user = "user root;" if os.geteuid() == 0 else ""
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, servers=servers, user=user))
+    return NGINX.format(folder=folder, port=port, servers=servers, user=user, balance=balance)
+
+
+def _nginx(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    command = install.nginx()
+    (folder / "nginx.conf").write_text(nginx_conf(port, upstream.ports, folder))
     return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
 
 

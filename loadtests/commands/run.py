@@ -164,7 +164,8 @@ def run_command(
 
 async def _test(traffic: Traffic, target: Target, plan: Plan, about: About, folder: Path, probe_first: bool) -> Played:
     """Send everything and write rows and run.json, also if it is stopped."""
-    arrivals = traffic.arrivals(plan.seed)
+    timed = plan.clients is not None and plan.until_s is not None
+    arrivals = traffic.endless(plan.seed) if timed else traffic.arrivals(plan.seed)
     first = next(arrivals, None)
     if first is None:
         raise ValueError(f"{traffic.told}: there is no request in it")

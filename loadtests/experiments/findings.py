@@ -55,3 +55,9 @@ def written(value: Interval | None, digits: int = 3) -> str:
 def bare(value: float, n: int) -> Interval:
     """A figure that is no mean: a least, a count."""
     return Interval(value, None, None, n)
+
+
+def span(values: Sequence[float]) -> Interval:
+    """The mean of some runs; where there are several, with the least and the most of them."""
+    mean = sum(values) / len(values)
+    return Interval(mean, min(values), max(values), len(values)) if len(values) > 1 else bare(mean, 1)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from loadtests.experiments.calibration import calibration
 from loadtests.experiments.cancel_churn import cancel_churn
 from loadtests.experiments.censoring import censoring
+from loadtests.experiments.coordinated_omission import coordinated_omission
 from loadtests.experiments.fan_out import fan_out
 from loadtests.experiments.fault_drill import fault_drill
 from loadtests.experiments.findings import Findings
+from loadtests.experiments.generator import generator
 from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
@@ -44,6 +46,8 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "fan-out": fan_out,
     "cancel-churn": cancel_churn,
     "simulator-speed": simulator_speed,
+    "coordinated-omission": coordinated_omission,
+    "generator": generator,
 }
 
 

@@ -155,6 +155,19 @@ TARGETS: dict[str, dict[str, Target]] = {
             for what in ("requests", "attempts", "slots", "waiting", "alarms", "leases", "tokens")
         },
     },
+    # 5 ms of service, a stall of 1 s in every 10 s: the exact p99 of the schedule is .9 s.
+    "coordinated-omission": {
+        "open_p99_off": at_most(0.05),
+        "closed_p99_s": at_most(0.02),
+        "hidden_factor": at_least(50.0),
+    },
+    "generator": {
+        "requests_per_core_s": at_least(3000.0),
+        "chunks_per_core_s": at_least(20_000.0),
+        "late_p99_s_half_requests": at_most(0.002),
+        "late_p99_s_half_chunks": at_most(0.002),
+        "unanswered": at_most(0.0),
+    },
     "simulator-speed": {
         "requests_per_cpu_s": at_least(8_000, aim=20_000),
         "slots_in_use": at_least(0.7),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from gateway.sim.load import load_text, load_workload
@@ -28,6 +29,11 @@ class Traffic:
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """Those of one run."""
         return self.workload.arrivals(seed)
+
+    def endless(self, seed: int) -> Iterator[Arrival]:
+        """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on."""
+        for run in count(seed):
+            yield from self.workload.arrivals(run)
 
 
 def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None, duration_s: float | None) -> Traffic:

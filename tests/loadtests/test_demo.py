@@ -16,10 +16,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from gateway.policy import load
+from loadtests.__main__ import app as loadtests_app
 from loadtests.bench.process import process_table
 from loadtests.demo import POLICY, Plan, Trouble, check_ports, read_policy
+from loadtests.demo_text import overload
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 50.0
@@ -194,3 +197,11 @@ def test_a_policy_that_is_broken_or_of_other_machines_is_not_demonstrated(tmp_pa
 def test_the_ports_are_those_of_the_policy() -> None:
     urls = [replica.url for pool in load(POLICY).pools.values() for replica in pool.replicas]
     assert urls == [f"http://127.0.0.1:{port}" for port in (8101, 8102, 8103, 8104)]
+
+
+def test_the_line_that_overloads_it_can_be_typed(tmp_path: Path) -> None:
+    words = shlex.split(overload("http://127.0.0.1:1", POLICY))
+    assert words[1:3] == ["-m", "loadtests"]
+    done = CliRunner().invoke(loadtests_app, [*words[3:], "--out", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "cannot be reached" in done.stderr

@@ -1,0 +1,135 @@
+"""`python -m loadtests scenario NAME`: something goes wrong in front of a fleet, and several who stand there."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.output import console, print_errors
+from gateway.policy import PolicyErrors
+from loadtests.report.page import document, figures, table
+from loadtests.report.words import time
+from loadtests.scenarios.file import ScenarioFile, load_scenario, shipped
+from loadtests.scenarios.picture import grid, pictures
+from loadtests.scenarios.run import Played, play_scenario, write
+from loadtests.scenarios.stage import Broken
+
+FOLDER = Path("loadtest-results")
+
+
+def scenario_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE", show_default=False, help="Which; without it, all are listed.")
+    ] = None,
+    contender: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", show_default=False, help="Only these, of those in the file.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the time: whether it works at all.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", show_default=False, help="Where to write (loadtest-results/NAME-TIME)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print scenario.json instead of a table.")] = False,
+) -> None:
+    """Play a scenario: emulated replicas, each contender in front of them in turn, and the same requests for all.
+
+    What it needs is started and ended by itself. It writes a page with the table and the picture, and a report of each
+    test. What cannot be had on this machine (nginx, vllm-router, litellm) is left out, and that is said.
+    """
+    errors = console(stderr=True)
+    if name is None:
+        _list()
+        return
+    try:
+        scenario = load_scenario(name)
+    except PolicyErrors as found:
+        print_errors(found.errors, errors)
+        raise typer.Exit(2) from None
+    if scenario.experiment is not None:
+        _experiment(scenario.experiment, quick)
+    scenario = _only(scenario, contender or [])
+    stem = Path(name).stem
+    folder = out or FOLDER / f"{stem}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            task = progress.add_task("")
+            played = play_scenario(scenario, folder, quick, lambda text: progress.update(task, description=text))
+    except (Broken, OSError) as broken:
+        errors.print(Text(str(broken), style="red"))
+        raise typer.Exit(1) from None
+    write(played, stem, folder)
+    (folder / "scenario.html").write_text(_page(played, stem))
+    if as_json:
+        print((folder / "scenario.json").read_text())
+    else:
+        _print(played, folder)
+
+
+def _list() -> None:
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    for name in shipped():
+        shown.add_row(Text(name, style="bold"), load_scenario(name).title)
+    console().print(shown)
+
+
+def _experiment(name: str, quick: bool) -> None:
+    """A scenario that is an experiment is run as one."""
+    from loadtests.experiments.__main__ import app
+
+    app(["run", name, "--pure", "--no-fail", *(["--quick"] if quick else [])])
+
+
+def _only(scenario: ScenarioFile, names: list[str]) -> ScenarioFile:
+    known = [of.called for of in scenario.contenders]
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"{name} is not in this scenario: there is {', '.join(known)}")
+    chosen = [of for of in scenario.contenders if not names or of.called in names]
+    return scenario.model_copy(update={"contenders": chosen})
+
+
+def _print(played: Played, folder: Path) -> None:
+    out = console()
+    out.print(Text(played.scenario.title, style="bold"))
+    found = grid(played.reports, bool(played.scenario.sweep))
+    shown = Table(box=None, pad_edge=False)
+    for n, column in enumerate(found.columns):
+        shown.add_column(column, justify="right" if n else "left")
+    for row in found.rows:
+        shown.add_row(*row)
+    out.print(shown)
+    for note in _notes(played):
+        out.print(Text(note, style="yellow"))
+    out.print(f"\n{folder / 'scenario.html'}")
+
+
+def _notes(played: Played) -> list[str]:
+    notes = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
+    for (contender, times), of in played.reports.items():
+        if not of["trusted"]:
+            late = time(of["generator"]["late_p99_s"])
+            notes.append(f"{contender} {times:g}x: the generator was late by {late} (p99): not to be trusted")
+    return notes
+
+
+def _page(played: Played, name: str) -> str:
+    scenario = played.scenario
+    found = grid(played.reports, bool(scenario.sweep))
+    parts = [
+        f"<h1>{escape(scenario.title)}</h1>",
+        f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',
+        *(f'<p class="warning">{escape(note)}</p>' for note in _notes(played)),
+        figures(pictures(scenario, played.reports, name)),
+        "<h2>Everybody</h2>",
+        table(found.columns, found.rows),
+    ]
+    return document(scenario.title, parts)

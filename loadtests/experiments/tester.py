@@ -1,0 +1,52 @@
+"""`python -m loadtests run` as experiments use it: a process of its own, on cores of its own, and its report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+
+from loadtests.bench.process import on_cores
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Failed(Exception):
+    """The tester, or what it should test, did not start or did not end well; says what it said."""
+
+
+@contextmanager
+def server(module: str, options: Sequence[str] = (), cores: frozenset[int] | None = None) -> Iterator[str]:
+    """A server that prints one line when it listens and ends with its standard input; the line."""
+    command = [sys.executable, "-m", module, *options]
+    with on_cores(cores):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline().strip()
+        if not line:
+            raise Failed(f"{module} did not start")
+        yield line
+    finally:
+        process.stdin.close()
+        process.wait(15)
+        process.stdout.close()
+
+
+def tested(options: Sequence[str], cores: frozenset[int] | None) -> dict[str, Any]:
+    """The report of a load test with these options. Raises Failed."""
+    with TemporaryDirectory(prefix="tailgate-test-") as folder:
+        command = [sys.executable, "-m", "loadtests", "run", *options, "--out", folder, "--no-png", "--json"]
+        with on_cores(cores):
+            done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        if done.returncode:
+            raise Failed(f"the tester exited with {done.returncode}: {done.stderr.strip()}")
+        found: dict[str, Any] = orjson.loads(done.stdout)
+        return found

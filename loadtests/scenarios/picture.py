@@ -1,0 +1,86 @@
+"""A scenario as one table and one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from loadtests.charts.chart import Chart, Line, Picture
+from loadtests.experiments.findings import Grid
+from loadtests.report.words import share, time
+from loadtests.scenarios.file import ScenarioFile
+
+Report = dict[str, Any]
+Reports = Mapping[tuple[str, float], Report]
+
+
+def pictures(scenario: ScenarioFile, reports: Reports, name: str) -> list[Picture]:
+    """Over the load where that is swept, else over time."""
+    if not reports:
+        return []
+    return list(_over_load(reports, name) if scenario.sweep else _over_time(scenario, reports, name))
+
+
+def _over_load(reports: Reports, name: str) -> Iterator[Picture]:
+    contenders = list(dict.fromkeys(contender for contender, _ in reports))
+    for figure, what in (("good_per_s", "goodput"), ("finished_per_s", "throughput")):
+        lines = []
+        for contender in contenders:
+            tests = [of for (called, _), of in reports.items() if called == contender]
+            offered = [of["totals"]["offered_per_s"] for of in tests]
+            lines.append(
+                Line(contender, offered, [of["totals"][figure] for of in tests], bold=contender == contenders[0])
+            )
+        most = max(offered)
+        lines.append(Line("all that is offered", [min(offered), most], [min(offered), most], dashed=True))
+        kind = "Good answers" if what == "goodput" else "Answers, good or not"
+        yield Chart(f"{name}-{what}", f"{kind} per second: {what}", "requests/s offered", "requests/s", lines)
+
+
+def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[Picture]:
+    part = next(iter(reports.values()))["about"]["planned_s"] / scenario.lasts
+    marks: dict[str, float] = {}
+    for event in scenario.events:
+        marks.setdefault(event.told, event.at * part)
+    for series, title, axis, log in (
+        ("good_per_s", "Good answers, requests/s", "requests/s", False),
+        ("ttft_p95_s", "TTFT p95 of what was answered, by when it was due", "TTFT p95, s", True),
+    ):
+        lines, x = [], []
+        for (contender, _), of in reports.items():
+            over = of["over_time"]
+            x = [over["from_s"] + (n + 0.5) * over["bin_s"] for n in range(len(over[series]))]
+            lines.append(Line(contender, x, over[series], bold=not lines))
+        if series == "good_per_s":
+            offered = next(iter(reports.values()))["over_time"]["offered_per_s"]
+            lines.append(Line("offered", x, offered, dashed=True))
+        kind = "goodput" if series == "good_per_s" else "ttft"
+        yield Chart(f"{name}-{kind}", title, "s since the start", axis, lines, log_y=log, marks=marks)
+
+
+def grid(reports: Reports, swept: bool) -> Grid:
+    """A row for each test."""
+    tiers = list(dict.fromkeys(tier for of in reports.values() for tier in of["tiers"]))
+    several = tiers if len(tiers) > 1 else []
+    columns = ["", "offered/s", "answered/s", "good/s", "goodput", "weighted", *several]
+    columns += ["TTFT p50", "p99", "shed", "failed"]
+    rows = []
+    for (contender, times), of in reports.items():
+        totals = of["totals"]
+        cells = [f"{totals[f'{name}_per_s']:.3g}" for name in ("offered", "finished", "good")]
+        cells += [share(totals["goodput"]), share(totals["weighted_goodput"])]
+        cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
+        ttft = totals["latencies"]["ttft"]
+        cells += [time(ttft["p50"]), time(ttft["p99"]), f"{_sheds(of):,}", f"{_failures(of):,}"]
+        rows.append([f"{contender} {times:g}x" if swept else contender, *cells])
+    return Grid("", columns, rows)
+
+
+def _sheds(of: Report) -> int:
+    return sum(shed["count"] for tier in of["tiers"].values() for shed in tier["sheds"].values())
+
+
+def _failures(of: Report) -> int:
+    """Errors, and what never ended."""
+    tiers = of["tiers"].values()
+    return sum(sum(tier["errors"].values()) + tier["misses"].get("unfinished", 0) for tier in tiers)

@@ -1,0 +1,167 @@
+"""Plays a scenario: every contender, one after the other, on the same requests."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.core.rules import Policy
+from gateway.policy.load import load
+from loadtests.bench.install import Skipped
+from loadtests.bench.process import raise_file_limit
+from loadtests.charts.png import draw
+from loadtests.children import Children
+from loadtests.replay.columns import Columns, read_rows
+from loadtests.replay.play import FILES, Now, Plan, Player
+from loadtests.replay.target import Length, Target
+from loadtests.report.figures import report
+from loadtests.report.page import page
+from loadtests.report.run_file import About, read_run, write_run
+from loadtests.scenarios.file import ContenderSection, ScenarioFile, policy_path
+from loadtests.scenarios.picture import pictures
+from loadtests.scenarios.stage import Broken, Stage, environment, happen, key_of, start
+
+SEED = 1
+MOST_LATE_S = 0.02
+QUICK = 0.2
+"""The part of its time that a quick scenario takes."""
+Report = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Played:
+    """What came of a scenario. Tests by contender and multiple of the rate, in the order in which they were run."""
+
+    scenario: ScenarioFile
+    reports: dict[tuple[str, float], Report] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Contenders that could not be had, and why."""
+
+
+def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str], None]) -> Played:
+    """All of it; reports of single tests go into folders of `out`. Raises Broken."""
+    raise_file_limit(FILES)
+    played = Played(scenario)
+    part = QUICK if quick else 1.0
+    sweep = scenario.sweep or [1.0]
+    for contender in scenario.contenders:
+        for times in sweep:
+            name = contender.called if len(sweep) == 1 else f"{contender.called} {times:g}x"
+            folder = out / name.replace(" ", "-")
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                test = _Test(scenario, contender, times, part, folder, lambda text, name=name: tell(f"{name}: {text}"))
+                played.reports[contender.called, times] = asyncio.run(test.run())
+            except Skipped as why:
+                played.skipped[contender.called] = str(why)
+                break
+    return played
+
+
+def write(played: Played, name: str, out: Path) -> None:
+    """scenario.json and the pictures."""
+    for picture in pictures(played.scenario, played.reports, name):
+        draw(picture, out)
+    said = {
+        "scenario": name,
+        "title": played.scenario.title,
+        "skipped": played.skipped,
+        "tests": [
+            {"contender": contender, "times": times, "report": found}
+            for (contender, times), found in played.reports.items()
+        ],
+    }
+    (out / "scenario.json").write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+
+
+class _Test:
+    """One contender at one rate."""
+
+    def __init__(
+        self,
+        scenario: ScenarioFile,
+        contender: ContenderSection,
+        times: float,
+        part: float,
+        folder: Path,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._scenario = scenario
+        self._contender = contender
+        self._times = times
+        self._part = part
+        self._folder = folder
+        self._tell = tell
+
+    async def run(self) -> Report:
+        self._tell("starting")
+        with tempfile.TemporaryDirectory(prefix="tailgate-scenario-") as files:
+            async with Children(lambda name, line: None) as children:
+                stage = await start(self._scenario, self._contender, children, Path(files))
+                policy = load(self._policy_file, environment(stage.replicas))
+                await self._play(stage, policy, children)
+        run = read_run(self._folder)
+        found = report(run, read_rows(self._folder), policy, allow_late=True)
+        (self._folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
+        (self._folder / "report.html").write_text(page(found))
+        return found
+
+    @property
+    def _policy_file(self) -> Path:
+        return policy_path(self._contender.policy or self._scenario.policy)
+
+    async def _play(self, stage: Stage, policy: Policy, children: Children) -> None:
+        of = self._scenario
+        target = Target(stage.url, keys={tier: key_of(tier) for tier in policy.tiers}, length=Length.HIDDEN)
+        plan = Plan(seed=SEED, timeout_s=of.patience, grace_s=of.grace, retries=of.retries)
+        columns = Columns(self._folder)
+        happening: list[asyncio.Task[None]] = []
+
+        def begins(_: float) -> None:
+            for event in of.events:
+                delay_s = plan.lead_s + event.at * self._part
+                happening.append(asyncio.create_task(self._later(delay_s, lambda event=event: happen(event, stage))))
+
+        arrivals = of.arrivals(SEED, self._times, self._part)
+        player = Player(arrivals, target, columns, plan, look=self._look, begins=begins)
+        try:
+            played = await player.play()
+        finally:
+            columns.close()
+            for task in happening:
+                task.cancel()
+        for task in happening:
+            if task.done() and not task.cancelled() and task.exception():
+                raise Broken(f"an event failed: {task.exception()!r}")
+        if children.died.done():
+            raise Broken(children.died.result().how_it_ended)
+        write_run(self._folder, self._about(stage), played, columns)
+
+    async def _later(self, delay_s: float, what: Callable[[], Any]) -> None:
+        await asyncio.sleep(delay_s)
+        await what()
+
+    def _look(self, now: Now) -> None:
+        self._tell(f"{max(0.0, now.at_s):.0f} of {self._scenario.lasts * self._part:.0f} s, {now.under_way} under way")
+
+    def _about(self, stage: Stage) -> About:
+        of = self._scenario
+        return About(
+            target=f"{self._contender.called} at {stage.url}",
+            traffic=f"{of.title} ({self._times:g}x)",
+            seed=SEED,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            planned_s=of.lasts * self._part,
+            warmup_s=of.warmup * self._part,
+            max_late_s=MOST_LATE_S,
+            length=Length.HIDDEN.value,
+            retries=of.retries,
+            policy=self._policy_file.name,
+        )

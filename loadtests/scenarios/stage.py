@@ -1,0 +1,193 @@
+"""Who stands in front of the emulated replicas, started and ended for one test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from loadtests.bench import install
+from loadtests.bench.targets import free_port, nginx_conf
+from loadtests.children import Child, Children
+from loadtests.scenarios.file import MODEL, ContenderSection, EventSection, ScenarioFile, policy_path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 60.0
+OURS = "tailgate"
+ADMIN_TOKEN = "tg-scenario-admin-token-0123456789"
+REPLICA_LISTENS = r"^(http://[\w.:]+)"
+GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
+
+
+class Broken(Exception):
+    """Something did not start, or ended; says what it said."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """What is up: where requests go, where the replicas and the gateway's admin pages are."""
+
+    url: str
+    replicas: list[str]
+    admin: str | None = None
+    policy: Path | None = None
+    """The file that the gateway watches."""
+
+
+Command = Callable[[int, Sequence[str], Path], list[str]]
+"""(port, replicas, folder for files) -> the command line that serves there. Raises Skipped."""
+
+
+def key_of(tier: str) -> str:
+    """The key of everybody of a tier; its hash is in the policies of the scenarios."""
+    return f"tg-scenario-{tier}"
+
+
+def environment(replicas: Sequence[str]) -> dict[str, str]:
+    """What policies of scenarios call their replicas: R1, R2 and so on."""
+    return {f"R{n}": url for n, url in enumerate(replicas, 1)}
+
+
+async def start(scenario: ScenarioFile, contender: ContenderSection, children: Children, folder: Path) -> Stage:
+    """Replicas, and the contender in front of them, ready to serve. Raises Broken or Skipped."""
+    replicas = await _replicas(scenario, children)
+    policy = policy_path(contender.policy or scenario.policy)
+    if contender.kind in PROXIES:
+        port = free_port()
+        command = PROXIES[contender.kind](port, replicas, folder)
+        child = await children.start(contender.kind, command, r"$^")
+        stage = Stage(f"http://127.0.0.1:{port}", replicas)
+    else:
+        watched = folder / "policy"
+        watched.mkdir()
+        stage = Stage("", replicas, policy=watched / "policy.yaml")
+        assert stage.policy is not None
+        stage.policy.write_text(policy.read_text())
+        child = await children.start(contender.called, _gateway(contender, stage.policy, replicas), GATEWAY_LISTENS)
+        found = await _ready(child, children)
+        stage.url = found[1]
+        stage.admin = found[2] if contender.kind == OURS else None
+    await _until_answered(stage.url, children)
+    return stage
+
+
+async def happen(event: EventSection, stage: Stage) -> None:
+    """Let it happen; what is about the gateway's own means does not happen to others."""
+    async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
+        if event.fault is not None:
+            assert event.replica is not None
+            said: dict[str, object] = {"fault": None if event.fault == "recover" else event.fault}
+            said |= {"replica": event.replica - 1}
+            if event.factor is not None:
+                said["factor"] = event.factor
+            if event.lasts is not None:
+                said["for_s"] = event.lasts
+            # Any replica that answers takes it for the others.
+            (
+                await http.post(f"{stage.replicas[event.replica % len(stage.replicas)]}/emulator/faults", json=said)
+            ).raise_for_status()
+        elif event.reload is not None and stage.policy is not None:
+            part = stage.policy.with_name(".next")
+            part.write_text(policy_path(event.reload).read_text())
+            part.replace(stage.policy)
+        elif stage.admin is not None:
+            what, replica = ("drain", event.drain) if event.drain else ("undrain", event.undrain)
+            head = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+            (await http.post(f"{stage.admin}/admin/{what}", json={"replica": replica}, headers=head)).raise_for_status()
+
+
+async def _replicas(scenario: ScenarioFile, children: Children) -> list[str]:
+    # Answers end at once but for the request's own min_tokens.
+    options = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")
+    fleet = ("--replicas", f"{scenario.replicas}", "--profile", scenario.profile, "--model", MODEL, "--port", "0")
+    command = [sys.executable, "-m", "loadtests.emulator", *fleet, "--time-scale", f"{scenario.time_scale}", *options]
+    child = await children.start("replicas", command, REPLICA_LISTENS)
+    await _ready(child, children)
+    while True:
+        urls = [found[1] for line in child.lines if (found := re.search(REPLICA_LISTENS, line))]
+        if len(urls) == scenario.replicas:
+            return urls
+        await asyncio.sleep(0.01)
+
+
+async def _ready(child: Child, children: Children) -> re.Match[str]:
+    await asyncio.wait([child.ready, children.died], timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+    if not child.ready.done():
+        raise Broken(child.how_it_ended if children.died.done() else f"{child.name} is not ready after {START_S:g} s")
+    return child.ready.result()
+
+
+async def _until_answered(url: str, children: Children) -> None:
+    """Every replica is reached by then: as many answers in a row as there may be replicas."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "ready?"}], "max_tokens": 1}
+    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http, asyncio.timeout(START_S):
+        row = 0
+        while row < 4:
+            if children.died.done():
+                raise Broken(children.died.result().how_it_ended)
+            try:
+                status = (await http.post(f"{url}/v1/chat/completions", json=body)).status_code
+            except httpx.HTTPError:
+                status = 0
+            row = row + 1 if status in (200, 401) else 0
+            if not row:
+                await asyncio.sleep(0.1)
+
+
+# ---- command lines
+
+
+def _gateway(contender: ContenderSection, policy: Path, replicas: Sequence[str]) -> list[str]:
+    """Ours, or a baseline of the simulator in its place."""
+    given = [f"{name}={url}" for name, url in environment(replicas).items()]
+    given.append(f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}")
+    clean = ["env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}", *given, sys.executable, "-m"]
+    if contender.kind == OURS:
+        ports = ["--port", "0", "--admin-port", "0", "--drain-deadline", "0"]
+        return [*clean, "gateway", "serve", "--policy", str(policy), *ports]
+    return [*clean, "loadtests.live.gateway", "--policy", str(policy), "--baseline", contender.kind]
+
+
+def _nginx(port: int, replicas: Sequence[str], folder: Path) -> list[str]:
+    command = install.nginx()
+    ports = [int(url.rpartition(":")[2]) for url in replicas]
+    (folder / "nginx.conf").write_text(nginx_conf(port, ports, folder, balance="least_conn;"))
+    return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
+
+
+def _vllm_router(port: int, replicas: Sequence[str], folder: Path) -> list[str]:
+    options = ["--host", "127.0.0.1", "--port", f"{port}", "--prometheus-port", f"{free_port()}"]
+    return [str(install.vllm_router()), "--worker-urls", *replicas, "--worker-startup-check-interval", "1", *options]
+
+
+def _litellm(port: int, replicas: Sequence[str], folder: Path) -> list[str]:
+    models = [
+        {
+            "model_name": MODEL,
+            "litellm_params": {"model": f"openai/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"},
+        }
+        for url in replicas
+    ]
+    config = {"model_list": models, "router_settings": {"routing_strategy": "least-busy"}}
+    (folder / "litellm.yaml").write_text(json.dumps(config))  # JSON is YAML
+    # A worker of its own, no telemetry, nothing fetched.
+    quiet = ["env", "LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"]
+    return [
+        *quiet,
+        str(install.litellm()),
+        "--config",
+        str(folder / "litellm.yaml"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        f"{port}",
+    ]
+
+
+PROXIES: dict[str, Command] = {"nginx": _nginx, "vllm-router": _vllm_router, "litellm": _litellm}

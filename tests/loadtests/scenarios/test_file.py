@@ -1,0 +1,106 @@
+"""Scenario files say what they mean, and what is wrong with them is told by line and field."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from gateway.policy import PolicyErrors, load
+from loadtests.experiments.registry import EXPERIMENTS
+from loadtests.scenarios.file import load_scenario, policy_path, shipped
+from loadtests.scenarios.stage import PROXIES, environment, key_of
+
+LEAST = """\
+apiVersion: tailgate/v1
+kind: Scenario
+title: It
+contenders: [tailgate]
+traffic:
+  - {tier: standard, rate: 10/s, prompt_tokens: 100, output_tokens: 5}
+"""
+WANTED = {
+    "overload", "free-flood", "long-among-short", "stragglers", "replica-killed", "rolling-restart", "policy-reload",
+    "ballooning", "retry-storm", "cold-start", "burst-2x", "coordinated-omission",
+}  # fmt: skip
+
+
+def scenario(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "it.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_every_scenario_is_there() -> None:
+    assert set(shipped()) == WANTED
+
+
+@pytest.mark.parametrize("name", sorted(WANTED))
+def test_what_is_shipped_fits_together(name: str) -> None:
+    of = load_scenario(name)
+    if of.experiment is not None:
+        assert of.experiment in EXPERIMENTS
+        return
+    urls = [f"http://127.0.0.1:{9000 + n}" for n in range(of.replicas)]
+    for contender in of.contenders:
+        policy = load(policy_path(contender.policy or of.policy), environment(urls))
+        names = [replica for pool in policy.pools.values() for replica in pool.replicas]
+        assert [replica.url for replica in names] == urls
+        assert {stream.tier for stream in of.traffic} <= set(policy.tiers)
+        for event in of.events:
+            assert event.at < of.lasts
+            assert (event.replica or 1) <= of.replicas
+            assert {event.drain or event.undrain} <= {None, *(replica.name for replica in names)}
+            if event.reload is not None:
+                load(policy_path(event.reload), environment(urls))
+        hashes = {hashlib.sha256(key_of(tier).encode()).digest(): tier for tier in policy.tiers}
+        assert {sha256: key.tier for sha256, key in policy.keys.items()} in ({}, hashes)
+        assert contender.kind in {*PROXIES, "tailgate", "round-robin"}
+    arrivals = list(of.arrivals(1))
+    assert [a.at for a in arrivals] == sorted(a.at for a in arrivals)
+    assert arrivals[-1].at < of.lasts
+
+
+def test_streams_come_and_go(tmp_path: Path) -> None:
+    flood = "  - {tier: free, rate: 20/s, prompt_tokens: 9, output_tokens: 5, from: 10s, until: 20s}"
+    text = f"{LEAST}{flood}\nlasts: 30s\n"
+    of = load_scenario(str(scenario(tmp_path, text)))
+    free = [a.at for a in of.arrivals(1) if a.tier == "free"]
+    assert free[0] >= 10
+    assert free[-1] < 20
+    assert len(free) == pytest.approx(200, rel=0.3)
+    assert len(list(of.arrivals(1))) - len(free) == pytest.approx(300, rel=0.3)
+
+
+def test_a_multiple_of_the_rate_keeps_everything_else(tmp_path: Path) -> None:
+    of = load_scenario(str(scenario(tmp_path, LEAST)))
+    once, twice = list(of.arrivals(1)), list(of.arrivals(1, 2.0))
+    assert len(twice) == pytest.approx(2 * len(once), rel=0.1)
+    assert [a.at for a in once[:50]] == pytest.approx([2 * a.at for a in twice[:50]])
+
+
+def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
+    of = load_scenario(str(scenario(tmp_path, LEAST)))
+    assert max(a.at for a in of.arrivals(1, part=0.2)) < 12
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("events: [{at: 1s}]", r"it.yaml:7: events\[0\]: says nothing that happens"),
+        ("events: [{at: 1s, fault: slow}]", "has a fault and no replica"),
+        ("events: [{at: 1s, fault: slo, replica: 1}]", "slo is no fault: did you mean slow"),
+        ("events: [{at: 1s, drain: r1, reload: x.yaml}]", "says drain and reload: give one"),
+        ("profil: default", "profil: unknown field: did you mean profile"),
+        ("profile: defalt", "defalt is no profile: did you mean default"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, more: str, told: str) -> None:
+    with pytest.raises(PolicyErrors, match=told):
+        load_scenario(str(scenario(tmp_path, f"{LEAST}{more}\n")))
+
+
+def test_a_name_that_nobody_knows() -> None:
+    with pytest.raises(PolicyErrors, match="did you mean overload"):
+        load_scenario("overlod")

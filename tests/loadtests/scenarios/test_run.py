@@ -1,0 +1,56 @@
+"""A scenario, played: processes are started, things happen, and the table says what came of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from loadtests.__main__ import app
+
+TEXT = """\
+apiVersion: tailgate/v1
+kind: Scenario
+title: A replica dies
+policy: one-tier.yaml
+time_scale: 20
+contenders: [tailgate, round-robin]
+traffic:
+  - {tier: standard, rate: 40/s, prompt_tokens: 100, output_tokens: 5}
+lasts: 2s
+events:
+  - {at: 500ms, fault: dead, replica: 2}
+  - {at: 700ms, reload: one-tier.yaml}
+  - {at: 800ms, drain: r3}
+  - {at: 1s, undrain: r3}
+"""
+
+
+def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
+    file, out = tmp_path / "it.yaml", tmp_path / "out"
+    file.write_text(TEXT)
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads((out / "scenario.json").read_text())
+    tests = {test["contender"]: test["report"] for test in found["tests"]}
+    assert set(tests) == {"tailgate", "round-robin"}
+    for report in tests.values():
+        assert report["totals"]["offered"] > 50
+        assert report["totals"]["finished"] > 40
+        assert "r2" in report["replicas"]
+    assert (out / "it-goodput.png").exists()
+    page = (out / "scenario.html").read_text()
+    assert "A replica dies" in page
+    assert "dead 2" in page
+    assert (out / "tailgate" / "report.html").exists()
+
+
+def test_without_a_name_all_are_listed() -> None:
+    assert "rolling-restart" in CliRunner().invoke(app, ["scenario"]).stdout
+
+
+def test_a_contender_that_is_not_in_it() -> None:
+    done = CliRunner().invoke(app, ["scenario", "burst-2x", "--contender", "haproxy"])
+    assert done.exit_code == 2
+    assert "haproxy is not in this scenario" in done.output
