@@ -134,6 +134,11 @@ class Client:
             payload = await self.reader.readexactly(size + 2)
         return payload[:-2]
 
+    async def rest_of_chunks(self) -> list[bytes]:
+        """The payloads of the chunks that are still to come, to the end of the answer or of the connection."""
+        chunks, _ = await self._chunks()
+        return chunks
+
     async def _chunks(self) -> tuple[list[bytes], bool]:
         chunks: list[bytes] = []
         try:

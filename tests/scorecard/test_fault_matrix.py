@@ -1,0 +1,156 @@
+"""Every fault of a replica, before its answer has begun and after, streamed or not: what the client is told.
+
+Two replicas take turns, one of them is ill: of two requests one meets the fault. Before a byte of an answer the other
+replica may answer instead; after it nobody does, and nothing that broke off looks whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loadtests.emulator.faults import FaultKind
+from loadtests.emulator.replica import EmulatedReplica
+
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .policies import rules
+from .raw import Response, chat
+from .state import held
+from .waiting import until
+
+POOL = "router: round-robin, health: {failures: 1000000}"
+PATIENT = "timeouts: {ttft: 30s, idle: 30s, total: 30s}"
+HASTY = {True: "timeouts: {ttft: 700ms, idle: 700ms, total: 30s}", False: "timeouts: {total: 700ms}"}
+"""Of streams and of whole answers: a stream whose total is over would be cut short, and told so."""
+SILENT = (FaultKind.PAUSE, FaultKind.STALL)
+MIDWAY = (
+    FaultKind.RESET,
+    FaultKind.TRUNCATED,
+    FaultKind.STALL,
+    FaultKind.GARBAGE,
+    FaultKind.LONG_LINE,
+    FaultKind.SHUTDOWN_LIKE,
+)
+"""Settled when the request arrives, to strike at a certain event."""
+TOKENS = 12
+SLOWLY = 0.4
+"""Scale of time at which an answer is under way for long enough to be struck."""
+Case = tuple[FaultKind, str]
+"""A fault, and how."""
+
+CASES: list[Case] = [
+    *[(kind, "") for kind in FaultKind if kind not in (FaultKind.REFUSE, FaultKind.GARBAGE)],
+    (FaultKind.REFUSE, "close"),
+    (FaultKind.REFUSE, "reset"),
+    (FaultKind.GARBAGE, "http"),
+    (FaultKind.GARBAGE, "json"),
+]
+WHOLE = "whole"
+BROKEN_OFF, ERROR, LATE = "502 upstream_truncated", "502 upstream_error", "504 deadline_exceeded"
+CUT, CUT_BY_ERROR, CUT_LATE = (f"200, then {code[4:]}" for code in (BROKEN_OFF, ERROR, LATE))
+
+# (streamed, whole); what is not there is answered well: by the other replica, or as if there were no fault. An error
+# event, and a line without end, are only in streams.
+BEFORE: dict[Case, tuple[str, str]] = {
+    (FaultKind.PAUSE, ""): (LATE, LATE),
+    (FaultKind.STALL, ""): (LATE, LATE),
+    # The status line has come.
+    (FaultKind.RESET, ""): (BROKEN_OFF, BROKEN_OFF),
+    (FaultKind.TRUNCATED, ""): (BROKEN_OFF, BROKEN_OFF),
+    (FaultKind.GARBAGE, "http"): (BROKEN_OFF, BROKEN_OFF),
+    (FaultKind.GARBAGE, "json"): (BROKEN_OFF, BROKEN_OFF),
+    (FaultKind.LONG_LINE, ""): (BROKEN_OFF, WHOLE),
+    (FaultKind.SHUTDOWN_LIKE, ""): (ERROR, WHOLE),
+}
+AFTER: dict[Case, tuple[str, str]] = {
+    (FaultKind.PAUSE, ""): (CUT_LATE, LATE),
+    (FaultKind.STALL, ""): (CUT_LATE, LATE),
+    # Of a whole answer nothing has come when its replica dies.
+    (FaultKind.DEAD, ""): (CUT, WHOLE),
+    (FaultKind.RESET, ""): (CUT, BROKEN_OFF),
+    (FaultKind.TRUNCATED, ""): (CUT, BROKEN_OFF),
+    (FaultKind.GARBAGE, "json"): (CUT, BROKEN_OFF),
+    (FaultKind.LONG_LINE, ""): (CUT, WHOLE),
+    (FaultKind.SHUTDOWN_LIKE, ""): (CUT_BY_ERROR, WHOLE),
+}
+
+
+def told(answer: Response, stream: bool) -> str:
+    """What a client is told, in a word or two."""
+    if answer.status != 200:
+        return f"{answer.status} {answer.error['code']}"
+    if not stream:
+        assert answer.json()["usage"]["completion_tokens"] > 0
+        return WHOLE
+    *_, last = answer.events
+    if last == "[DONE]":
+        return WHOLE
+    assert isinstance(last, dict)
+    return f"200, then {last['error']['code']}"
+
+
+def strike(replica: EmulatedReplica, case: Case, after_events: int = 0) -> None:
+    kind, how = case
+    details: dict[str, object] = {"how": how} if how else {}
+    if after_events:
+        details["after_events"] = after_events
+    replica.fault(kind, **details)
+
+
+def policy(urls: list[str], case: Case, stream: bool) -> str:
+    return rules(*urls, pool=POOL, tier=HASTY[stream] if case[0] in SILENT else PATIENT)
+
+
+def name(case: Case) -> str:
+    return "-".join(part for part in case if part)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("case", CASES, ids=name)
+async def test_before_the_answer(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, case: Case, stream: bool
+) -> None:
+    replicas = await emulator(replicas=2)
+    gw = await gateway(policy(replicas.urls, case, stream))
+    strike(replicas.replicas[0], case)
+    content = "Please kill-the-replica now" if case[0] is FaultKind.DIE_ON_MARKER else "Hello"
+    said = []
+    for _ in range(2):
+        client = await connect(gw.url)
+        said.append(told(await client.ask(chat(stream=stream, max_tokens=TOKENS, content=content)), stream))
+        await client.close()
+    expected = BEFORE.get(case, (WHOLE, WHOLE))[not stream]
+    assert sorted(said) == sorted([WHOLE, expected])
+    replicas.replicas[0].fault(None)
+    await until(lambda: not held(gw))
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("case", [case for case in CASES if case != (FaultKind.GARBAGE, "http")], ids=name)
+async def test_after_it_has_begun(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, case: Case, stream: bool
+) -> None:
+    replicas = await emulator(replicas=2, time_scale=SLOWLY)
+    ill = replicas.replicas[0]
+    gw = await gateway(policy(replicas.urls, case, stream))
+    if case[0] in MIDWAY:
+        strike(ill, case, after_events=4)
+    clients = [await connect(gw.url) for _ in range(2)]
+    for client in clients:
+        client.send(chat(stream=stream, max_tokens=TOKENS))
+    await ill.until(lambda of: of.running == 1)
+    heads = [await client.head() for client in clients] if stream else []
+    if case[0] not in MIDWAY:
+        strike(ill, case)
+    if stream:
+        bodies = await asyncio.gather(*(client.rest_of_chunks() for client in clients))
+        answers = [Response(*head, b"".join(chunks)) for head, chunks in zip(heads, bodies, strict=True)]
+    else:
+        answers = [await client.response() for client in clients]
+    expected = AFTER.get(case, (WHOLE, WHOLE))[not stream]
+    assert sorted(told(answer, stream) for answer in answers) == sorted([WHOLE, expected])
+    for client in clients:
+        await client.close()
+    ill.fault(None)
+    await until(lambda: not held(gw))
