@@ -33,9 +33,11 @@ MIDWAY = (
     FaultKind.SHUTDOWN_LIKE,
 )
 """Settled when the request arrives, to strike at a certain event."""
+ENDING = (FaultKind.PAUSE, FaultKind.DEAD)
+"""Nothing more comes of an answer that is under way."""
 TOKENS = 12
-SLOWLY = 0.4
-"""Scale of time at which an answer is under way for long enough to be struck."""
+SLOWLY, HARDLY = 0.4, 0.001
+"""Scales of time at which an answer is under way when it is struck, and is for minutes."""
 Case = tuple[FaultKind, str]
 """A fault, and how."""
 
@@ -131,17 +133,19 @@ async def test_before_the_answer(
 async def test_after_it_has_begun(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, case: Case, stream: bool
 ) -> None:
-    replicas = await emulator(replicas=2, time_scale=SLOWLY)
-    ill = replicas.replicas[0]
-    gw = await gateway(policy(replicas.urls, case, stream))
+    sick = await emulator(time_scale=HARDLY if case[0] in ENDING else SLOWLY)
+    well = await emulator()
+    (ill,) = sick.replicas
+    gw = await gateway(policy([*sick.urls, *well.urls], case, stream))
     if case[0] in MIDWAY:
         strike(ill, case, after_events=4)
     clients = [await connect(gw.url) for _ in range(2)]
     for client in clients:
         client.send(chat(stream=stream, max_tokens=TOKENS))
-    await ill.until(lambda of: of.running == 1)
     heads = [await client.head() for client in clients] if stream else []
     if case[0] not in MIDWAY:
+        if not stream:
+            await ill.until(lambda of: of.received_total > 0)
         strike(ill, case)
     if stream:
         bodies = await asyncio.gather(*(client.rest_of_chunks() for client in clients))
