@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.settings import PREFIX, Settings
+from loadtests.compiled import FLAGS
 
 from .files import DEPLOY, ROOT
 
@@ -53,6 +54,11 @@ def test_the_locks_have_a_hash_for_every_requirement() -> None:
 
 def test_the_builder_of_the_wheel_is_locked_too() -> None:
     assert re.search(r"^hatchling==", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE)
+
+
+def test_the_wheel_is_compiled_as_the_one_that_is_measured() -> None:
+    (wheel,) = [line for line in LINES if " wheel " in line]
+    assert f'CFLAGS="{FLAGS}" HATCH_BUILD_HOOK_ENABLE_MYPYC=1' in wheel
 
 
 def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None:
