@@ -74,7 +74,8 @@ def read_answer_head(raw: bytes) -> AnswerHead:
                 _check(line)
             continue
         value = trimmed(line, len(name) + 1)
-        found[name] = found[name] + b"," + value if name in found else value
+        before = found.get(name)
+        found[name] = value if before is None else before + b"," + value
     # Every kind of line end cuts, and only the right one has two bytes.
     if size != len(raw):
         raise FramingError("the head of the answer has a line end where none may be")

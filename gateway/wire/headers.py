@@ -98,6 +98,7 @@ WANTED: Final = UNUSUAL | {
 }
 
 _NAMES: Final = Names(WANTED)
+_NOTED: Final = UNUSUAL | SLO_HEADERS
 
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
@@ -124,10 +125,9 @@ def read_head(raw: bytes) -> RequestHead:
                 value = before + b"," + value
             else:
                 head.repeated = name
-        elif name in UNUSUAL:
-            head.unusual = True
-        elif name in SLO_HEADERS:
-            head.asks_slo = True
+        elif name in _NOTED:
+            head.unusual = head.unusual or name in UNUSUAL
+            head.asks_slo = head.asks_slo or name in SLO_HEADERS
         fields[name] = value
     return head
 

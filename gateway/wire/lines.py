@@ -21,29 +21,28 @@ MAX_DIGITS: Final = 18
 class Names:
     """Names of headers that are looked for. Most lines are told to be others by first letter and length of the name."""
 
-    __slots__ = ("_known", "_lengths")
+    __slots__ = ("_forms", "_names")
 
     def __init__(self, names: Iterable[bytes]) -> None:
-        self._known: dict[bytes, bytes] = {}
-        lengths: list[list[int]] = [[] for _ in range(256)]
+        self._forms: list[list[bytes]] = [[] for _ in range(256)]
+        """How they are usually written, by first letter."""
+        self._names: list[list[bytes]] = [[] for _ in range(256)]
+        """The same in lower case."""
         for name in sorted(names):
-            self._known[name] = self._known[name.title()] = name
-            for letter in (name[0], name.upper()[0]):
-                if len(name) not in lengths[letter]:
-                    lengths[letter].append(len(name))
-        self._lengths = lengths
+            for form in (name, name.title()):
+                self._forms[form[0]].append(form)
+                self._names[form[0]].append(name)
 
     def find(self, line: bytes) -> bytes | None:
         """The name of this header in lower case; None if it is not looked for. The line is not empty."""
         end = len(line)
-        for length in self._lengths[line[0]]:
+        forms, names = self._forms[line[0]], self._names[line[0]]
+        for index in range(len(forms)):
+            length = len(forms[index])
             if length < end and line[length] == COLON:
-                name = line[:length]
-                known = self._known.get(name)
-                if known is None:
-                    known = self._known.get(name.lower())
-                if known is not None:
-                    return known
+                given, name = line[:length], names[index]
+                if given == forms[index] or given.lower() == name:
+                    return name
         return None
 
 
