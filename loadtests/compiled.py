@@ -21,7 +21,7 @@ from loadtests.bench.install import FOLDER
 ROOT = FOLDER.parent
 SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 FLAGS = "-fvisibility=hidden -fno-plt"
-"""Nobody calls into the library by name: what it calls of its own is called straight. deploy/Containerfile has them too."""
+"""Nobody calls into the library by name, so it may call its own functions straight. Also in deploy/Containerfile."""
 
 
 def is_compiled() -> bool:
