@@ -14,8 +14,8 @@ FORGET: Final = 0.9998
 """Weight that a label keeps when the next one comes: about the last 5,000 count."""
 BATCH: Final = 32
 """Labels to a Newton step."""
-PRIOR_INFORMATION: Final = 60.0
-"""What the prior weighs, for ever: as much as some six hundred labels, each of which adds p(1 - p) x feature^2."""
+PRIOR_INFORMATION: Final = 20.0
+"""What the prior weighs, for ever: as much as some two hundred labels, each of which adds p(1 - p) x feature^2."""
 WINDOW: Final = 3000
 """Labels that reliability is read from."""
 BINS: Final = 15

@@ -238,7 +238,7 @@ def test_a_whole_answer_is_forecast_on_e2e_alone() -> None:
 def test_a_longer_answer_than_its_objective_counts_is_no_miss() -> None:
     counted = World(slo(e2e_s=0.5)).warm()
     bounded = World(Slo(e2e=(Objective(0.95, 0.5),), e2e_up_to_tokens=20)).warm()
-    assert counted.forecast(counted.live()).breach > 0.8
+    assert counted.forecast(counted.live()).breach > 0.7
     assert bounded.forecast(bounded.live()).breach < 0.2
 
 
