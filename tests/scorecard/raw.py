@@ -185,13 +185,17 @@ class Client:
             await self.writer.wait_closed()
 
 
-async def connect(url: str, tls: ssl.SSLContext | None = None, receive_buffer: int | None = None) -> Client:
-    """A new connection. `receive_buffer` (bytes) makes a client that can be full."""
+async def connect(
+    url: str, tls: ssl.SSLContext | None = None, receive_buffer: int | None = None, source: str = ""
+) -> Client:
+    """A new connection. `receive_buffer` (bytes) makes a client that can be full; `source` is the address it has."""
     parts = urlsplit(url)
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setblocking(False)
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    if source:
+        sock.bind((source, 0))
     try:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.get_running_loop().sock_connect(sock, (parts.hostname, parts.port))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 
 from gateway.app import Gateway
 
@@ -20,6 +21,8 @@ REPLICAS = 2
 SLOTS = 4
 QUEUE = 8
 CONCURRENCY = 40
+SOURCES = [f"127.0.0.{last}" for last in range(2, 34)] if sys.platform == "linux" else [""]
+"""Where clients come from: from one address to one port there are only so many connections in a minute."""
 # Replica time is real time here, so that every phase is long enough to be left in.
 TIER = f"limits: {{concurrency: {CONCURRENCY}, tokens: 100000k/min}}"
 FAULTS: tuple[tuple[str | None, dict[str, object]], ...] = (
@@ -106,7 +109,7 @@ async def test_cancels_among_faults(gateway: GatewayFactory, emulator: EmulatorF
 
 async def _one(gw: Gateway, dice: random.Random) -> None:
     """One request, left at a random moment in a random way."""
-    client = await raw.connect(gw.url)
+    client = await raw.connect(gw.url, source=dice.choice(SOURCES))
     try:
         stream = dice.random() < 0.7
         request = chat(stream=stream, max_tokens=dice.choice((1, 8, 64)), min_tokens=1)
