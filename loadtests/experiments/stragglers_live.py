@@ -4,6 +4,9 @@ Gateway, clients and emulated replicas over HTTP on one machine. Before: each re
 it does. After: what a policy gets by default, and `hedge: {}`. The same requests, the same replicas; prompts are alike,
 so that what makes the tail is the replicas. Who is slow is slow from the first request on: after the warm-up the
 gateway has to have found them.
+
+Somebody who makes n calls, one right after the other, is slow if any of them takes more than three times the median:
+that is drawn beside 1 - (1 - p)^n, with the p of the very calls.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from random import Random
 
 from gateway.sim.report import Interval, bootstrap
 from gateway.sim.results import latency
+from loadtests.experiments.fan_out import slow_share
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import SETUP, Lab
 from loadtests.live.rig import Load, Run, run
@@ -29,6 +33,7 @@ BOUND_S = 2.0
 WARMUP_S, SECONDS, QUICK_SECONDS = 60.0, 120.0, 30.0
 GRACE_S = 30.0
 SEED = 1
+WIDTHS, SLOW_TIMES = (1, 2, 5, 10, 20, 50, 100), 3.0
 POLICIES = {"before": "stragglers-before.yaml", "after": "stragglers.yaml"}
 
 
@@ -53,6 +58,7 @@ def stragglers_live(lab: Lab) -> Findings:
     findings.charts.append(
         Chart("stragglers-live", "Two slow replicas of eight", "percentile", "TTFT, ms", lines, log_y=True)
     )
+    _fan_out(findings, {"before": before, "after": after})
     findings.how = (
         f"{REPLICAS} replicas, of which {len(SLOW)} take 12 times as long; {RATE:g} requests/s for {WARMUP_S:g} s of "
         f"warm-up and {seconds:g} s that count, with {SCALE:g} virtual seconds to a real one. Intervals are 95% "
@@ -61,6 +67,27 @@ def stragglers_live(lab: Lab) -> Findings:
     for name, found in runs.items():
         findings.raw[name] = {"ttft": asdict(latency(_ttft_s(found))), "lag_p99_s": found.lag_p99_s}
     return findings
+
+
+def _fan_out(findings: Findings, ttft_s: dict[str, list[float]]) -> None:
+    """Who makes so many calls: how often one of them is slow."""
+    bound_s = SLOW_TIMES * _quantile(ttft_s["before"], 0.5)
+    lines, rows = [], [[str(width)] for width in WIDTHS]
+    for name, calls in ttft_s.items():
+        shares = [slow_share(calls, width, bound_s) for width in WIDTHS]
+        formula = [1.0 - (1.0 - shares[0]) ** width for width in WIDTHS]
+        lines.append(Line(name, WIDTHS, shares, bold=name == "after"))
+        lines.append(Line(f"{name}, by the formula", WIDTHS, formula, dashed=True))
+        for row, share, expected in zip(rows, shares, formula, strict=True):
+            row += [f"{share:.1%}", f"{expected:.1%}"]
+        for width in (1, 10, 100):
+            findings.figures[f"slow_of_{width}_{name}"] = bare(shares[WIDTHS.index(width)], len(calls) // width)
+    columns = ["calls", *(cell for name in ttft_s for cell in (name, "by the formula"))]
+    findings.grids.append(Grid(f"With a call slower than {bound_s * 1000:.0f} ms", columns, rows))
+    title = f"A call slower than {SLOW_TIMES:g} times the median"
+    findings.charts.append(
+        Chart("stragglers-fan-out", title, "calls of a client", "share of clients", lines, log_x=True, most_y=1.02)
+    )
 
 
 def _load(file: str, seconds: float) -> Load:
