@@ -34,7 +34,6 @@ from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
 from gateway.core.books import Books
 from gateway.core.deadlines import next_deadline, slo_deadline
-from gateway.core.eject import SWEEP_S
 from gateway.core.explain import Explanation, explain
 from gateway.core.extra import ExtraBudget
 from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
@@ -61,6 +60,7 @@ from gateway.core.model import (
 from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow
 from gateway.core.prompt import PromptEstimator
+from gateway.core.pulse import SWEEP_S
 from gateway.core.quarantine import News, Quarantine, doubt_s
 from gateway.core.replica import Replica
 from gateway.core.retry import Retries, is_retried, rest_s

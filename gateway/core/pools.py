@@ -7,9 +7,11 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 from typing import Final
 
-from gateway.core.eject import SWEEP_S, Watch
+from gateway.core.eject import Watch
 from gateway.core.ledger import Attempt
-from gateway.core.queue import DrainRate, WaitingRoom
+from gateway.core.pulse import SWEEP_S
+from gateway.core.queue import WaitingRoom
+from gateway.core.rates import DrainRate
 from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS, Router
 from gateway.core.rules import Pool, Tier

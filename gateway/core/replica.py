@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gateway.core.eject import Out, Pulse
 from gateway.core.health import Breaker
 from gateway.core.kv import KvCache
 from gateway.core.ledger import Attempt
 from gateway.core.model import Sample
+from gateway.core.pulse import Out, Pulse
 from gateway.core.rules import ReplicaSpec
 from gateway.core.slots import SlotLimit
 from gateway.core.snapshot import ReplicaState, ReplicaView

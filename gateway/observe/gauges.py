@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client import Metric
 from prometheus_client.core import InfoMetricFamily
 
-from gateway.core.eject import Out
 from gateway.core.model import Sample
+from gateway.core.pulse import Out
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.families import counter, gauge, histogram
 from gateway.observe.forecasts import admission_families

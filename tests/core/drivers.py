@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.controller import BREAKERS, Controller
 from gateway.core.deadlines import next_deadline
-from gateway.core.eject import Out, most_slow
+from gateway.core.eject import most_slow
 from gateway.core.forecast import Ahead, Forecast
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import (
@@ -33,6 +33,7 @@ from gateway.core.model import (
     Why,
 )
 from gateway.core.pools import PoolNow
+from gateway.core.pulse import Out
 from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS
 from gateway.core.rules import (

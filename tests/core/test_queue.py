@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from gateway.core.forecast import Forecast
 from gateway.core.ledger import Live
 from gateway.core.limits import FAIRNESS_HALF_LIFE_S, TenantUse
-from gateway.core.queue import DRAIN_WINDOW_S, MAX_TURN_S, DrainRate, Rate, WaitingRoom
+from gateway.core.queue import MAX_TURN_S, WaitingRoom
+from gateway.core.rates import DRAIN_WINDOW_S, DrainRate, Rate
 
 from .made import SHADOW, STEADY, ask, policy, pool, tier
 

@@ -1,0 +1,205 @@
+"""What is known of one replica's pace beside its pool, and whether it is out for it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from gateway.core.rules import Ejection
+from gateway.core.snapshot import HealthView
+
+SWEEP_S: Final = 1.0
+"""How often a pool that works is looked at."""
+MEMORY: Final = 0.1
+"""Weight of a new sample,"""
+CLIP: Final = 2.0
+"""of which no one counts for more than this (7.4 times): a single one proves nothing."""
+WINDOW_S: Final = 1.9
+"""Two looks."""
+LEAST_SAMPLES: Final = 5.0
+MAX_Z: Final = 3.0
+"""of its excess in the spread of the pool: beyond, it stands out."""
+TYPICAL: Final = 0.35
+"""Excess up to which a replica is like the others: the pool learns from it, else what is slow becomes what is expected;
+and its canaries speak for it."""
+
+
+class Out(StrEnum):
+    """Why a replica is ejected."""
+
+    SLOW_TTFT = "slow-ttft"
+    SLOW_ITL = "slow-itl"
+    STALLED = "stalled"
+
+
+class Score:
+    """Mean logarithm of seen over expected; recent samples count most."""
+
+    __slots__ = ("began_at", "excess", "mean", "memory", "seen", "strikes", "window", "z")
+
+    def __init__(self, memory: float = MEMORY) -> None:
+        self.memory = memory
+        """Weight of a new sample."""
+        self.mean = 0.0
+        self.seen = 0.0
+        """Weight of all samples."""
+        self.window = 0.0
+        """Weight of those of the window under way,"""
+        self.began_at = 0.0
+        """which began then."""
+        self.strikes = 0
+        self.excess = 0.0
+        """Over the median of its pool, when that was last looked at."""
+        self.z = 0.0
+
+    def add(self, error: float, weight: float = 1.0) -> None:
+        """One more sample; `weight` (0-1]."""
+        seen = self.seen = self.seen + weight
+        self.window += weight
+        rate = self.memory
+        if seen * rate < 1.0:
+            rate = 1.0 / seen
+        clipped = CLIP if error > CLIP else -CLIP if error < -CLIP else error
+        self.mean += weight * rate * (clipped - self.mean)
+
+    def add_overdue(self, error: float) -> None:
+        """One that was called off: it would have been that late at least, which says something if that is worse."""
+        if error > self.mean:
+            self.add(error)
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is above those of its peers, which are alike."""
+        return self.excess > TYPICAL and self.z > MAX_Z
+
+    def ends(self, samples: float, now: float) -> bool:
+        """Whether a window ends now, `samples` with what is overdue; then the next one begins."""
+        if samples < LEAST_SAMPLES or now - self.began_at < WINDOW_S:
+            return False
+        self.window, self.began_at = 0.0, now
+        return True
+
+
+class Pulse:
+    """What is known of one replica's pace, and whether it is out."""
+
+    __slots__ = (
+        "canary_at",
+        "count",
+        "doubted",
+        "ejections",
+        "heard_at",
+        "itl",
+        "longest_s",
+        "mends_at",
+        "out",
+        "out_at",
+        "proven",
+        "said_at",
+        "silent_s",
+        "tried_at",
+        "ttft",
+        "until",
+        "why",
+    )
+
+    def __init__(self) -> None:
+        self.ttft = Score()
+        self.itl = Score()
+        self.said_at = 0.0
+        """When it last said anything,"""
+        self.heard_at = 0.0
+        """and the same as if the time in which nothing was asked of it had not been."""
+        self.silent_s = 0.0
+        """How long it had been silent when the last that was asked of it was called off."""
+        self.longest_s = 0.0
+        """Its longest silence since the last look."""
+        self.out: Out | None = None
+        self.out_at = 0.0
+        self.until = 0.0
+        self.canary_at = 0.0
+        """From when on it may be tried with one request,"""
+        self.tried_at = 0.0
+        """and when it was last."""
+        self.doubted = 0.0
+        """Weight of the canaries that had been heard when it last was not like the others,"""
+        self.proven = 0.0
+        """and of those since."""
+        self.count = 0
+        """Times that it was ejected, less what was forgiven since; its time out grows with it."""
+        self.mends_at = 0.0
+        self.ejections: dict[Out, int] = {}
+        self.why = ""
+        """Of the latest ejection, for people."""
+
+    @property
+    def is_typical(self) -> bool:
+        """Whether its pool may learn from it."""
+        return self.out is None and not self.ttft.stands_out and not self.itl.stands_out
+
+    def heard(self, now: float) -> None:
+        """It said something."""
+        gap_s = now - self.heard_at
+        if gap_s > self.longest_s:
+            self.longest_s = gap_s
+        self.heard_at = self.said_at = now
+
+    def asked(self, now: float) -> None:
+        """It has something to do again."""
+        self.heard_at = now - self.silent_s
+
+    def rests(self, now: float) -> None:
+        """It has nothing to do any more. If it is called off in silence, that silence goes on."""
+        self.silent_s = now - self.heard_at
+
+    def put_out(self, out: Out, why: str, ejection: Ejection, now: float) -> None:
+        """Eject it, for longer each time."""
+        self.out, self.out_at = out, now
+        self.count += 1
+        self.ejections[out] = self.ejections.get(out, 0) + 1
+        for_s = min(ejection.max_time_s, ejection.time_s * self.count)
+        self.until = now + for_s
+        self.canary_at = now + ejection.canary_s
+        self.tried_at = now
+        self.why = f"{why}, out for {for_s:.0f} s" if out is not Out.STALLED else why
+        self.doubted = self.proven = 0.0
+        self.ttft, self.itl = Score(1.0), Score(1.0)
+
+    def take_back(self, ejection: Ejection, now: float) -> None:
+        """Let it serve again."""
+        self.out = None
+        self.mends_at = now + ejection.time_s
+        self.ttft, self.itl = Score(), Score()
+        self.ttft.began_at = self.itl.began_at = now
+
+    def may_be_tried(self, in_flight: int, now: float) -> bool:
+        """Whether it is time for a canary, as after one that was like the others, and it is not in there still."""
+        is_due = now >= self.canary_at or self.proven > 0.0
+        return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
+
+    def try_it(self, ejection: Ejection, now: float) -> None:
+        """A canary is sent."""
+        self.tried_at = now
+        self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
+
+    def mend(self, ejection: Ejection, now: float) -> None:
+        """Forgive one ejection for each time it has been well for as long as one lasts."""
+        if self.count and now >= self.mends_at:
+            self.count -= 1
+            self.mends_at = now + ejection.time_s
+
+    def view(self, now: float, share: float) -> HealthView:
+        """A copy for people."""
+        return HealthView(
+            out=None if self.out is None else self.out.value,
+            why="" if self.out is None else self.why,
+            back_in_s=max(0.0, self.until - now) if self.out in (Out.SLOW_TTFT, Out.SLOW_ITL) else None,
+            ttft_score=self.ttft.mean,
+            ttft_excess=self.ttft.excess,
+            ttft_z=self.ttft.z,
+            itl_score=self.itl.mean,
+            itl_excess=self.itl.excess,
+            itl_z=self.itl.z,
+            share=share,
+            ejections=tuple((out.value, n) for out, n in self.ejections.items()),
+        )
