@@ -128,22 +128,24 @@ class Connection(asyncio.Protocol):
         self.request = b""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > MAX_HEAD_BYTES:
-                raise FramingError("the head of the answer is longer than 64 KiB")
-            if not data.startswith(b"HTTP/"[: len(data)]):
-                raise FramingError("the answer does not begin with HTTP/")
-            self._buffer = data
-            return
-        head = read_answer_head(data[:end])
-        rest = data[end + 4 :]
-        if head.status < 200:
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > MAX_HEAD_BYTES:
+                    raise FramingError("the head of the answer is longer than 64 KiB")
+                if not data.startswith(b"HTTP/"[: len(data)]):
+                    raise FramingError("the answer does not begin with HTTP/")
+                self._buffer = data
+                return
+            head = read_answer_head(data[:end])
+            rest = data[end + 4 :]
+            if head.status >= 200:
+                break
             if head.status == 101:
                 raise FramingError("the answer changes protocol")
-            if rest:
-                self._head(rest)
-            return
+            if not rest:
+                return
+            data = rest
         self._in_body = True
         self._keep_alive = head.keep_alive and head.framed
         self._left = head.body

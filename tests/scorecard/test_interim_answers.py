@@ -1,0 +1,32 @@
+"""What is said before an answer (1xx), by an engine or what stands before it, is not passed on, nor taken for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .answers import recorded
+from .capture import Answer, Capture
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, chat
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("count", [1, 3000])
+async def test_it_is_skipped_however_much_there_is(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool, count: int
+) -> None:
+    answer = await recorded(CHAT, stream=stream)
+    capture.answer = lambda call: Answer(b"HTTP/1.1 103 Early Hints\r\n\r\n" * count + answer)
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    client.send(chat(stream=stream))
+    status, _ = await client.head()
+    assert status == 200
+
+
+async def test_a_change_of_protocol_is_no_answer(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    capture.answer = lambda call: Answer(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+    gw = await gateway(rules(capture.url))
+    answer = await (await connect(gw.url)).ask(chat())
+    assert (answer.status, answer.error["code"]) == (502, "upstream_truncated")
