@@ -163,9 +163,7 @@ class Clients:
         if client is not None:
             client.send(request, data)
             return
-        task = asyncio.get_running_loop().create_task(self._send_anew(request, data))
-        self._connecting[task] = request
-        task.add_done_callback(lambda done: self._connecting.pop(done, None))
+        self._connecting[asyncio.get_running_loop().create_task(self._send_anew(request, data))] = request
 
     def over(self, request: Request, may_retry: bool) -> None:
         """A request has come to its end, good or bad."""
@@ -235,4 +233,7 @@ class Clients:
             request.outcome, request.reason = Outcome.CONNECT, os.strerror(error.errno) if error.errno else str(error)
             self.over(request, True)
             return
+        finally:
+            # At once: between now and the end of this task somebody may ask who is under way, and where.
+            self._connecting.pop(cast(asyncio.Task[None], asyncio.current_task()), None)
         client.send(request, data)
