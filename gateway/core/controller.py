@@ -120,6 +120,7 @@ class Controller:
         pool = self._place(live, out, now)
         if pool is None or not self._reserve(live, out, now):
             return out
+        pool.demand.arrived(live.prompt_likely * ask.batch)
         self._enter(live, pool, out, now)
         return out
 
@@ -262,6 +263,8 @@ class Controller:
             self._breaker_moved(replica, out, now)
         if sample.running is not None:
             self.forecaster.observed(replica, now)
+        if pool.demand.is_due(now):
+            pool.demand.tick(self.forecaster.costs(pool), pool.serving, pool.slots, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         if pool.room:
             self._pump(pool, out, now)
@@ -605,7 +608,10 @@ class Controller:
         if live.ask.body_hash is not None and live.outcome is Outcome.OK:
             self._quarantine.served(live.ask.body_hash)
         self._hedges.ended(live)
-        out.append(Ended(self._books.close(live, now)))
+        record = self._books.close(live, now)
+        if live.pool is not None:
+            live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
+        out.append(Ended(record))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 
     def _unqueue(self, live: Live) -> None:

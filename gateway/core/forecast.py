@@ -194,6 +194,10 @@ class Forecaster:
             return None
         return learned.costs.prompt_token_s()
 
+    def costs(self, pool: PoolNow) -> Costs:
+        """What the typical replica of this pool takes."""
+        return self._of(pool).costs
+
     def unread(self, replica: str, now: float) -> float:
         """Prompt tokens that a replica has probably not read yet, those of answers that are not streamed included."""
         engine = self._engines.get(replica)

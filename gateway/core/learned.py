@@ -1,4 +1,4 @@
-"""What the forecast has learned, copied out for people and metrics."""
+"""What was learned of engines and of demand, copied out for people and metrics."""
 
 from __future__ import annotations
 
@@ -30,3 +30,27 @@ class ForecastView:
     pools: tuple[PoolFacts, ...]
     speeds: tuple[tuple[str, float], ...]
     """Of replicas: time per token over that of its pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleView:
+    """What a pool wants, and why."""
+
+    wanted: int
+    serving: float
+    """Replicas that get requests; one that is starting slowly counts in part."""
+    requests_per_s: float
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+    """Of the last minute or so; output as long as answers lately were."""
+    demand: float
+    """Replicas' worth of work that arrives."""
+    predicted: float
+    """The same, by the time a replica that is started now serves."""
+    knee: float
+    """Replicas' worth of work that one replica carries inside the objectives."""
+    windows: int
+    """In which that was learned."""
+    held_s: float
+    """For so long it will not fall."""
+    why: str

@@ -15,6 +15,7 @@ from gateway.core.rates import DrainRate
 from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS, Router
 from gateway.core.rules import Pool, Tier
+from gateway.core.scale import Demand
 from gateway.core.snapshot import PoolView, ReplicaState
 
 LEAST_START: Final = 0.1
@@ -42,6 +43,7 @@ class PoolNow:
         self.in_flight = 0
         self.room = WaitingRoom()
         self.drain = DrainRate()
+        self.demand = Demand()
         self.context_tokens: int | None = None
         self.prefill_limit = math.inf
         """Prompt tokens that an engine may have to read before it is sent more."""
@@ -368,6 +370,11 @@ class PoolNow:
         else:
             del self._free[bisect_left(self._free, replica.rank, key=_rank)]
 
+    @property
+    def serving(self) -> float:
+        """Replicas that get requests; one that is starting slowly counts in part."""
+        return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
+
     def view(self, now: float, held: int, held_s: float) -> PoolView:
         """A copy for people; `held` and `held_s` are of the ledger."""
         return PoolView(
@@ -382,5 +389,6 @@ class PoolNow:
             panic=self._worst > 0,
             held=held,
             held_s=held_s,
+            scale=self.demand.view(now),
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.learned import ForecastView
+from gateway.core.learned import ForecastView, ScaleView
 from gateway.core.model import Sample
 
 NOTHING_LEARNED: Final = ForecastView((), ())
@@ -102,6 +102,8 @@ class PoolView:
     """Requests that were dispatched here and are not over,"""
     held_s: float = 0.0
     """and how long since, all of them together."""
+    scale: ScaleView | None = None
+    """How many replicas it wants; None before that is known."""
     prefill_limit_tokens: float | None = None
     """Unread prompt tokens beyond which a replica is sent no more; None before that is known."""
 

@@ -28,6 +28,7 @@ MOST_REPLICAS = 4096
 """Of one pool."""
 NO_GAIN = 0.002
 """Twice as many replicas that add less goodput than this, two times over, are not what it lacks."""
+LEAST_TIMES = 1e-3
 PRECISION = 0.01
 """Of the knee's rate."""
 
@@ -106,7 +107,7 @@ class Search:
         """Find it. Raises ValueError where no number of replicas is enough, and as `simulate` does."""
         counts = self._fewest_of_all()
         needed = self._try(counts)
-        limit = self._limit(counts, needed)
+        limit = self._limit(counts)
         pools = [name for name, _ in counts]
         return Knee(
             target=self.target,
@@ -140,11 +141,20 @@ class Search:
         least = dict(counts)[pool] + 1
         return fewest(lambda n: self._try(_with(counts, pool, n), lost=pool), least, least)
 
-    def _limit(self, counts: Counts, needed: Tried) -> Tried:
-        """By bisection between the wanted rate and one that is too high."""
-        low, high = 1.0, 1.0 + 1.0 / needed.total
+    def limit(self, replicas: Mapping[str, int]) -> Tried:
+        """A fleet at the highest rate at which it reaches the target. Raises ValueError where there is none."""
+        counts, times = tuple(replicas.items()), 1.0
+        while not self._try(counts, times=times).reached:
+            times /= 2.0
+            if times < LEAST_TIMES:
+                raise ValueError(f"goodput is below {self.target:g} at any rate: some requests cannot be good")
+        return self._limit(counts, times)
+
+    def _limit(self, counts: Counts, low: float = 1.0) -> Tried:
+        """By bisection between a rate that is reached, as a multiple of the wanted one, and one that is too high."""
+        high = low * (1.0 + 1.0 / sum(n for _, n in counts))
         while self._try(counts, times=high).reached:
-            low, high = high, 1.0 + 2.0 * (high - 1.0)
+            low, high = high, 2.0 * high - low
         while high - low > PRECISION * low:
             middle = (low + high) / 2
             low, high = (middle, high) if self._try(counts, times=middle).reached else (low, middle)

@@ -1,0 +1,246 @@
+"""A day and a night, and a fleet that follows `tailgate_pool_replicas_wanted`: is it enough, is it too much?
+
+The main workload without its bursts, its rate a sine from its lowest point: a day in four hours. Whoever scales looks
+at what the gateway wants every fifteen seconds. What is missing is started and serves 90 s later (a model is loaded);
+what is too much is drained, the youngest first. A replica is paid for from its start to its drain.
+
+The optimum knows the rate of every second of the day: as many replicas as it takes for 99% of the requests to be good,
+known from searches in the simulator (`tailgate plan`), each started in time and gone at once. Short is the part of the
+day in which fewer serve than that. A turn is a change of what is wanted into the other direction: a day has one, at
+noon.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+from statistics import fmean
+
+from gateway.core.controller import Controller
+from gateway.core.model import Ask, Command, Finish, Sample
+from gateway.core.rules import Policy
+from gateway.plan.knee import Search, scaled
+from gateway.sim.engine import Options
+from gateway.sim.pace import Constant, Diurnal
+from gateway.sim.report import mean
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from gateway.sim.synthetic import Synthetic
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
+from loadtests.experiments.lab import Lab
+
+DAY_S, QUICK_DAY_S = 4 * 3600.0, 900.0
+SEEDS, QUICK_SEEDS = 5, 2
+RATE_PER_S, QUICK_RATE_PER_S = 40.0, 12.0
+DEPTH = 0.7
+MOST, AT_FIRST = 16, 4
+LOOK_S = 15.0
+START_S = 90.0
+TARGET = 0.99
+KNEES_OF = (1, 2, 4, 8)
+POOL = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was there when somebody looked."""
+
+    at: float
+    wanted: int
+    paid: int
+    serving: int
+    knee: float
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """One run."""
+
+    result: Result
+    looks: tuple[Look, ...]
+
+
+class Scaled:
+    """A controller whose fleet follows what it wants: the decider of a simulation.
+
+    All replicas there may be are in its policy. Those that are not running are drained, which is how the gateway treats
+    what gets nothing new; what runs on a drained one goes on.
+    """
+
+    def __init__(self, policy: Policy, random: Random) -> None:
+        self._inner = Controller(policy, random)
+        self._names = [replica.name for replica in policy.pools[POOL].replicas]
+        self._serve_at = [0.0] * AT_FIRST
+        """Of each replica that is paid for, when it serves."""
+        self._undrained = len(self._names)
+        self._next = 0.0
+        self.looks: list[Look] = []
+
+    def arrive(self, ask: Ask, now: float) -> list[Command]:
+        return self._inner.arrive(ask, now)
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        return self._inner.sent(attempt_id, now)
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        return self._inner.first_token(attempt_id, now)
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        return self._inner.progress(attempt_id, tokens, now)
+
+    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+        return self._inner.finish(attempt_id, finish, now)
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        return self._inner.leave(ask_id, now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        return self._inner.observe(replica_name, sample, now)
+
+    def wake_at(self) -> float:
+        return min(self._next, self._inner.wake_at())
+
+    def wake(self, now: float) -> list[Command]:
+        out = self._inner.wake(now)
+        if now >= self._next:
+            self._next = now + LOOK_S
+            out += self._scale(now)
+        return out
+
+    def _scale(self, now: float) -> list[Command]:
+        (pool,) = self._inner.snapshot(now).pools
+        wanted = len(self._serve_at) if pool.scale is None else min(MOST, pool.scale.wanted)
+        del self._serve_at[wanted:]
+        self._serve_at += [now + START_S] * (wanted - len(self._serve_at))
+        serving = bisect_left(self._serve_at, True, key=lambda at: at > now)
+        out: list[Command] = []
+        for n in range(min(serving, self._undrained), max(serving, self._undrained)):
+            out += self._inner.drain(self._names[n], n >= serving, now)
+        self._undrained = serving
+        knee = 0.0 if pool.scale is None else pool.scale.knee
+        self.looks.append(Look(now, wanted, len(self._serve_at), serving, knee))
+        return out
+
+
+def autoscale(lab: Lab) -> Findings:
+    """The day, seed by seed, and the optimum."""
+    quick = lab.effort.quick
+    day_s, seeds = (QUICK_DAY_S, QUICK_SEEDS) if quick else (DAY_S, SEEDS)
+    workload = replace(
+        lab.workload(POOL),
+        rate_per_s=QUICK_RATE_PER_S if quick else RATE_PER_S,
+        duration_s=day_s,
+        shape=Diurnal(day_s, DEPTH),
+    )
+    policy = scaled(lab.policy(), {POOL: MOST})
+    findings = Findings(tuple(range(1, seeds + 1)))
+    findings.how = f"{seeds} seeds of {day_s / 3600:g} h at {workload.rate_per_s:g}/s in the mean."
+    knees = dict(lab.map(_knee_of, [(lab.policy(), workload, n, quick) for n in KNEES_OF[: 2 if quick else None]]))
+    days = lab.map(_day, [(policy, workload, seed) for seed in findings.seeds])
+    needed = [_needed(knees, _rate(workload, look.at)) for look in days[0].looks]
+    _figures(findings, days, needed)
+    _draw(findings, days[0], needed, workload)
+    findings.grids.append(
+        Grid(
+            "The knee by number of replicas, from searches at a constant rate",
+            ["replicas", "requests/s", "by replica"],
+            [[f"{n}", f"{rate:.1f}", f"{rate / n:.2f}"] for n, rate in knees.items()],
+        )
+    )
+    findings.raw = {"looks": [day.looks for day in days], "needed": needed, "knees": knees}
+    return findings
+
+
+def _figures(findings: Findings, days: Sequence[Day], needed: Sequence[int]) -> None:
+    optimum = sum(needed)
+    most = max(needed)
+    findings.figures |= {
+        "goodput": mean([day.result.goodput for day in days]),
+        "weighted_goodput": mean([day.result.weighted for day in days]),
+        "replica_hours_to_optimum": mean([sum(look.paid for look in day.looks) / optimum for day in days]),
+        "replica_hours_to_fleet_for_noon": mean(
+            [sum(look.paid for look in day.looks) / (most * len(day.looks)) for day in days]
+        ),
+        "short_share": mean([_short(day.looks, needed) for day in days]),
+        "most_turns": bare(max(_turns([look.wanted for look in day.looks]) for day in days), len(days)),
+        "most_changes": bare(max(_changes([look.wanted for look in day.looks]) for day in days), len(days)),
+        "changes_of_optimum": bare(_changes(needed), len(days)),
+        "busy": mean([day.result.busy for day in days]),
+    }
+
+
+def _draw(findings: Findings, day: Day, needed: Sequence[int], workload: Synthetic) -> None:
+    hours = [look.at / 3600 for look in day.looks]
+    findings.charts.append(
+        Chart(
+            "autoscale",
+            "One day (seed 1): replicas",
+            "hours",
+            "replicas",
+            [
+                Line("wanted", hours, [float(look.wanted) for look in day.looks], bold=True),
+                Line("serving", hours, [float(look.serving) for look in day.looks]),
+                Line("optimum", hours, [float(n) for n in needed], dashed=True),
+                Line("requests/s / 10", hours, [_rate(workload, look.at) / 10 for look in day.looks], dashed=True),
+            ],
+        )
+    )
+
+
+def _day(of: tuple[Policy, Synthetic, int]) -> Day:
+    policy, workload, seed = of
+    decider = Scaled(policy, Random(f"{seed} controller"))
+    options = Options(duration_s=workload.duration_s, warmup_s=0.0)
+    result = simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, name="follows")
+    return Day(result, tuple(look for look in decider.looks if look.at < workload.duration_s))
+
+
+def _knee_of(of: tuple[Policy, Synthetic, int, bool]) -> tuple[int, float]:
+    """So many replicas, and the highest constant rate at which enough of the requests are good."""
+    policy, workload, n, quick = of
+    steady = replace(workload, rate_per_s=7.0 * n, duration_s=40.0 if quick else 150.0, shape=Constant())
+    options = Options(duration_s=steady.duration_s, warmup_s=10.0 if quick else 30.0)
+    return n, Search(policy, steady, {}, TARGET, (1, 2, 3), options).limit({POOL: n}).rate_per_s
+
+
+def _rate(workload: Synthetic, at: float) -> float:
+    """Requests per second at that time of the day."""
+    assert isinstance(workload.shape, Diurnal)
+    return workload.rate_per_s * (1.0 - DEPTH * math.cos(2 * math.pi * at / workload.shape.period_s))
+
+
+def _needed(knees: dict[int, float], rate_per_s: float) -> int:
+    """The fewest replicas whose knee is above the rate; between those that were searched for, linearly."""
+    n = 1
+    while _knee_at(knees, n) < rate_per_s:
+        n += 1
+    return n
+
+
+def _knee_at(knees: dict[int, float], n: int) -> float:
+    counts = sorted(knees)
+    above = min(bisect_left(counts, n), len(counts) - 1)
+    if counts[above] == n or not above:
+        return knees[counts[above]] * n / counts[above]
+    low, high = counts[above - 1], counts[above]
+    each = knees[low] / low + (knees[high] / high - knees[low] / low) * min(1.0, (n - low) / (high - low))
+    return each * n
+
+
+def _short(looks: Sequence[Look], needed: Sequence[int]) -> float:
+    """After the first quarter of an hour, in which nothing is known yet."""
+    pairs = [(look.serving, n) for look, n in zip(looks, needed, strict=False) if look.at >= 900.0]
+    return fmean(serving < n for serving, n in pairs) if pairs else 0.0
+
+
+def _turns(wanted: Sequence[int]) -> int:
+    steps = [after - before for before, after in pairwise(wanted) if after != before]
+    return sum((a > 0) != (b > 0) for a, b in pairwise(steps))
+
+
+def _changes(wanted: Sequence[int]) -> int:
+    return sum(a != b for a, b in pairwise(wanted))
