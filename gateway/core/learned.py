@@ -47,6 +47,8 @@ class ScaleView:
     """Replicas' worth of work that arrives."""
     predicted: float
     """The same, by the time a replica that is started now serves."""
+    worth: float
+    """Replicas for that: what `wanted` is rounded from and held against."""
     knee: float
     """Replicas' worth of work that one replica carries inside the objectives."""
     windows: int

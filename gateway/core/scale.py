@@ -131,6 +131,7 @@ class Demand:
         "_prompt_tokens",
         "_prompts",
         "_requests",
+        "_seen",
         "_serving",
         "_work",
         "knee",
@@ -147,7 +148,9 @@ class Demand:
         self.wanted = 0
         """0: not known yet."""
         self._output = 0.0
-        """Mean tokens of an answer; 0: not known."""
+        """Mean tokens of an answer; 0: they have none, or nobody knows."""
+        self._seen = False
+        """Whether any request has ended."""
         self._requests = Trend()
         self._prompts = Trend()
         self._work = Trend()
@@ -164,6 +167,7 @@ class Demand:
     def ended(self, counts: bool, good: bool, output_tokens: int) -> None:
         """One is over. `counts`: its end says something of the service; `output_tokens` 0: it has none."""
         if counts:
+            self._seen = True
             self.knee.ended += 1
             self.knee.missed += not good
         if output_tokens > 0:
@@ -199,7 +203,7 @@ class Demand:
         return prompt_tokens * c3 * TOKENS + requests * self._output * token_s
 
     def _decide(self, now: float) -> None:
-        if self._work.steps * TICK_S < LEVEL_TAU_S or not self._output:
+        if self._work.steps * TICK_S < LEVEL_TAU_S or not self._seen:
             return
         worth = self._work.ahead(LEAD_S) / self.knee.value
         most = max(1, math.ceil(2.0 * self._serving))
@@ -233,6 +237,7 @@ class Demand:
             output_tokens_per_s=self._requests.level * self._output,
             demand=demand,
             predicted=predicted,
+            worth=worth,
             knee=knee,
             windows=self.knee.windows,
             held_s=held_s,

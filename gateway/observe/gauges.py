@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from prometheus_client import Metric
 from prometheus_client.core import InfoMetricFamily
@@ -15,7 +15,7 @@ from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.families import counter, gauge, histogram
 from gateway.observe.forecasts import admission_families
 from gateway.observe.hedging import hedging_families
-from gateway.observe.little import LittleView
+from gateway.observe.planning import planning_families
 from gateway.observe.sources import Sources
 
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
@@ -106,7 +106,7 @@ class ProcessFamilies:
         """Every family, at this moment."""
         snapshot, readings = self._sources.snapshot(), self._sources.watched()
         yield from _pools(snapshot)
-        yield from _little(self._sources.little(snapshot))
+        yield from planning_families(snapshot, self._sources.little(snapshot))
         yield from _replicas(snapshot)
         yield from admission_families(snapshot)
         yield from hedging_families(snapshot)
@@ -175,31 +175,6 @@ class ProcessFamilies:
 def _pools(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, unit, read in POOL_GAUGES:
         rows = [((pool.name,), read(pool)) for pool in snapshot.pools]
-        yield gauge(name, text, ("pool",), [(key, value) for key, value in rows if value is not None], unit)
-
-
-LITTLE_GAUGES: tuple[tuple[str, str, str, Callable[[LittleView], float | None]], ...] = (
-    ("tailgate_little_in_flight", "Mean of the requests that the door had in the pool.", "", lambda p: p.in_flight),
-    ("tailgate_little_rate", "Requests per second that were dispatched to the pool.", "", lambda p: p.rate_per_s),
-    (
-        "tailgate_little_time_seconds",
-        "Mean time from the first dispatch of a request to its end, by the ledger.",
-        "seconds",
-        lambda p: p.time_s,
-    ),
-    (
-        "tailgate_little_gap_ratio",
-        "What the first is more than the product of the two others, over the larger; none in too short a window.",
-        "ratio",
-        lambda p: p.gap,
-    ),
-    ("tailgate_little_window_seconds", "The window of these four.", "seconds", lambda p: p.window_s),
-)
-
-
-def _little(views: Sequence[LittleView]) -> Iterator[Metric]:
-    for name, text, unit, read in LITTLE_GAUGES:
-        rows = [((view.pool,), read(view)) for view in views]
         yield gauge(name, text, ("pool",), [(key, value) for key, value in rows if value is not None], unit)
 
 

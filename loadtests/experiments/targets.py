@@ -80,6 +80,13 @@ TARGETS: dict[str, dict[str, Target]] = {
         "p99_ttft_snapshot_1s_to_live": at_least(3.0),
         "main_p99_ttft_snapshot_1s_to_live": at_least(3.0),
     },
+    # A fleet that follows what the gateway wants through a day.
+    "autoscale": {
+        "goodput": at_least(0.98),
+        "replica_hours_to_optimum": at_most(1.25),
+        "short_share": at_most(0.10),
+        "most_turns": at_most(5),
+    },
     "step-response": {
         "settled_s": at_most(10.0),
         "swing": at_most(0.10),

@@ -14,6 +14,7 @@ from observe.made import POLICY, SOURCES
 
 from gateway.app import CLOSE_GRACE_S
 from gateway.observe.admin import admin_app
+from gateway.observe.gauges import ProcessFamilies
 from gateway.observe.metrics import Metrics
 from gateway.policy.load import load
 from gateway.settings import PREFIX, Settings
@@ -176,3 +177,50 @@ def _drains_long_enough(deployment: Document, policy: Path) -> bool:
     prestop_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     longest_s = max(tier.timeouts.total_s for tier in load(policy).tiers.values())
     return drain_s >= longest_s and pod["terminationGracePeriodSeconds"] >= prestop_s + drain_s + CLOSE_GRACE_S
+
+
+# ---- autoscaling
+
+
+def autoscaling(name: str) -> Document:
+    return read_yaml(BASE.parent / "autoscaling" / f"{name}.yaml")
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.37"])
+def test_the_horizontal_pod_autoscaler_is_what_kubernetes_accepts(version: str) -> None:
+    kubernetes_validate.validate(autoscaling("hpa"), version, strict=True)
+
+
+def test_the_scaledobject_has_the_shape_of_its_crd() -> None:
+    scaled = autoscaling("scaledobject")
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    known = {
+        "scaleTargetRef",
+        "minReplicaCount",
+        "maxReplicaCount",
+        "pollingInterval",
+        "fallback",
+        "advanced",
+        "triggers",
+    }
+    assert set(scaled["spec"]) <= known
+    (trigger,) = scaled["spec"]["triggers"]
+    assert set(trigger) == {"type", "metricType", "metadata"}
+    assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold", "ignoreNullValues"}
+    # KEDA wants text for all of them.
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
+def test_both_autoscalers_scale_the_same_thing_alike_by_a_metric_that_is_exported() -> None:
+    horizontal, scaled = autoscaling("hpa")["spec"], autoscaling("scaledobject")["spec"]
+    assert horizontal["scaleTargetRef"] == scaled["scaleTargetRef"]
+    assert (horizontal["minReplicas"], horizontal["maxReplicas"]) == (
+        scaled["minReplicaCount"],
+        scaled["maxReplicaCount"],
+    )
+    assert horizontal["behavior"] == scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    (metric,) = horizontal["metrics"]
+    name = metric["external"]["metric"]["name"]
+    assert name in scaled["triggers"][0]["metadata"]["query"]
+    assert metric["external"]["target"]["averageValue"] == scaled["triggers"][0]["metadata"]["threshold"] == "1"
+    assert name in {family.name for family in ProcessFamilies(SOURCES).collect()}

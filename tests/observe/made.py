@@ -10,7 +10,7 @@ from random import Random
 from gateway.core.calibrate import Reliability
 from gateway.core.estimators import LogHistogram
 from gateway.core.journal import Recorded, Told
-from gateway.core.learned import ForecastView, PoolFacts
+from gateway.core.learned import ForecastView, PoolFacts, ScaleView
 from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.place import Impossible
 from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
@@ -137,6 +137,9 @@ SNAPSHOT = Snapshot(
             slots=16,
             drain_rate=3.5,
             prefill_limit_tokens=4096.0,
+            scale=ScaleView(
+                3, 2.0, 12.0, 12000.0, 2400.0, 1.5, 1.6, 2.3, 0.7, 9, 120.0, "1.50 replicas' worth of work comes"
+            ),
             replicas=(
                 ReplicaView(
                     "r0",

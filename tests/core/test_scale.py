@@ -1,0 +1,237 @@
+"""How many replicas a pool wants: what demand makes of it, what the knee learns, and what it holds on to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core.costs import Costs
+from gateway.core.learned import ScaleView
+from gateway.core.model import Sample
+from gateway.core.scale import (
+    BEYOND,
+    FALL,
+    HOLD_S,
+    KNEE,
+    LEAD_S,
+    LEAST_ENDED,
+    LEAST_KNEE,
+    TICK_S,
+    WINDOW_S,
+    Demand,
+    Knee,
+    Trend,
+)
+
+from .made import policy, pool, tier
+from .playbook import play
+
+PROMPT, ANSWER, SLOTS = 1000, 100, 64
+
+
+class Story:
+    """Demand in replicas' worth of work, and replicas that serve it."""
+
+    def __init__(self, serving: float = 4.0) -> None:
+        self.demand = Demand()
+        self.costs = Costs()
+        self.serving = serving
+        self.now = 0.0
+        self._owed = 0.0
+
+    def runs(self, seconds: float, worth: Callable[[float], float] | float, missed: float = 0.0) -> Story:
+        """So much work comes, by the time since now; the share `missed` of the requests is not good."""
+        begin, end = self.now, self.now + seconds
+        each_s = self.request_s()
+        while self.now < end:
+            rate = (worth(self.now - begin) if callable(worth) else worth) / each_s
+            self._owed += rate * TICK_S
+            while self._owed >= 1.0:
+                self._owed -= 1.0
+                self.demand.arrived(PROMPT)
+                number = self.demand.requests
+                self.demand.ended(True, not missed or number % round(1 / missed) != 0, ANSWER)
+            self.now += TICK_S
+            self.demand.tick(self.costs, self.serving, round(SLOTS * self.serving), self.now)
+        return self
+
+    def request_s(self) -> float:
+        """What one request takes of a full replica."""
+        c0, c1, c2, c3 = self.costs.step.coefficients
+        return PROMPT * c3 / 1e3 + ANSWER * (c1 / 1e3 + c2 * (PROMPT + ANSWER / 2) / 1e5 + c0 / SLOTS)
+
+    @property
+    def view(self) -> ScaleView:
+        found = self.demand.view(self.now)
+        assert found is not None
+        return found
+
+    @property
+    def wanted(self) -> int:
+        return self.view.wanted
+
+
+# ---- demand
+
+
+def test_nothing_is_wanted_before_anything_is_known() -> None:
+    assert Demand().view(0.0) is None
+    assert Story().runs(30.0, 2.0).demand.view(30.0) is None
+
+
+def test_demand_is_the_work_that_comes_over_the_knee() -> None:
+    story = Story(serving=8.0).runs(90.0, 2.0)
+    view = story.view
+    assert view.demand == pytest.approx(2.0, rel=0.1)
+    assert view.worth == pytest.approx(view.predicted / view.knee)
+    assert view.wanted == math.ceil(view.worth)
+    assert view.prompt_tokens_per_s == pytest.approx(view.requests_per_s * PROMPT)
+    assert view.output_tokens_per_s == pytest.approx(view.requests_per_s * ANSWER)
+
+
+def test_what_is_refused_is_demand_too() -> None:
+    free = tier("free", 2)
+    story = play(policy(pool("p", "r1", slots=1, queue_limit=0), free))
+    story.arrives("a").arrives("b").whatever()
+    (found,) = story.controller._fleet
+    assert found.demand.requests == 2
+
+
+def test_a_growing_demand_is_met_before_it_is_there() -> None:
+    story = Story(serving=8.0).runs(900.0, lambda t: 1.0 + t / 450.0)
+    view = story.view
+    assert view.predicted == pytest.approx(3.0 + LEAD_S / 450.0, rel=0.1)
+    assert view.predicted > view.demand
+
+
+def test_a_trend_that_falls_never_ends_below_nothing() -> None:
+    trend = Trend()
+    for step in range(200):
+        trend.add(max(0.0, 100.0 - step), 5.0)
+    assert trend.ahead(1e6) == 0.0
+
+
+def test_a_steady_rate_has_no_trend() -> None:
+    trend = Trend()
+    for _ in range(100):
+        trend.add(7.0, 5.0)
+    assert trend.level == pytest.approx(7.0)
+    assert trend.slope == pytest.approx(0.0, abs=1e-9)
+
+
+# ---- up fast, down slowly
+
+
+def test_up_at_once_and_at_most_to_twice_what_serves() -> None:
+    story = Story(serving=2.0).runs(120.0, 0.5)
+    before = story.wanted
+    story.runs(60.0, 6.0)
+    assert before <= 2
+    assert story.wanted == 4
+    story.serving = 4.0
+    story.runs(TICK_S, 6.0)
+    assert story.wanted == 8
+
+
+def test_down_only_after_the_hold_and_to_what_was_wanted_meanwhile() -> None:
+    story = Story(serving=8.0).runs(600.0, 3.0)
+    high = story.wanted
+    story.runs(HOLD_S - 60.0, 0.5)
+    assert story.wanted == high
+    assert "stay for" in story.view.why
+    story.runs(120.0 + HOLD_S, 0.5)
+    assert 1 <= story.wanted < high
+    story.runs(3 * HOLD_S, 0.0)
+    assert story.wanted == 1
+
+
+def test_noise_does_not_move_it() -> None:
+    story = Story(serving=4.0).runs(900.0, 1.3)
+    story.demand.knee.rise = 0.0
+    seen = set()
+    for number in range(120):
+        story.runs(15.0, 1.3 * (1.15 if number % 2 else 0.85))
+        seen.add(story.wanted)
+    assert len(seen) == 1
+
+
+def test_a_short_lull_does_not_move_it() -> None:
+    story = Story(serving=8.0).runs(600.0, 3.0)
+    before = story.wanted
+    story.runs(120.0, 0.0)
+    assert story.wanted == before
+
+
+# ---- the knee
+
+
+def window(knee: Knee, demand: float, missed: int, at: float, ended: int = 1000) -> float:
+    knee.ended, knee.missed = ended, missed
+    knee.passed(demand * WINDOW_S, WINDOW_S, at)
+    return knee.value
+
+
+@pytest.fixture
+def knee() -> Knee:
+    found = Knee()
+    found.passed(0.0, 0.0, 0.0)
+    return found
+
+
+def test_a_window_near_it_without_misses_raises_it(knee: Knee) -> None:
+    assert window(knee, KNEE, 0, WINDOW_S) > KNEE
+
+
+def test_it_is_never_believed_to_be_far_beyond_what_was_carried(knee: Knee) -> None:
+    for number in range(1, 100):
+        window(knee, 0.7, 0, number * WINDOW_S)
+    assert knee.value == pytest.approx(0.7 * BEYOND)
+    assert window(knee, 0.1, 0, 100 * WINDOW_S) == pytest.approx(0.7 * BEYOND)
+
+
+def test_misses_at_it_make_it_fall_and_from_then_on_it_rises_more_carefully(knee: Knee) -> None:
+    rise = knee.rise
+    assert window(knee, 0.8 * KNEE, 100, WINDOW_S) == pytest.approx(0.8 * KNEE * (1 - FALL))
+    assert knee.rise < rise
+
+
+def test_the_same_trouble_makes_it_fall_once(knee: Knee) -> None:
+    fallen = window(knee, KNEE, 100, WINDOW_S)
+    assert window(knee, KNEE, 100, 2 * WINDOW_S) == fallen
+    assert window(knee, KNEE, 100, WINDOW_S + LEAD_S) < fallen
+
+
+def test_misses_far_below_it_are_not_for_want_of_replicas(knee: Knee) -> None:
+    assert window(knee, 0.2 * KNEE, 500, WINDOW_S) == KNEE
+
+
+def test_a_few_requests_say_nothing(knee: Knee) -> None:
+    assert window(knee, 1.0, 3, WINDOW_S, ended=LEAST_ENDED) == KNEE
+    assert window(knee, 1.0, 40, 2 * WINDOW_S, ended=LEAST_ENDED - 1) == KNEE  # the window goes on
+    assert knee.ended == LEAST_ENDED - 1
+
+
+def test_it_has_a_floor(knee: Knee) -> None:
+    for number in range(1, 400):
+        window(knee, knee.value, 1000, number * LEAD_S)
+    assert knee.value == LEAST_KNEE
+
+
+# ---- in the controller
+
+
+def test_looks_at_replicas_move_it_and_the_pool_shows_it() -> None:
+    free = tier("free", 2)
+    story = play(policy(pool("p", "r1", "r2", slots=8), free))
+    for number in range(40):
+        name = f"a{number}"
+        story.arrives(name).sent(name).first_token(name).finishes(name).whatever()
+        story.after(2.5).observes("r1", Sample(waiting=0, running=0)).whatever()
+    scale = story.pool("p").scale
+    assert scale is not None
+    assert scale.wanted == 1
+    assert scale.serving == 2.0
+    assert scale.requests_per_s == pytest.approx(0.4, rel=0.3)
+    assert "replicas' worth of work comes" in scale.why
