@@ -1,4 +1,4 @@
-"""A day and a night, and a fleet that follows `tailgate_pool_replicas_wanted`: is it enough, is it too much?
+"""A day and a night, with a fleet that follows the replicas that the gateway wants: enough, and not too many.
 
 The main workload without its bursts, its rate a sine from its lowest point: a day in four hours. Whoever scales looks
 at what the gateway wants every fifteen seconds. What is missing is started and serves 90 s later (a model is loaded);
