@@ -12,6 +12,7 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
     its latest canary slow when its time is up       out again, for longer
     and if it is not                                 back, by slow start
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on
+    its breaker opens                                forgotten: what comes back is judged anew
 
 A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
 nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or has an open
@@ -78,7 +79,7 @@ class Watch:
         for kind in (Out.SLOW_TTFT, Out.SLOW_ITL):
             back += self._judge(kind, replicas, ejection, now)
         for replica in back:
-            replica.pulse.take_back(ejection, now)
+            replica.pulse.take_back(now)
         return back
 
     def _patience_s(self, replicas: Sequence[Replica], ejection: Ejection, now: float) -> float:

@@ -120,6 +120,8 @@ class Fleet:
         if replica.breaker.state is ReplicaState.UP:
             replica.begin(now)
             replica.pool.look(now)
+        elif replica.pulse.out is not None:
+            replica.pulse.take_back(now)  # what comes back is another process, or another connection
         replica.pool.refresh()
         return True
 

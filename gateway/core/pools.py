@@ -149,7 +149,8 @@ class PoolNow:
         busy = False
         if health.ejection is None:
             for replica in self.replicas.values():
-                replica.pulse.out = None
+                if not replica.pulse.is_typical:
+                    replica.pulse.take_back(now)
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
             for replica in self._watch.look(meant, health.ejection, now):
@@ -168,7 +169,7 @@ class PoolNow:
         self.canary_priority = self.least_urgent
         for replica in meant:
             pulse = replica.pulse
-            if replica.breaker.state is ReplicaState.UP and pulse.may_be_tried(replica.in_flight, now):
+            if pulse.may_be_tried(replica.in_flight, now):
                 self.canaries.append(replica)
                 if now - pulse.canary_at >= every_s:
                     self.canary_priority = MOST_URGENT  # nobody of the least urgent tier came

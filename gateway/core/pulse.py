@@ -91,7 +91,6 @@ class Pulse:
         "heard_at",
         "itl",
         "longest_s",
-        "mends_at",
         "out",
         "out_at",
         "proven",
@@ -100,6 +99,7 @@ class Pulse:
         "tried_at",
         "ttft",
         "until",
+        "well_at",
         "why",
     )
 
@@ -127,7 +127,8 @@ class Pulse:
         """and of those since."""
         self.count = 0
         """Times that it was ejected, less what was forgiven since; its time out grows with it."""
-        self.mends_at = 0.0
+        self.well_at = 0.0
+        """When it came back, or was last forgiven one."""
         self.ejections: dict[Out, int] = {}
         self.why = ""
         """Of the latest ejection, for people."""
@@ -165,10 +166,10 @@ class Pulse:
         self.doubted = self.proven = 0.0
         self.ttft, self.itl = Score(1.0), Score(1.0)
 
-    def take_back(self, ejection: Ejection, now: float) -> None:
-        """Let it serve again."""
+    def take_back(self, now: float) -> None:
+        """Let it serve again, and be judged by what comes from now on."""
         self.out = None
-        self.mends_at = now + ejection.time_s
+        self.well_at = now
         self.ttft, self.itl = Score(), Score()
         self.ttft.began_at = self.itl.began_at = now
 
@@ -184,9 +185,9 @@ class Pulse:
 
     def mend(self, ejection: Ejection, now: float) -> None:
         """Forgive one ejection for each time it has been well for as long as one lasts."""
-        if self.count and now >= self.mends_at:
+        if self.count and now >= self.well_at + ejection.time_s:
             self.count -= 1
-            self.mends_at = now + ejection.time_s
+            self.well_at = now
 
     def view(self, now: float, share: float) -> HealthView:
         """A copy for people."""

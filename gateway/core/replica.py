@@ -98,9 +98,7 @@ class Replica:
         """Whether it gets requests, and if not, what has to pass first."""
         if self.drained:
             return ReplicaState.DRAINED
-        if self.breaker.state is ReplicaState.UP and self.pulse.out is not None:
-            return ReplicaState.EJECTED
-        return self.breaker.state
+        return self.breaker.state if self.pulse.out is None else ReplicaState.EJECTED
 
     @property
     def illness(self) -> int:

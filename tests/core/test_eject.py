@@ -218,6 +218,9 @@ def test_without_ejection_nobody_is_ejected_and_switching_it_off_takes_all_back(
     assert state(story, "r3") is ReplicaState.UP
     traffic.until(80.0)
     assert state(story, "r3") is ReplicaState.UP
+    pulse = story.controller._fleet.replica("r3").pulse
+    assert pulse.is_typical, "nobody is held against others any more"
+    assert pulse.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
 
 
 # ---- how many, and panic
@@ -385,11 +388,26 @@ def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
     for _ in range(12):
         pulse.put_out(Out.SLOW_TTFT, "", EJECTION, now)
         times.append(pulse.until - now)
-        pulse.take_back(EJECTION, now)
+        pulse.take_back(now)
     assert times == [30.0, 60.0, 90.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0, 300.0, 300.0]
     for second in range(361):
         pulse.mend(EJECTION, now + second)
     assert pulse.count == 0
+
+
+def test_one_that_is_out_when_its_breaker_opens_is_judged_anew() -> None:
+    """Else nobody would be sent there to close it: what is out gets canaries, what is probed a slot of its own."""
+    traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    traffic.until_out("r3")
+    story.fails("r3")
+    traffic.times = {}
+    traffic.until(story.now + 3.0)
+    story.recovers("r3")
+    traffic.until(story.now + 2.0)
+    assert state(story, "r3") is ReplicaState.UP
+    assert story.replica("r3").slots == 1, "its caches are cold"
 
 
 # ---- silent ones
@@ -412,6 +430,15 @@ def test_it_is_back_as_soon_as_something_is_heard() -> None:
     assert story.replica("r1").health.out == "stalled"
     assert "nothing heard for" in story.replica("r1").health.why
     story.first_token("a").at(9.5)
+    assert state(story, "r1") is ReplicaState.UP
+
+
+def test_one_that_hung_and_was_started_anew_is_back() -> None:
+    story = play(fleet(6)).arrives("a").sent("a").at(8.0)
+    assert story.replica("r1").health.out == "stalled"
+    story.fails("r1").cancelled("a").served("a").recovers("r1").whatever()
+    for number in range(6):
+        story.arrives(f"q{number}").served(f"q{number}")
     assert state(story, "r1") is ReplicaState.UP
 
 
