@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from loadtests.commands.calibrate import calibrate_command
 from loadtests.commands.compare import compare_command
 from loadtests.commands.convert import convert_command
 from loadtests.commands.report import report_command
@@ -22,6 +23,7 @@ app.command("report")(report_command)
 app.command("compare")(compare_command)
 app.command("convert")(convert_command)
 app.command("scenario")(scenario_command)
+app.command("calibrate")(calibrate_command)
 
 if __name__ == "__main__":
     app(prog_name="python -m loadtests")

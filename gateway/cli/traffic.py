@@ -30,7 +30,7 @@ FleetOption = Annotated[
     str,
     typer.Option(
         metavar="PROFILE",
-        help="What engine the replicas are: one profile for all, or NAME=PROFILE,... by pool or replica.",
+        help="The engine of replicas: a profile (name or .json file) for all, or NAME=PROFILE,... by pool or replica.",
     ),
 ]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each policy, each with its own arrivals.")]

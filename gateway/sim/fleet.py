@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from gateway.core.rules import Policy
-from gateway.sim.profiles import DEFAULT, PROFILES, Profile
+from gateway.sim.profiles import DEFAULT, PROFILES, Profile, read_profile
 from gateway.sim.replica import Event, Replica, Request
 
 NEVER: Final = 1e12
@@ -105,8 +106,12 @@ def fault_of(text: str) -> Fault:
 
 
 def _profile(name: str) -> Profile:
+    if name.endswith(".json"):
+        return read_profile(Path(name))
     if name not in PROFILES:
-        raise ValueError(f"{name or '(nothing)'} is no profile of an engine; there is {', '.join(PROFILES)}")
+        raise ValueError(
+            f"{name or '(nothing)'} is no profile of an engine; there is {', '.join(PROFILES)}, or a .json file"
+        )
     return PROFILES[name]
 
 

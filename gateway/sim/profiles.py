@@ -12,7 +12,9 @@ token, 64 slots, chunks of 2048 tokens). They were chosen, not measured: trust s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +99,37 @@ PROFILES: dict[str, Profile] = {
         ),
     )
 }
+
+
+COSTS = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token")
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile in a JSON file, as `loadtests calibrate` writes it. Raises ValueError that names the field."""
+    try:
+        read: object = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{path} holds no profile: it is an object with the fields of one")
+    known = {field.name: field for field in fields(Profile)}
+    needed = [name for name, field in known.items() if field.default is MISSING]
+    if missing := [name for name in needed if name not in read]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}")
+    for name, value in read.items():
+        if name not in known:
+            raise ValueError(f"{path}: {name} is no field of a profile; there is {', '.join(known)}")
+        if name == "name":
+            is_right, right = isinstance(value, str), "text"
+        elif name in COSTS:
+            is_right, right = isinstance(value, int | float) and not isinstance(value, bool), "a number of seconds"
+        else:
+            is_right, right = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+        if not is_right:
+            raise ValueError(f"{path}: {name} is {value!r}: write {right}")
+    try:
+        return Profile(**read)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

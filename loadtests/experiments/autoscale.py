@@ -1,6 +1,6 @@
 """A day and a night, with a fleet that follows the replicas that the gateway wants: enough, and not too many.
 
-The main workload without its bursts, its rate a sine from its lowest point: a day in four hours. Whoever scales looks
+The main workload without its bursts, its rate a sine from its lowest point: a day in two hours. Whoever scales looks
 at what the gateway wants every fifteen seconds. What is missing is started and serves 90 s later (a model is loaded);
 what is too much is drained, the youngest first. A replica is paid for from its start to its drain.
 
@@ -33,15 +33,15 @@ from gateway.sim.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
 
-DAY_S, QUICK_DAY_S = 4 * 3600.0, 900.0
-SEEDS, QUICK_SEEDS = 5, 2
+DAY_S, QUICK_DAY_S = 2 * 3600.0, 900.0
+SEEDS, QUICK_SEEDS = 3, 2
 RATE_PER_S, QUICK_RATE_PER_S = 40.0, 12.0
 DEPTH = 0.7
 MOST, AT_FIRST = 16, 4
 LOOK_S = 15.0
 START_S = 90.0
 TARGET = 0.99
-KNEES_OF = (1, 2, 4, 8)
+KNEES_OF = (1, 3, 8)
 POOL = "main"
 
 
@@ -202,8 +202,8 @@ def _day(of: tuple[Policy, Synthetic, int]) -> Day:
 def _knee_of(of: tuple[Policy, Synthetic, int, bool]) -> tuple[int, float]:
     """So many replicas, and the highest constant rate at which enough of the requests are good."""
     policy, workload, n, quick = of
-    steady = replace(workload, rate_per_s=7.0 * n, duration_s=40.0 if quick else 150.0, shape=Constant())
-    options = Options(duration_s=steady.duration_s, warmup_s=10.0 if quick else 30.0)
+    steady = replace(workload, rate_per_s=7.0 * n, duration_s=40.0 if quick else 100.0, shape=Constant())
+    options = Options(duration_s=steady.duration_s, warmup_s=10.0 if quick else 20.0)
     return n, Search(policy, steady, {}, TARGET, (1, 2, 3), options).limit({POOL: n}).rate_per_s
 
 

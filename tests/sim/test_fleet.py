@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from gateway.sim.replica import Request
 from tests.sim.made import policy
 
 SLOW = PROFILES["slow"]
+POLICY = policy(replicas=2)
 
 
 def test_one_profile_is_that_of_every_pool() -> None:
@@ -77,3 +81,42 @@ def test_a_host_is_busy_while_a_step_is_in_flight() -> None:
     idle_at = host.due
     host.advance(idle_at)
     assert host.busy_s(9.0) == pytest.approx(busy_s + idle_at - 5.0)
+
+
+# ---- profiles in files
+
+
+def test_a_profile_can_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "h100.json"
+    file.write_text(json.dumps(asdict(replace(DEFAULT, name="h100", step_base_s=0.02))))
+    (profile,) = fleet_of(str(file), POLICY).values()
+    assert (profile.name, profile.step_base_s) == ("h100", 0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step_base_s": None}, r"step_base_s is None: write a number of seconds"),
+        ({"max_num_seqs": 1.5}, r"max_num_seqs is 1.5: write a whole number"),
+        ({"name": 3}, r"name is 3: write text"),
+        ({"slots": 3}, r"slots is no field of a profile; there is name, max_model_len"),
+        ({"step_base_s": 0}, r"step_base_s must be above 0"),
+    ],
+)
+def test_what_is_wrong_with_a_profile_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    file = tmp_path / "h100.json"
+    file.write_text(json.dumps(asdict(DEFAULT) | change))
+    with pytest.raises(ValueError, match=message):
+        fleet_of(str(file), POLICY)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is no JSON"), ("[]", "holds no profile"), ("{}", "lacks name, max_model_len")]
+)
+def test_a_file_that_is_no_profile(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "h100.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        fleet_of(str(file), POLICY)
+    with pytest.raises(ValueError, match=r"absent.json cannot be read: No such file"):
+        fleet_of("absent.json", POLICY)

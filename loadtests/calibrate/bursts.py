@@ -1,0 +1,90 @@
+"""What a probe sends, burst by burst, and what it saw of each request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.play import Kept, Plan, play
+from loadtests.replay.prompts import Sizes
+from loadtests.replay.request import Outcome, Request
+from loadtests.replay.target import Target
+
+APART_S = 0.002
+"""Between two requests of a burst."""
+LEAD_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """So many requests at once, alike."""
+
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+    def arrivals(self) -> list[Arrival]:
+        """One soon after the other."""
+        return [
+            Arrival(i * APART_S, "default", "calibrate", "default", self.prompt_tokens, self.output_tokens)
+            for i in range(self.requests)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request. Times in seconds from the beginning of its burst, tokens as the engine counted them."""
+
+    sent_s: float
+    first_s: float
+    last_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Failed(Exception):
+    """Why nothing can be fitted to what came."""
+
+
+def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
+    """A probe: alone and together, short and long, so that every cost shows somewhere where the others do not."""
+    long = max(64, min(2048, context_tokens // 2))
+    return [
+        *[Burst(1, 32, 64)] * 3,
+        *[Burst(1, long // 4, 8)] * 3,
+        *[Burst(1, long, 8)] * 3,
+        Burst(16, 32, 96),
+        Burst(48, 32, 96),
+        Burst(16, long, 64),
+        Burst(8, long, 32),
+        Burst(most_at_once, 32, 64),
+    ]
+
+
+async def send(
+    plan: Sequence[Burst], target: Target, sizes: Sizes, seed: int, tell: Callable[[int], None] = lambda n: None
+) -> list[list[Seen]]:
+    """Each burst when the one before it is over; `tell` hears how many are done. Raises Failed and OSError."""
+    # The first requests of a connection, and of an engine, are not like the others.
+    await play(Burst(2, 32, 8).arrivals(), target, Kept(), Plan(seed=seed, sizes=sizes))
+    found = []
+    for number, burst in enumerate(plan):
+        kept = Kept()
+        # Its own seed, lest an engine find the prompts in its cache.
+        own = Plan(seed=seed + 1 + number, sizes=sizes, warm_connections=burst.requests, lead_s=LEAD_S)
+        await play(burst.arrivals(), target, kept, own)
+        found.append([_seen(request) for request in sorted(kept.requests, key=lambda request: request.sent_s)])
+        tell(number + 1)
+        await asyncio.sleep(0)
+    return found
+
+
+def _seen(request: Request) -> Seen:
+    if request.outcome is not Outcome.FINISHED or request.first_s is None:
+        said = f": {request.reason}" if request.reason else ""
+        raise Failed(f"a request of the probe was {request.outcome.name.lower()}, not finished{said}")
+    if not request.prompt_tokens or not request.output_tokens:
+        raise Failed("the target does not say how many tokens it has read and written (usage)")
+    return Seen(request.sent_s, request.first_s, request.last_s, request.prompt_tokens, request.output_tokens)

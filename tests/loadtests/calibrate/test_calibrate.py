@@ -1,0 +1,73 @@
+"""The probe against an emulated engine over sockets, and what is told where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from loadtests.__main__ import app
+from loadtests.calibrate.bursts import Failed, bursts, send
+from loadtests.commands.calibrate import _about, _calibrated
+from loadtests.emulator import Emulator
+from loadtests.replay.prompts import Sizes
+from loadtests.replay.target import Length, Target
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Emulator]:
+    """As fast as the loop turns: its times say nothing, all else does."""
+    async with Emulator() as emulator:
+        yield emulator
+
+
+def target(engine: Emulator, length: Length = Length.EXACT) -> Target:
+    return Target(engine.url, None, "", {}, length)
+
+
+async def test_the_engine_says_its_model_its_context_and_its_cache(engine: Emulator) -> None:
+    named, context, kept = await _about(target(engine))
+    assert named.model == "emulated"
+    assert (context, kept) == (engine.profile.max_model_len, engine.profile.kv_capacity_tokens)
+
+
+async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_counted(engine: Emulator) -> None:
+    named, context, _ = await _about(target(engine))
+    plan = bursts(context, 24)
+    done: list[int] = []
+    seen = await send(plan, named, Sizes(), 1, done.append)
+    assert done == list(range(1, len(plan) + 1))
+    assert [len(burst) for burst in seen] == [burst.requests for burst in plan]
+    for asked, burst in zip(plan, seen, strict=True):
+        assert {one.output_tokens for one in burst} == {asked.output_tokens}
+        assert all(one.sent_s <= one.first_s <= one.last_s for one in burst)
+        assert all(one.prompt_tokens == pytest.approx(asked.prompt_tokens, abs=24) for one in burst)
+
+
+async def test_from_the_probe_to_a_profile(engine: Emulator) -> None:
+    found, seen = await _calibrated(target(engine), 24, 1, "here")
+    assert found.profile.name == "here"
+    assert found.profile.max_model_len == engine.profile.max_model_len
+    assert found.profile.kv_capacity_tokens == engine.profile.kv_capacity_tokens
+    assert sum(map(len, seen)) > 100
+
+
+async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:
+    named, _, _ = await _about(target(engine))
+    with pytest.raises(Failed, match="a request of the probe was invalid, not finished"):
+        await send(bursts(100 * engine.profile.max_model_len, 16), named, Sizes(per_word=0.1), 1)
+
+
+def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "p.json"
+    done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
+    assert done.exit_code == 1
+    assert not out.exists()
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["calibrate", "--target", "here", "--out", str(tmp_path / "p.json")])
+    assert done.exit_code == 2
+    assert "is no address of a server" in done.stderr

@@ -1,0 +1,60 @@
+"""A known engine, probed in virtual time, is found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gateway.sim.profiles import COSTS, DEFAULT, Profile
+from loadtests.calibrate.bursts import Burst, Seen, bursts
+from loadtests.calibrate.fit import fit, served
+
+
+def probed(profile: Profile, path_s: float = 0.002, noise: float = 0.0) -> list[list[Seen]]:
+    draw = Random(1)
+    found = []
+    for burst in bursts(profile.max_model_len, 96):
+        asked = [Seen(a.at, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in burst.arrivals()]
+        for seen in [served(profile, asked, path_s)]:
+            found.append(
+                [
+                    Seen(
+                        s.sent_s,
+                        s.sent_s + (s.first_s - s.sent_s) * (1 + noise * abs(draw.gauss())),
+                        s.last_s + noise * abs(draw.gauss()) * (s.first_s - s.sent_s),
+                        s.prompt_tokens,
+                        s.output_tokens,
+                    )
+                    for s in seen
+                ]
+            )
+    return found
+
+
+def test_every_cost_is_recovered() -> None:
+    found = fit(probed(DEFAULT), DEFAULT.max_model_len)
+    for cost in COSTS:
+        assert getattr(found.profile, cost) == pytest.approx(getattr(DEFAULT, cost), rel=0.03), cost
+    assert found.path_s == pytest.approx(0.002, rel=0.2)
+    assert found.error < 0.01
+
+
+def test_slots_are_counted_where_there_are_fewer_than_requests() -> None:
+    narrow = replace(DEFAULT, max_num_seqs=24)
+    found = fit(probed(narrow), narrow.max_model_len)
+    assert (found.profile.max_num_seqs, found.slots_seen) == (24, True)
+    assert found.profile.decode_s_per_sequence == pytest.approx(narrow.decode_s_per_sequence, rel=0.05)
+
+
+def test_a_burst_is_served_as_the_simulator_serves() -> None:
+    (alone,) = served(DEFAULT, [Seen(0.0, 0.0, 0.0, 100, 11)])
+    assert alone.first_s == pytest.approx(DEFAULT.step_base_s + 100 * DEFAULT.prefill_s_per_token)
+    assert (alone.last_s - alone.first_s) / 10 == pytest.approx(DEFAULT.step_base_s, rel=0.02)
+
+
+def test_the_requests_of_a_burst_are_alike_and_soon_after_each_other() -> None:
+    first, *rest = Burst(3, 50, 5).arrivals()
+    assert {(a.prompt_tokens, a.output_tokens) for a in rest} == {(first.prompt_tokens, first.output_tokens)}
+    assert [a.at for a in (first, *rest)] == [0.0, 0.002, 0.004]
