@@ -175,8 +175,10 @@ class _Found:
                 continue
             if now - attempt.opened_at <= facts.expected_s:
                 continue
-            self.samples += 1.0
             error = math.log((now - attempt.opened_at) / facts.expected_s)
+            if error <= self.score.least:
+                continue
+            self.samples += 1.0
             if error > self.value:
                 self.value += self.score.memory * (min(CLIP, error) - self.value)
 

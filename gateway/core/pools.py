@@ -31,6 +31,7 @@ TRYING: Final = 0.0
 WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 _rank: Final = attrgetter("rank")
+_tried_at: Final = attrgetter("pulse.tried_at")
 _load: Final = attrgetter("unprefilled_tokens", "in_flight", "rank")
 
 
@@ -63,7 +64,7 @@ class PoolNow:
         self._worst = 0
         """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
         self.canaries: list[Replica] = []
-        """Those that are out and may be tried with one request, by a tier of this priority or below."""
+        """Those that are out, the one tried longest ago first, to be tried by a tier of this priority or below."""
         self.canary_priority = 0
         self._sent = 0
         self._tried_sent = -CANARY_EVERY
@@ -173,6 +174,7 @@ class PoolNow:
                 self.canaries.append(replica)
                 if now - pulse.canary_at >= every_s:
                     self.canary_priority = MOST_URGENT  # nobody of the least urgent tier came
+        self.canaries.sort(key=_tried_at)
 
     def canary(self, tier: Tier, now: float) -> Replica | None:
         """A replica that is out, to be tried with one request of `tier`; None if none is, or it may still wait."""

@@ -35,11 +35,13 @@ class Out(StrEnum):
 class Score:
     """Mean logarithm of seen over expected; recent samples count most."""
 
-    __slots__ = ("began_at", "excess", "mean", "memory", "seen", "strikes", "window", "z")
+    __slots__ = ("began_at", "excess", "least", "mean", "memory", "seen", "strikes", "window", "z")
 
-    def __init__(self, memory: float = MEMORY) -> None:
+    def __init__(self, memory: float = MEMORY, least: float = 0.0) -> None:
         self.memory = memory
         """Weight of a new sample."""
+        self.least = least
+        """Of what has not come yet says nothing what is no later than that."""
         self.mean = 0.0
         self.seen = 0.0
         """Weight of all samples."""
@@ -64,7 +66,7 @@ class Score:
 
     def add_overdue(self, error: float) -> None:
         """One that was called off: it would have been that late at least, which says something if that is worse."""
-        if error > self.mean:
+        if error > max(self.mean, self.least):
             self.add(error)
 
     @property
@@ -164,7 +166,7 @@ class Pulse:
         self.tried_at = now
         self.why = f"{why}, out for {for_s:.0f} s" if out is not Out.STALLED else why
         self.doubted = self.proven = 0.0
-        self.ttft, self.itl = Score(1.0), Score(1.0)
+        self.ttft, self.itl = Score(1.0, TYPICAL), Score(1.0, TYPICAL)
 
     def take_back(self, now: float) -> None:
         """Let it serve again, and be judged by what comes from now on."""
@@ -181,7 +183,8 @@ class Pulse:
     def try_it(self, ejection: Ejection, now: float) -> None:
         """A canary is sent."""
         self.tried_at = now
-        self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
+        if not self.proven:
+            self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
 
     def mend(self, ejection: Ejection, now: float) -> None:
         """Forgive one ejection for each time it has been well for as long as one lasts."""

@@ -358,6 +358,46 @@ def test_a_slow_canary_takes_back_what_those_before_it_have_proven() -> None:
     assert traffic.story.now > out_at + 60.0
 
 
+def test_it_is_back_before_its_time_where_the_least_urgent_tier_never_comes() -> None:
+    """Canaries that were like the others do not put off the next one."""
+    traffic = Traffic(play(fleet(6, tier("fast", 0), tier("batch", 5))), per_s=40.0, tier="fast")
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    canaries_until_back(traffic, "r3")
+    assert traffic.story.now < out_at + 25.0
+
+
+def test_canaries_that_were_called_off_prove_nothing() -> None:
+    """Whoever leaves as soon as it is late, or is hedged, has not seen that it was not much later."""
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.until(story.now + 1.0)
+    traffic.times["r3"] = math.inf
+    while story.now < out_at + 60.0:
+        traffic.until(story.now + 0.02)
+        for attempt in list(story.controller._attempts.values()):
+            if attempt.replica.spec.name == "r3" and story.now > attempt.opened_at + 0.12:
+                name = story._names[attempt.live.ask.id]
+                story.leaves(name).cancelled(name)
+        assert state(story, "r3") is ReplicaState.EJECTED
+    assert traffic.share("r3", out_at + 1.0) > 0.0
+
+
+def test_two_that_are_out_are_tried_in_turns() -> None:
+    """Where there are requests for one canary at a time only."""
+    story = play(fleet(8))
+    traffic = Traffic(story, per_s=10.0)
+    traffic.times |= {"r2": 3.0, "r5": 3.0}
+    out_at = max(traffic.until_out("r2"), traffic.until_out("r5"))
+    traffic.until(out_at + 25.0)
+    traffic.times.pop("r5")
+    traffic.until(out_at + 150.0)
+    assert state(story, "r2") is ReplicaState.EJECTED
+    assert state(story, "r5") is ReplicaState.UP
+
+
 def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
     traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
     story = traffic.story
