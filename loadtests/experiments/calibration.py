@@ -22,9 +22,10 @@ from random import Random
 from gateway.core.controller import Controller
 from gateway.core.forecast import Forecast
 from gateway.core.labels import PRIOR_VARIANCE, over
-from gateway.core.model import Ask, Command, Ended, Finish, Sample
+from gateway.core.model import Ask, Command, Ended
 from gateway.core.rules import Admission, AdmissionMode, Policy
 from gateway.core.trust import Trust
+from gateway.sim.decider import Overheard
 from gateway.sim.engine import Options
 from gateway.sim.pace import OnOff
 from gateway.sim.report import Interval, bootstrap
@@ -60,50 +61,33 @@ class Labels:
     trusted: float
 
 
-class Witness:
+class Witness(Overheard):
     """The production controller, with every forecast kept until its request is over."""
 
     def __init__(self, policy: Policy, seed: int, since: float) -> None:
-        self._inner = Controller(policy, Random(f"{seed} controller"))
+        self._controller = Controller(policy, Random(f"{seed} controller"))
+        super().__init__(self._controller, self._label)
         self._pool = next(iter(policy.pools))
         self._since = since
         self._open: dict[int, Forecast] = {}
         self._arrived = self._trusted = 0
         self.labels = Labels(tuple([] for _ in KINDS), [], 0.0)
-        self.sent = self._inner.sent
-        self.progress = self._inner.progress
-        self.wake_at = self._inner.wake_at
 
     @property
     def trusted(self) -> float:
         return self._trusted / max(1, self._arrived)
 
     def arrive(self, ask: Ask, now: float) -> list[Command]:
-        commands = self._inner.arrive(ask, now)
-        live = self._inner._live.get(ask.id)
+        commands = super().arrive(ask, now)
+        live = self._controller._live.get(ask.id)
         if now >= self._since:
             self._arrived += 1
-            self._trusted += self._inner.forecaster.trust(self._pool) is Trust.TRUSTED
+            self._trusted += self._controller.forecaster.trust(self._pool) is Trust.TRUSTED
             if live is not None and live.forecast is not None:
                 self._open[ask.id] = live.forecast
-        return self._seen(commands)
+        return commands
 
-    def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        return self._seen(self._inner.first_token(attempt_id, now))
-
-    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
-        return self._seen(self._inner.finish(attempt_id, finish, now))
-
-    def leave(self, ask_id: int, now: float) -> list[Command]:
-        return self._seen(self._inner.leave(ask_id, now))
-
-    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        return self._seen(self._inner.observe(replica_name, sample, now))
-
-    def wake(self, now: float) -> list[Command]:
-        return self._seen(self._inner.wake(now))
-
-    def _seen(self, commands: list[Command]) -> list[Command]:
+    def _label(self, commands: list[Command], _: float) -> None:
         for command in commands:
             if isinstance(command, Ended):
                 record = command.record
@@ -114,7 +98,6 @@ class Witness:
                     for column, value in zip(self.labels.said, said, strict=True):
                         column.append(value)
                     self.labels.missed.append(not record.good)
-        return commands
 
 
 def witnessed(case: Case) -> Labels:

@@ -24,9 +24,10 @@ from random import Random
 from statistics import fmean
 
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Dispatch, Finish, Sample
+from gateway.core.model import Command, Dispatch
 from gateway.core.rules import Policy, ReplicaSpec
 from gateway.core.snapshot import Snapshot
+from gateway.sim.decider import Overheard
 from gateway.sim.engine import Options
 from gateway.sim.fleet import Fault, FleetSpec, Harm
 from gateway.sim.report import Interval, mean
@@ -52,42 +53,17 @@ LEAST_ALIVE = 4
 
 
 class Counted:
-    """The production controller, and how many requests each replica is sent in each second."""
+    """How many requests each replica is sent in each second."""
 
     def __init__(self, policy: Policy, seed: int) -> None:
-        self.inner = Controller(policy, Random(f"{seed} controller"))
+        self.controller = Controller(policy, Random(f"{seed} controller"))
+        self.decider = Overheard(self.controller, self._count)
         self.sent_to: Counter[tuple[str, int]] = Counter()
-        self.wake_at = self.inner.wake_at
 
-    def arrive(self, ask: Ask, now: float) -> list[Command]:
-        return self._count(self.inner.arrive(ask, now), now)
-
-    def sent(self, attempt_id: int, now: float) -> list[Command]:
-        return self.inner.sent(attempt_id, now)
-
-    def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        return self._count(self.inner.first_token(attempt_id, now), now)
-
-    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        return self.inner.progress(attempt_id, tokens, now)
-
-    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
-        return self._count(self.inner.finish(attempt_id, finish, now), now)
-
-    def leave(self, ask_id: int, now: float) -> list[Command]:
-        return self._count(self.inner.leave(ask_id, now), now)
-
-    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
-        return self._count(self.inner.observe(replica_name, sample, now), now)
-
-    def wake(self, now: float) -> list[Command]:
-        return self._count(self.inner.wake(now), now)
-
-    def _count(self, commands: list[Command], now: float) -> list[Command]:
+    def _count(self, commands: list[Command], now: float) -> None:
         for command in commands:
             if isinstance(command, Dispatch):
                 self.sent_to[command.replica, int(now)] += 1
-        return commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +227,20 @@ def _runs(
 def drilled(of: Run) -> Drilled:
     """One run, to its end."""
     policy, workload, seed, faults, seconds, warmup_s = of
-    decider = Counted(policy, seed)
+    counted = Counted(policy, seed)
     options = Options(duration_s=seconds, warmup_s=warmup_s)
     result = simulate(
-        policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, fleet=FleetSpec(faults=faults)
+        policy,
+        workload.arrivals(seed),
+        seed=seed,
+        options=options,
+        decider=counted.decider,
+        fleet=FleetSpec(faults=faults),
     )
-    snapshot: Snapshot = decider.inner.snapshot(seconds)
+    snapshot: Snapshot = counted.controller.snapshot(seconds)
     replicas = [replica for pool in snapshot.pools for replica in pool.replicas]
     return Drilled(
-        sent={r.name: [decider.sent_to[r.name, second] for second in range(int(seconds))] for r in replicas},
+        sent={r.name: [counted.sent_to[r.name, second] for second in range(int(seconds))] for r in replicas},
         good=list(result.timeline.good[: int(seconds)]),
         finished=result.finished,
         ejections={r.name: dict(r.health.ejections) for r in replicas if r.health.ejections},

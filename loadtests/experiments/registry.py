@@ -20,6 +20,7 @@ from loadtests.experiments.live_overload import live_overload
 from loadtests.experiments.overload import overload
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
+from loadtests.experiments.simulated_live import simulated_live
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
 from loadtests.experiments.step_response import step_response
@@ -47,6 +48,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "retry-storm": retry_storm,
     "fan-out": fan_out,
     "cancel-churn": cancel_churn,
+    "simulated-live": simulated_live,
     "simulator-speed": simulator_speed,
     "coordinated-omission": coordinated_omission,
     "generator": generator,

@@ -1,0 +1,118 @@
+"""What a scenario would be in the simulator: the same arrivals, policy, replicas and faults, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from gateway.core.controller import Controller
+from gateway.core.model import Command, Ended, Outcome
+from gateway.policy.load import load
+from gateway.sim.baselines import setup
+from gateway.sim.decider import Decider, Overheard
+from gateway.sim.engine import Options
+from gateway.sim.fleet import Fault, FleetSpec, Harm
+from gateway.sim.profiles import PROFILES, Profile
+from gateway.sim.results import Result
+from gateway.sim.run import simulate
+from loadtests.emulator.faults import FaultKind
+from loadtests.scenarios.file import RECOVER, ContenderSection, EventSection, ScenarioFile, policy_path
+from loadtests.scenarios.run import SEED
+from loadtests.scenarios.stage import OURS
+
+HARMS = {
+    FaultKind.SLOW: Harm.SLOW,
+    FaultKind.PAUSE: Harm.HUNG,
+    FaultKind.REFUSE: Harm.DOWN,
+    FaultKind.DEAD: Harm.DEAD,
+    FaultKind.STATUS_503: Harm.BUSY,
+}
+BASELINES = {"nginx": "least-requests", "vllm-router": "round-robin"}
+"""Which baseline of the simulator is what these do."""
+
+
+class NotSimulated(Exception):
+    """The simulator has nothing of the kind; says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came of a test; TTFT (s) of all that finished, after the warm-up, in order."""
+
+    result: Result
+    ttft_s: list[float]
+
+
+def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float, part: float, seed: int) -> Simulated:
+    """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws.
+
+    Raises NotSimulated for events and contenders that the simulator has not.
+    """
+    if contender.kind == "litellm":
+        raise NotSimulated("litellm is no baseline of the simulator")
+    policy = load(policy_path(contender.policy or scenario.policy), {})
+    profile = _as_slow(PROFILES[scenario.profile], scenario.time_scale)
+    names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
+    faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
+    fleet = FleetSpec(dict.fromkeys(policy.pools, profile), tuple(sorted(faults, key=lambda fault: fault.at)))
+    options = Options(
+        duration_s=scenario.lasts * part,
+        warmup_s=scenario.warmup * part,
+        patience_s=scenario.patience,
+        retries=scenario.retries,
+        prompts_known=False,
+        give_up_s=scenario.grace,
+    )
+    decider: Decider
+    if contender.kind == OURS:
+        acted, decider = policy, Controller(policy, Random(seed))
+    else:
+        baseline = setup(BASELINES.get(contender.kind, contender.kind), policy)
+        acted, decider = baseline.policy, baseline.decider(baseline.policy, Random(seed))
+    ttft_s: list[float] = []
+
+    def hear(commands: list[Command], now: float) -> None:
+        for command in commands:
+            if isinstance(command, Ended) and command.record.outcome is Outcome.OK:
+                record = command.record
+                if record.ttft_s is not None and now - record.e2e_s >= options.warmup_s:
+                    ttft_s.append(record.ttft_s)
+
+    result = simulate(
+        acted,
+        scenario.arrivals(SEED, times, part),
+        seed=seed,
+        fleet=fleet,
+        options=options,
+        decider=Overheard(decider, hear),
+        name=contender.called,
+    )
+    return Simulated(result, sorted(ttft_s))
+
+
+def _as_slow(profile: Profile, time_scale: float) -> Profile:
+    """The engine whose real seconds are `time_scale` of its own."""
+    return replace(
+        profile,
+        step_base_s=profile.step_base_s / time_scale,
+        prefill_s_per_token=profile.prefill_s_per_token / time_scale,
+        decode_s_per_sequence=profile.decode_s_per_sequence / time_scale,
+        kv_s_per_token=profile.kv_s_per_token / time_scale,
+    )
+
+
+def _faults(event: EventSection, names: list[str], part: float) -> Iterator[Fault]:
+    if event.fault is None:
+        raise NotSimulated(f"{event.told} is the gateway's own business")
+    assert event.replica is not None
+    name, at = names[event.replica - 1], event.at * part
+    if event.fault == RECOVER:
+        yield Fault(at, name, Harm.RECOVER)
+        return
+    harm = HARMS.get(FaultKind(event.fault))
+    if harm is None:
+        raise NotSimulated(f"the simulator has no fault like {event.fault}")
+    yield Fault(at, name, harm, event.factor or 1.0)
+    if event.lasts is not None:
+        yield Fault(at + event.lasts, name, Harm.RECOVER)
