@@ -1,0 +1,52 @@
+"""Scenarios in the simulator: the same arrivals, the same faults, and a word where it has nothing of the kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtests.experiments.simulated_live import interval, rank
+from loadtests.scenarios.file import ContenderSection, load_scenario
+from loadtests.scenarios.simulated import NotSimulated, simulated
+
+OURS = ContenderSection(kind="tailgate")
+PART = 0.2
+
+
+def test_every_arrival_after_the_warm_up_is_counted() -> None:
+    scenario = load_scenario("overload")
+    found = simulated(scenario, OURS, 1.0, PART, seed=0)
+    due = [a for a in scenario.arrivals(1, 1.0, PART) if a.at >= scenario.warmup * PART]
+    assert found.result.offered == len(due) > 50
+    assert len(found.ttft_s) == found.result.finished
+    assert found.ttft_s == sorted(found.ttft_s)
+
+
+def test_engines_are_as_slow_as_the_scale_of_time_makes_them() -> None:
+    scenario = load_scenario("overload")
+    fast = simulated(scenario.model_copy(update={"time_scale": 5.0}), OURS, 0.5, PART, seed=0).ttft_s
+    slow = simulated(scenario, OURS, 0.5, PART, seed=0).ttft_s
+    assert rank(slow, 0.5) > 8.0 * rank(fast, 0.5)
+
+
+def test_the_same_happens_to_replicas() -> None:
+    """Round robin sends half of its requests to two replicas that are eight times as slow."""
+    scenario = load_scenario("stragglers")
+    calm = scenario.model_copy(update={"events": []})
+    in_turns = ContenderSection(kind="round-robin")
+    struck, well = (simulated(of, in_turns, 1.0, 1.0, 0).ttft_s for of in (scenario, calm))
+    assert rank(struck, 0.5) < 1.2 * rank(well, 0.5)
+    assert rank(struck, 0.95) > 4.0 * rank(well, 0.95)
+
+
+@pytest.mark.parametrize("name", ["rolling-restart", "policy-reload", "ballooning"])
+def test_what_the_simulator_has_not_is_said(name: str) -> None:
+    scenario = load_scenario(name)
+    with pytest.raises(NotSimulated, match=r"own business|no fault like"):
+        simulated(scenario, OURS, 1.0, PART, 0)
+
+
+def test_the_interval_of_a_percentile_holds_it() -> None:
+    ordered = [float(n) for n in range(1000)]
+    low, high = interval(ordered, 0.5)
+    assert low < rank(ordered, 0.5) < high
+    assert interval([1.0, 2.0], 0.99) == (2.0, 2.0)
