@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors, load
+from loadtests.commands.screen import screen
 from loadtests.report.bootstrap import Range
 from loadtests.report.comparison import Comparison, Row, compare, headline, read_test
 from loadtests.report.page import document, figures, table
@@ -55,16 +56,16 @@ def compare_command(
     if as_json:
         print(orjson.dumps(_as_json(found), option=orjson.OPT_INDENT_2).decode())
         return
-    screen = console()
-    screen.print(Text(headline(found), style="bold"))
+    out_to = screen()
+    out_to.print(Text(headline(found), style="bold"))
     for note in found.notes:
-        screen.print(Text(note, style="yellow"))
+        out_to.print(Text(note, style="yellow"))
     shown = Table(box=None, pad_edge=False)
     for column in ("", found.a.name, found.b.name, "change", ""):
         shown.add_column(column, justify="right" if column else "left")
     for row in found.rows:
         shown.add_row(*_cells(row), Text(row.verdict, style=COLOURS.get(row.verdict, "dim")))
-    screen.print(shown)
+    out_to.print(shown)
 
 
 def _cells(row: Row) -> list[str]:

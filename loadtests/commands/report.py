@@ -12,6 +12,7 @@ from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from loadtests.charts.png import draw
+from loadtests.commands.screen import screen
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import TooLate, report
 from loadtests.report.page import page
@@ -49,7 +50,7 @@ def conclude(
     policy_file: Path | None = None,
 ) -> None:
     """Write report.json, report.html and the pictures, and print a summary; exits with 3 if it must not be believed."""
-    out, errors = console(), console(stderr=True)
+    out, errors = screen(), console(stderr=True)
     try:
         run = read_run(folder)
         found = report(run, read_rows(folder), policy, allow_late=allow_late)

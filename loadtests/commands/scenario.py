@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors
+from loadtests.commands.screen import screen
 from loadtests.report.page import document, figures, table
 from loadtests.report.words import time
 from loadtests.scenarios.file import ScenarioFile, load_scenario, shipped
@@ -78,7 +79,7 @@ def _list() -> None:
     shown = Table(box=None, show_header=False, pad_edge=False)
     for name in shipped():
         shown.add_row(Text(name, style="bold"), load_scenario(name).title)
-    console().print(shown)
+    screen().print(shown)
 
 
 def _experiment(name: str, quick: bool) -> None:
@@ -98,7 +99,7 @@ def _only(scenario: ScenarioFile, names: list[str]) -> ScenarioFile:
 
 
 def _print(played: Played, folder: Path) -> None:
-    out = console()
+    out = screen()
     out.print(Text(played.scenario.title, style="bold"))
     found = grid(played.reports, bool(played.scenario.sweep))
     shown = Table(box=None, pad_edge=False)

@@ -17,6 +17,7 @@ from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
+from loadtests.experiments.outside_tools import outside_tools
 from loadtests.experiments.overload import overload
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
@@ -52,6 +53,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "simulator-speed": simulator_speed,
     "coordinated-omission": coordinated_omission,
     "generator": generator,
+    "outside-tools": outside_tools,
 }
 
 

@@ -62,13 +62,13 @@ def grid(reports: Reports, swept: bool) -> Grid:
     """A row for each test."""
     tiers = list(dict.fromkeys(tier for of in reports.values() for tier in of["tiers"]))
     several = tiers if len(tiers) > 1 else []
-    columns = ["", "offered/s", "answered/s", "good/s", "goodput", "weighted", *several]
+    columns = ["", "offered/s", "answered/s", "good/s", "goodput", *(["weighted", *several] if several else [])]
     columns += ["TTFT p50", "p99", "shed", "failed"]
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
         cells = [f"{totals[f'{name}_per_s']:.3g}" for name in ("offered", "finished", "good")]
-        cells += [share(totals["goodput"]), share(totals["weighted_goodput"])]
+        cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = totals["latencies"]["ttft"]
         cells += [time(ttft["p50"]), time(ttft["p99"]), f"{_sheds(of):,}", f"{_failures(of):,}"]

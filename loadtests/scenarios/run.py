@@ -127,7 +127,9 @@ class _Test:
         def begins(_: float) -> None:
             for event in of.events:
                 delay_s = plan.lead_s + event.at * self._part
-                happening.append(asyncio.create_task(self._later(delay_s, lambda event=event: happen(event, stage))))
+                happening.append(
+                    asyncio.create_task(self._later(delay_s, lambda event=event: happen(event, stage, self._part)))
+                )
 
         arrivals = of.arrivals(SEED, self._times, self._part)
         player = Player(arrivals, target, columns, plan, look=self._look, begins=begins)

@@ -77,8 +77,8 @@ async def start(scenario: ScenarioFile, contender: ContenderSection, children: C
     return stage
 
 
-async def happen(event: EventSection, stage: Stage) -> None:
-    """Let it happen; what is about the gateway's own means does not happen to others."""
+async def happen(event: EventSection, stage: Stage, part: float) -> None:
+    """Let it happen, for a `part` of its time; what is about the gateway's own means does not happen to others."""
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
         if event.fault is not None:
             assert event.replica is not None
@@ -87,7 +87,7 @@ async def happen(event: EventSection, stage: Stage) -> None:
             if event.factor is not None:
                 said["factor"] = event.factor
             if event.lasts is not None:
-                said["for_s"] = event.lasts
+                said["for_s"] = event.lasts * part
             # Any replica that answers takes it for the others.
             (
                 await http.post(f"{stage.replicas[event.replica % len(stage.replicas)]}/emulator/faults", json=said)

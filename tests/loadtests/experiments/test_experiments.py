@@ -14,13 +14,16 @@ from gateway.sim.costs import costs, job_of
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.report import Interval
 from loadtests.experiments import lab as labs
+from loadtests.experiments import paced
 from loadtests.experiments.__main__ import app
+from loadtests.experiments.coordinated_omission import _exact_p99
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
 from loadtests.experiments.lab import Effort, Lab, against, optimum, ours
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.routing_staleness import _Frozen
 from loadtests.experiments.slo_knees import _knee
+from loadtests.experiments.staller import answered_at
 from loadtests.experiments.targets import TARGETS, at_least, at_most
 from loadtests.experiments.verdicts import as_json, judged
 from tests.interpreted import interpreted
@@ -213,3 +216,20 @@ def test_the_pages_are_made_by_make() -> None:
         (ROOT / "Makefile").read_text(),
         re.MULTILINE,
     )
+
+
+def test_the_paced_target_has_the_same_times_for_everybody() -> None:
+    hundred = [paced.times(n) for n in range(paced.KINDS)]
+    assert len({ttft_s for ttft_s, _ in hundred}) == len({itl_s for _, itl_s in hundred}) == paced.KINDS
+    assert [paced.times(n) for n in range(paced.KINDS, 2 * paced.KINDS)] == hundred
+    assert min(hundred)[0] == 0.2
+    assert min(itl_s for _, itl_s in hundred) == 0.02
+
+
+def test_what_is_due_in_a_stall_is_answered_at_its_end() -> None:
+    said = [answered_at(came_s, 0.005, 1.0, 10.0) for came_s in (0.0, 8.99, 8.996, 9.5, 9.994, 9.996, 19.5)]
+    assert said == pytest.approx([0.005, 8.995, 10.0, 10.0, 10.0, 10.001, 20.0])
+
+
+def test_the_exact_p99_of_a_stall_is_nine_tenths_of_it() -> None:
+    assert _exact_p99(1000.0, 60.0) == pytest.approx(0.905, abs=0.002)

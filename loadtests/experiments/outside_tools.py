@@ -1,0 +1,150 @@
+"""Do others measure the same? Against wrk in a closed loop, and against aiperf in an open one on the same schedule.
+
+The target's latencies are known (200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order),
+so what differs is how they are measured. Five runs of each, in turn. aiperf (NVIDIA) replays the same times,
+streamed; what it calls inter-token latency is the mean of one answer, our TPOT. wrk sends the same request over as
+many connections as our closed loop has clients, not streamed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gateway.sim.workload import Poisson
+from loadtests.bench import install
+from loadtests.bench.install import Skipped
+from loadtests.experiments.findings import Findings, Grid, span
+from loadtests.experiments.lab import Lab
+from loadtests.experiments.tester import Failed, server, tested
+
+RUNS, QUICK_RUNS = 5, 1
+SECONDS, QUICK_SECONDS = 20.0, 8.0
+CONNECTIONS = 32
+RATE = 20.0
+TOKENS = 16
+WORDS = "the and for but not you"
+Row = dict[str, float]
+"""Latencies in seconds, by what they are."""
+BODY = '{"model":"m","messages":[{"role":"user","content":"the and for"}],"max_tokens":16}'
+POST = 'wrk.method = "POST"\nwrk.body = [[%s]]\nwrk.headers["Content-Type"] = "application/json"\n'
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+PERCENT = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
+
+
+def outside_tools(lab: Lab) -> Findings:
+    """wrk and ours, aiperf and ours, in turn."""
+    runs, seconds = (QUICK_RUNS, QUICK_SECONDS) if lab.effort.quick else (RUNS, SECONDS)
+    findings = Findings(tuple(range(1, runs + 1)))
+    rows: list[list[str]] = []
+    with TemporaryDirectory(prefix="tailgate-outside-") as name:
+        folder = Path(name)
+        for tool, theirs, ours in (("wrk", _wrk, _closed), ("aiperf", _aiperf, _open)):
+            try:
+                pairs = []
+                for run in range(1, runs + 1):
+                    lab.tell(f"run {run} of {runs}: {tool}")
+                    other = _against(theirs, seconds, run, folder)
+                    lab.tell(f"run {run} of {runs}: ours, as {tool}")
+                    pairs.append((_against(ours, seconds, run, folder), other))
+            except Skipped as why:
+                findings.notes.append(f"{tool} was left out: {why}")
+                continue
+            _judge(findings, rows, tool, pairs)
+    columns = ["", "", "ours, ms", "theirs, ms", "ours / theirs, least and most"]
+    findings.grids.append(Grid("Means of all runs", columns, rows))
+    findings.how = (
+        f"{runs} runs of each in turn, {seconds:g} s; closed loop: {CONNECTIONS} connections; open loop: {RATE:g} "
+        f"requests/s, {TOKENS} tokens each, streamed. A figure is |ours / theirs - 1|: the mean of the runs, the least "
+        "and the most."
+    )
+    return findings
+
+
+def _judge(findings: Findings, rows: list[list[str]], tool: str, pairs: list[tuple[Row, Row]]) -> None:
+    for what in pairs[0][0]:
+        ratios = [ours[what] / theirs[what] for ours, theirs in pairs]
+        findings.figures[f"{tool}_{what}_off"] = span([abs(ratio - 1.0) for ratio in ratios])
+        means = [1e3 * sum(pair[side][what] for pair in pairs) / len(pairs) for side in (0, 1)]
+        ends = f"{min(ratios):.3f} to {max(ratios):.3f}"
+        rows.append([tool, what.replace("_", " "), f"{means[0]:.1f}", f"{means[1]:.1f}", ends])
+    findings.raw[tool] = [{"ours": ours, "theirs": theirs} for ours, theirs in pairs]
+
+
+def _against(tool: Any, seconds: float, run: int, folder: Path) -> Row:
+    """A target of its own for every run, so that all see the same order of latencies."""
+    with _target() as url:
+        found: Row = tool(url, seconds, run, folder)
+        return found
+
+
+@contextmanager
+def _target() -> Iterator[str]:
+    with server("loadtests.experiments.paced", ["--tokens", f"{TOKENS}"]) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def _wrk(url: str, seconds: float, run: int, folder: Path) -> Row:
+    command = shutil.which("wrk")
+    if command is None:
+        raise Skipped("wrk is not on PATH (Debian has it: apt-get install wrk)")
+    script = folder / "post.lua"
+    script.write_text(POST % BODY)
+    options = ["-t", "1", "-c", f"{CONNECTIONS}", "-d", f"{seconds:g}s", "--latency", "-s", str(script)]
+    done = subprocess.run([command, *options, f"{url}/v1/chat/completions"], capture_output=True, text=True)
+    found = {f"e2e_p{q}": float(value) * UNITS[unit] for q, value, unit in PERCENT.findall(done.stdout)}
+    if len(found) != 2:
+        raise Failed(f"wrk said no percentiles: {done.stdout}{done.stderr}")
+    return found
+
+
+def _closed(url: str, seconds: float, run: int, folder: Path) -> Row:
+    traffic = ["--workload", f"prompt_tokens=10,output_tokens={TOKENS},streamed=0%", "--closed-loop", f"{CONNECTIONS}"]
+    of = tested(["--target", url, *traffic, "--duration", f"{seconds:g}", "--no-probe"], None)
+    latency = of["totals"]["latencies"]["e2e"]
+    return {"e2e_p50": latency["p50"], "e2e_p99": latency["p99"]}
+
+
+def _open(url: str, seconds: float, run: int, folder: Path) -> Row:
+    _schedule(folder, seconds, run)
+    of = tested(["--target", url, "--trace", str(folder / "ours.jsonl"), "--model", "m", "--no-probe"], None)
+    found = of["totals"]["latencies"]
+    return {f"{metric}_{q}": found[metric][q] for metric in ("ttft", "tpot") for q in ("p50", "p99")}
+
+
+def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
+    command = install.aiperf()
+    _schedule(folder, seconds, run)
+    out = folder / f"aiperf-{run}"
+    options = ["profile", "--model", "m", "--url", url, "--endpoint-type", "chat", "--streaming"]
+    options += [
+        "--custom-dataset-type",
+        "mooncake_trace",
+        "--input-file",
+        str(folder / "aiperf.jsonl"),
+        "--fixed-schedule",
+    ]
+    options += ["--tokenizer", "builtin", "--use-server-token-count", "--artifact-dir", str(out)]
+    done = subprocess.run([str(command), *options, "--ui", "none"], capture_output=True, text=True, cwd=folder)
+    report = out / "profile_export_aiperf.json"
+    if not report.exists():
+        raise Skipped(f"aiperf wrote no report: {(done.stdout + done.stderr).strip()[-300:]}")
+    said = json.loads(report.read_text())
+    names = {"ttft": "time_to_first_token", "tpot": "inter_token_latency"}
+    return {f"{metric}_{q}": said[name][q] / 1e3 for metric, name in names.items() for q in ("p50", "p99")}
+
+
+def _schedule(folder: Path, seconds: float, run: int) -> None:
+    """The same times for both, in the words of each."""
+    arrivals = list(Poisson(RATE, seconds, 10, TOKENS).arrivals(run))
+    ours = ({"at": round(a.at, 3), "prompt_tokens": 10, "output_tokens": TOKENS} for a in arrivals)
+    theirs = ({"timestamp": round(a.at * 1000), "text_input": WORDS, "output_length": TOKENS} for a in arrivals)
+    for name, rows in (("ours", ours), ("aiperf", theirs)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
