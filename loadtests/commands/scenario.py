@@ -19,7 +19,7 @@ from loadtests.report.page import document, figures, table
 from loadtests.report.words import time
 from loadtests.scenarios.file import ScenarioFile, load_scenario, shipped
 from loadtests.scenarios.picture import grid, pictures
-from loadtests.scenarios.run import Played, play_scenario, write
+from loadtests.scenarios.run import Played, play_scenario, write, write_docs
 from loadtests.scenarios.stage import Broken
 
 FOLDER = Path("loadtest-results")
@@ -36,6 +36,9 @@ def scenario_command(
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", show_default=False, help="Where to write (loadtest-results/NAME-TIME)."),
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", show_default=False, help="Write a page of Markdown there, too.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print scenario.json instead of a table.")] = False,
 ) -> None:
@@ -69,6 +72,8 @@ def scenario_command(
         raise typer.Exit(1) from None
     write(played, stem, folder)
     (folder / "scenario.html").write_text(_page(played, stem))
+    if docs is not None:
+        write_docs(played, stem, docs)
     if as_json:
         print((folder / "scenario.json").read_text())
     else:

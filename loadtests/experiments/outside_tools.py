@@ -131,7 +131,7 @@ def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
         str(folder / "aiperf.jsonl"),
         "--fixed-schedule",
     ]
-    options += ["--tokenizer", "builtin", "--use-server-token-count", "--artifact-dir", str(out)]
+    options += ["--tokenizer", str(_tokenizer(folder)), "--use-server-token-count", "--artifact-dir", str(out)]
     done = subprocess.run([str(command), *options, "--ui", "none"], capture_output=True, text=True, cwd=folder)
     report = out / "profile_export_aiperf.json"
     if not report.exists():
@@ -148,3 +148,22 @@ def _schedule(folder: Path, seconds: float, run: int) -> None:
     theirs = ({"timestamp": round(a.at * 1000), "text_input": WORDS, "output_length": TOKENS} for a in arrivals)
     for name, rows in (("ours", ours), ("aiperf", theirs)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _tokenizer(folder: Path) -> Path:
+    """aiperf loads a tokenizer whatever it counts with: one of ten words, so that nothing is fetched."""
+    home = folder / "tokenizer"
+    home.mkdir(exist_ok=True)
+    special = ("<unk>", "<s>", "</s>")
+    model = {
+        "type": "WordLevel",
+        "vocab": {word: n for n, word in enumerate((*special, *WORDS.split(), "a"))},
+        "unk_token": "<unk>",
+    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": n, "content": word, "special": True, **flags} for n, word in enumerate(special)]
+    whole = {"version": "1.0", "added_tokens": added, "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    names = dict(zip(("unk_token", "bos_token", "eos_token"), special, strict=True))
+    (home / "tokenizer.json").write_text(json.dumps(whole))
+    (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
+    return home

@@ -98,7 +98,8 @@ class Connection(asyncio.Protocol):
                 {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [], "usage": self._usage()}
             )
             data += _frame(b"data: " + usage + b"\n\n") + _frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def _event(self, delta: dict[str, str], finish: str | None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
@@ -110,7 +111,8 @@ class Connection(asyncio.Protocol):
 
     def _whole(self, body: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self._transport.write(head + body)
+        if not self._transport.is_closing():
+            self._transport.write(head + body)
 
 
 def _frame(data: bytes) -> bytes:

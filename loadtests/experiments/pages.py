@@ -22,7 +22,7 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         _figures(judged(name, findings)),
     ]
     parts += [f"![{chart.title}]({draw(chart, folder).name})" for chart in findings.charts]
-    parts += [f"### {grid.title}\n\n{_grid(grid)}" for grid in findings.grids]
+    parts += [f"### {grid.title}\n\n{grid_as_markdown(grid)}" for grid in findings.grids]
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
@@ -45,9 +45,10 @@ def _figures(rows: dict[str, Judged]) -> str:
         interval = "" if row["interval"] is None else f"{row['interval'][0]:.4g} to {row['interval'][1]:.4g}"
         verdict = {True: "met", False: "**missed**", None: ""}[row["pass"]]
         cells.append([f"`{key}`", f"{row['value']:.4g}", interval, row["target"] or "reported", verdict])
-    return _grid(Grid("", ["figure", "value", "interval", "target", ""], cells))
+    return grid_as_markdown(Grid("", ["figure", "value", "interval", "target", ""], cells))
 
 
-def _grid(grid: Grid) -> str:
+def grid_as_markdown(grid: Grid) -> str:
+    """A table."""
     head = f"| {' | '.join(grid.columns)} |\n|{'---|' * len(grid.columns)}"
     return "\n".join([head, *(f"| {' | '.join(row)} |" for row in grid.rows)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class TooLate(Exception):
 def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool = False) -> Report:
     """All figures. Raises TooLate if the generator fell behind, ValueError where the policy does not fit."""
     about = run.about
-    chosen = rows[rows["due_s"] >= about.warmup_s]
+    counts = rows["due_s"] >= about.warmup_s
+    chosen = rows[counts]
     if not len(chosen):
         raise ValueError(f"no request was due after the warm-up of {about.warmup_s:g} s: there is nothing to report")
     generator = _generator(run, chosen)
@@ -45,8 +47,10 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
             f"{about.max_late_s * 1e3:g} ms that are allowed (--max-late), so nothing is reported. Lower the rate, "
             "free a core for it, or give --allow-late to have the report all the same, marked as not to be trusted"
         )
-    judged = judge(chosen, run.tiers, policy)
+    everything = judge(rows, run.tiers, policy)
+    judged = everything.of(counts)
     seconds = run.played.sending_s - about.warmup_s
+    over_time = timeline(everything, about.warmup_s, run.played.sending_s)
     tiers = _by_tier(judged, run)
     return {
         "format": FORMAT,
@@ -56,11 +60,11 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
-        "totals": _totals(judged, run, seconds, policy),
+        "totals": _totals(judged, run, seconds, policy) | {"answered_per_s": fmean(over_time["answered_per_s"])},
         "tiers": {name: _tier(name, part, run, policy) for name, part in tiers.items()},
         "replicas": _replicas(judged, run),
         "prompts": _prompts(chosen),
-        "over_time": timeline(judged, about.warmup_s, run.played.sending_s),
+        "over_time": over_time,
         "curves": {name: _curves(part.rows) for name, part in tiers.items()},
     }
 
@@ -111,7 +115,6 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Policy | None)
         "goodput": _ratio(good, counted),
         "weighted_goodput": _ratio(float(weights[judged.good].sum()), float(weights[judged.counted].sum())),
         "offered_per_s": offered / seconds,
-        "finished_per_s": finished / seconds,
         "good_per_s": good / seconds,
         "output_tokens_per_s": int(rows["output_tokens"].sum()) / seconds,
         "sent_again": int((rows["tries"].astype(np.int64) - 1).sum()),

@@ -20,7 +20,7 @@ def print_report(report: Report, out: Console) -> None:
         out.print(Text(text, style="yellow"))
     totals, generator = report["totals"], report["generator"]
     out.print(
-        f"{totals['offered_per_s']:.4g} requests/s offered, {totals['finished_per_s']:.4g} answered, "
+        f"{totals['offered_per_s']:.4g} requests/s offered, {totals['answered_per_s']:.4g} answered, "
         f"{totals['good_per_s']:.4g} good; {totals['output_tokens_per_s']:.4g} output tokens/s; "
         f"generator late by {time(generator['late_p99_s'])} (p99), {generator['cpu']:.2f} of a core"
     )

@@ -23,9 +23,9 @@ def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
     """In bins of equal length, which together are the time that counts.
 
     Offered, shed and failed are by when requests were due, and so are latencies; answered and good by when the answer
-    was complete: a target that falls behind shows there.
+    was complete, those of the warm-up and not those after the last request: a target that falls behind shows there.
     """
-    most = max(1.0, min(MOST_BINS, len(judged.rows) / LEAST_REQUESTS))
+    most = max(1.0, min(MOST_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / LEAST_REQUESTS))
     step_s = next((step for step in STEPS_S if (until_s - from_s) / step <= most), STEPS_S[-1])
     bins = max(1, round((until_s - from_s) / step_s))
     bin_s = (until_s - from_s) / bins

@@ -23,7 +23,7 @@ def pictures(scenario: ScenarioFile, reports: Reports, name: str) -> list[Pictur
 
 def _over_load(reports: Reports, name: str) -> Iterator[Picture]:
     contenders = list(dict.fromkeys(contender for contender, _ in reports))
-    for figure, what in (("good_per_s", "goodput"), ("finished_per_s", "throughput")):
+    for figure, what in (("good_per_s", "goodput"), ("answered_per_s", "throughput")):
         lines = []
         for contender in contenders:
             tests = [of for (called, _), of in reports.items() if called == contender]
@@ -67,7 +67,7 @@ def grid(reports: Reports, swept: bool) -> Grid:
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
-        cells = [f"{totals[f'{name}_per_s']:.3g}" for name in ("offered", "finished", "good")]
+        cells = [f"{totals[f'{name}_per_s']:.3g}" for name in ("offered", "answered", "good")]
         cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = totals["latencies"]["ttft"]

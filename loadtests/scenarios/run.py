@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,14 +18,16 @@ from loadtests.bench.install import Skipped
 from loadtests.bench.process import raise_file_limit
 from loadtests.charts.png import draw
 from loadtests.children import Children
+from loadtests.experiments.pages import grid_as_markdown
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import FILES, Now, Plan, Player
+from loadtests.replay.request import Request
 from loadtests.replay.target import Length, Target
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
 from loadtests.scenarios.file import ContenderSection, ScenarioFile, policy_path
-from loadtests.scenarios.picture import pictures
+from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.stage import Broken, Stage, environment, happen, key_of, start
 
 SEED = 1
@@ -81,6 +83,43 @@ def write(played: Played, name: str, out: Path) -> None:
     (out / "scenario.json").write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
 
 
+def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> bool:
+    """Whether nothing that is under way can be good any more: then it is not waited for."""
+    for of in under_way:
+        slo, due_s = policy.tiers[of.arrival.tier].slo, of.arrival.at
+        if (of.first_s or now_s) - due_s <= slo.ttft_bound_s and now_s - due_s <= slo.e2e_bound_s:
+            return False
+    return True
+
+
+def write_docs(played: Played, name: str, folder: Path) -> Path:
+    """A page of Markdown, with the pictures beside it."""
+    of, reports = played.scenario, played.reports
+    drawn = [draw(picture, folder) for picture in pictures(of, reports, name)]
+    parts = [
+        f"# {name}",
+        of.title + ".",
+        " ".join(of.about.split()),
+        _how(played) + f" Again: `make scenario NAME={name}`.",
+        *(f"![{path.stem}]({path.name})" for path in drawn),
+        grid_as_markdown(grid(reports, bool(of.sweep))),
+        *(f"{contender} was left out: {why}." for contender, why in played.skipped.items()),
+    ]
+    path = folder / f"{name}.md"
+    path.write_text("\n\n".join(part for part in parts if part) + "\n")
+    return path
+
+
+def _how(played: Played) -> str:
+    tests = list(played.reports.values())
+    late = max(of["generator"]["late_p99_s"] for of in tests)
+    return (
+        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, one test "
+        f"of {tests[0]['seconds']:.0f} s that count for each row, the same requests for everybody. The generator was "
+        f"never later than {1e3 * late:.1f} ms (p99)."
+    )
+
+
 class _Test:
     """One contender at one rate."""
 
@@ -132,7 +171,15 @@ class _Test:
                 )
 
         arrivals = of.arrivals(SEED, self._times, self._part)
-        player = Player(arrivals, target, columns, plan, look=self._look, begins=begins)
+        player = Player(
+            arrivals,
+            target,
+            columns,
+            plan,
+            look=self._look,
+            begins=begins,
+            settled=lambda *now: _hopeless(policy, *now),
+        )
         try:
             played = await player.play()
         finally:

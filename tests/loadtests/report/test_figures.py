@@ -80,6 +80,16 @@ def test_percentiles_are_of_what_was_answered_from_when_it_was_due(tmp_path: Pat
     assert [(row["quantile"], row["met"]) for row in tier["objectives"]] == [(0.5, False), (0.99, True), (0.99, True)]
 
 
+def test_throughput_is_what_was_complete_while_requests_were_sent(tmp_path: Path) -> None:
+    # Ten a second for 100 s, each of which takes 30 s: those due in the warm-up end in time, those of the end do not.
+    requests = [answered(n / 10 + 0.05, ttft_s=30.0, tpot_s=0.0) for n in range(1000)]
+    totals = made(tmp_path, requests, warmup_s=40.0)["totals"]
+    assert totals["finished"] == totals["offered"] == 600
+    assert totals["answered_per_s"] == pytest.approx(10.0)
+    late = made(tmp_path / "cold", requests)["totals"]
+    assert late["answered_per_s"] == pytest.approx(7.0)
+
+
 def test_the_warm_up_is_left_out(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(1.0, ttft_s=9.0), answered(20.0)], warmup_s=10.0)
     assert (found["totals"]["offered"], found["totals"]["goodput"]) == (1, 1.0)

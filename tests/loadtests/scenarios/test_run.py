@@ -30,7 +30,7 @@ events:
 def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT)
-    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out), "--json"])
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out), "--docs", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads((out / "scenario.json").read_text())
     tests = {test["contender"]: test["report"] for test in found["tests"]}
@@ -40,6 +40,7 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
         assert report["totals"]["finished"] > 40
         assert "r2" in report["replicas"]
     assert (out / "it-goodput.png").exists()
+    assert "| round-robin | 4" in (tmp_path / "it.md").read_text()
     page = (out / "scenario.html").read_text()
     assert "A replica dies" in page
     assert "dead 2" in page
