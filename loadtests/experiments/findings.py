@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.sim.report import Interval
-from loadtests.charts.chart import Chart, Line
+from loadtests.charts.chart import Chart as Chart
+from loadtests.charts.chart import Line as Line
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class Clients:
     async def warm(self, count: int) -> None:
         """Look the host up, once, and open so many connections beforehand. Raises OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        self._address = found[0][4][0]
+        self._address = str(found[0][4][0])
         for _ in range(count):
             self.freed(await self._connect())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import orjson
 
 from gateway.core.rules import Policy
 from gateway.policy import load
-from loadtests.replay.columns import read_rows
+from loadtests.replay.columns import Mask, read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.bootstrap import Blocks, Range, Values, blocks_for, latency, quantiles, ranged, shares
 from loadtests.report.figures import report
@@ -101,11 +102,11 @@ def _rows(a: Tested, b: Tested, blocks: Blocks, draws: list[Values]) -> list[Row
     of = [blocks.of(one.judged.rows, one.run.about.warmup_s, one.run.played.sending_s) for one in (a, b)]
     found = []
 
-    def share(name: str, masks: Any, more_is_better: bool) -> None:
-        values = [
-            shares(blocks, of[n], *masks(one), drawn)  # of each draw
-            for n, (one, drawn) in enumerate(both)
-        ]
+    def share(name: str, masks: Callable[[Tested], tuple[Mask, Mask]], more_is_better: bool) -> None:
+        values = []
+        for (one, drawn), block_of in zip(both, of, strict=True):
+            part, whole = masks(one)
+            values.append(shares(blocks, block_of, part, whole, drawn))
         found.append(_row(name, values, False, more_is_better))
 
     share("goodput", lambda one: (one.judged.good & one.judged.counted, one.judged.counted), True)
@@ -131,7 +132,7 @@ def _row(name: str, values: list[Values], is_ratio: bool, more_is_better: bool) 
     return Row(name, ranged(ours), ranged(theirs), ranged(change), is_ratio, more_is_better)
 
 
-def _of_tier(one: Tested, tier: str) -> tuple[Any, Any]:
+def _of_tier(one: Tested, tier: str) -> tuple[Mask, Mask]:
     own = one.judged.rows["tier"] == one.run.tiers.index(tier)
     return one.judged.good & own & one.judged.counted, one.judged.counted & own
 

@@ -60,7 +60,7 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
-        "totals": _totals(judged, run, seconds, policy) | {"answered_per_s": fmean(over_time["answered_per_s"])},
+        "totals": _totals(judged, run, seconds, policy) | _rates(over_time),
         "tiers": {name: _tier(name, part, run, policy) for name, part in tiers.items()},
         "replicas": _replicas(judged, run),
         "prompts": _prompts(chosen),
@@ -115,12 +115,16 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Policy | None)
         "goodput": _ratio(good, counted),
         "weighted_goodput": _ratio(float(weights[judged.good].sum()), float(weights[judged.counted].sum())),
         "offered_per_s": offered / seconds,
-        "good_per_s": good / seconds,
         "output_tokens_per_s": int(rows["output_tokens"].sum()) / seconds,
         "sent_again": int((rows["tries"].astype(np.int64) - 1).sum()),
         "latencies": _latencies(rows[judged.finished]),
         "itl": _itl(run, run.gaps),
     }
+
+
+def _rates(over_time: Report) -> Report:
+    """Throughput and goodput as rates, both of what was complete while requests were sent."""
+    return {f"{name}_per_s": fmean(over_time[f"{name}_per_s"]) for name in ("answered", "good")}
 
 
 def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Report:
@@ -204,7 +208,7 @@ def _sheds(rows: Rows, reasons: list[str]) -> Report:
             "with_retry_after": _count(~np.isnan(own["retry_after_s"])),
             "after_p50_s": percentiles(own["e2e_s"], (0.5,))[0],
         }
-    return dict(sorted(found.items(), key=lambda item: -item[1]["count"]))
+    return dict(sorted(found.items(), key=lambda item: -int(item[1]["count"] or 0)))
 
 
 def _replicas(judged: Judged, run: RunFile) -> Report:

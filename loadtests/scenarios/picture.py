@@ -46,7 +46,8 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
         ("good_per_s", "Good answers, requests/s", "requests/s", False),
         ("ttft_p95_s", "TTFT p95 of what was answered, by when it was due", "TTFT p95, s", True),
     ):
-        lines, x = [], []
+        lines: list[Line] = []
+        x: list[float] = []
         for (contender, _), of in reports.items():
             over = of["over_time"]
             x = [over["from_s"] + (n + 0.5) * over["bin_s"] for n in range(len(over[series]))]

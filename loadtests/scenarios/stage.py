@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -93,9 +94,9 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
                 await http.post(f"{stage.replicas[event.replica % len(stage.replicas)]}/emulator/faults", json=said)
             ).raise_for_status()
         elif event.reload is not None and stage.policy is not None:
-            part = stage.policy.with_name(".next")
-            part.write_text(policy_path(event.reload).read_text())
-            part.replace(stage.policy)
+            written = stage.policy.with_name(".next")
+            written.write_text(policy_path(event.reload).read_text())
+            written.replace(stage.policy)
         elif stage.admin is not None:
             what, replica = ("drain", event.drain) if event.drain else ("undrain", event.undrain)
             head = {"authorization": f"Bearer {ADMIN_TOKEN}"}
@@ -117,7 +118,8 @@ async def _replicas(scenario: ScenarioFile, children: Children) -> list[str]:
 
 
 async def _ready(child: Child, children: Children) -> re.Match[str]:
-    await asyncio.wait([child.ready, children.died], timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+    events: list[asyncio.Future[Any]] = [child.ready, children.died]
+    await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
     if not child.ready.done():
         raise Broken(child.how_it_ended if children.died.done() else f"{child.name} is not ready after {START_S:g} s")
     return child.ready.result()

@@ -48,6 +48,7 @@ def test_what_is_good_and_what_counts(tmp_path: Path) -> None:
     assert (totals["offered"], totals["counted"], totals["good"], totals["goodput"]) == (12, 9, 2, 2 / 9)
     assert totals["weighted_goodput"] == pytest.approx((4 + 1) / (5 * 4 + 4 * 1))
     assert totals["good_per_s"] == pytest.approx(2 / SECONDS)
+    assert totals["answered_per_s"] == pytest.approx(5 / SECONDS)
 
 
 def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
