@@ -16,10 +16,9 @@ from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors
 from loadtests.commands.screen import screen
 from loadtests.report.page import document, figures, table
-from loadtests.report.words import time
 from loadtests.scenarios.file import ScenarioFile, load_scenario, shipped
 from loadtests.scenarios.picture import grid, pictures
-from loadtests.scenarios.run import Played, play_scenario, write, write_docs
+from loadtests.scenarios.run import Played, notes, play_scenario, write, write_docs
 from loadtests.scenarios.stage import Broken
 
 FOLDER = Path("loadtest-results")
@@ -113,18 +112,9 @@ def _print(played: Played, folder: Path) -> None:
     for row in found.rows:
         shown.add_row(*row)
     out.print(shown)
-    for note in _notes(played):
+    for note in notes(played):
         out.print(Text(note, style="yellow"))
     out.print(f"\n{folder / 'scenario.html'}")
-
-
-def _notes(played: Played) -> list[str]:
-    notes = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
-    for (contender, times), of in played.reports.items():
-        if not of["trusted"]:
-            late = time(of["generator"]["late_p99_s"])
-            notes.append(f"{contender} {times:g}x: the generator was late by {late} (p99): not to be trusted")
-    return notes
 
 
 def _page(played: Played, name: str) -> str:
@@ -133,7 +123,7 @@ def _page(played: Played, name: str) -> str:
     parts = [
         f"<h1>{escape(scenario.title)}</h1>",
         f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',
-        *(f'<p class="warning">{escape(note)}</p>' for note in _notes(played)),
+        *(f'<p class="warning">{escape(note)}</p>' for note in notes(played)),
         figures(pictures(scenario, played.reports, name)),
         "<h2>Everybody</h2>",
         table(found.columns, found.rows),

@@ -33,8 +33,8 @@ def _over_load(reports: Reports, name: str) -> Iterator[Picture]:
             )
         most = max(offered)
         lines.append(Line("all that is offered", [min(offered), most], [min(offered), most], dashed=True))
-        kind = "Good answers" if what == "goodput" else "Answers, good or not"
-        yield Chart(f"{name}-{what}", f"{kind} per second: {what}", "requests/s offered", "requests/s", lines)
+        title = {"goodput": "Goodput: good, of those due", "throughput": "Throughput: answered, good or not"}[what]
+        yield Chart(f"{name}-{what}", f"{title}, requests/s", "requests/s offered", "requests/s", lines)
 
 
 def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[Picture]:
@@ -68,7 +68,7 @@ def grid(reports: Reports, swept: bool) -> Grid:
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
-        cells = [f"{totals[f'{name}_per_s']:.3g}" for name in ("offered", "answered", "good")]
+        cells = [f"{totals[f'{name}_per_s']:.1f}" for name in ("offered", "answered", "good")]
         cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = totals["latencies"]["ttft"]

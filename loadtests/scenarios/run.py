@@ -26,6 +26,7 @@ from loadtests.replay.target import Length, Target
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
+from loadtests.report.words import time
 from loadtests.scenarios.file import ContenderSection, ScenarioFile, policy_path
 from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.stage import Broken, Stage, environment, happen, key_of, start
@@ -92,6 +93,16 @@ def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> boo
     return True
 
 
+def notes(played: Played) -> list[str]:
+    """What has to be known before the figures are believed."""
+    found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
+    for (contender, times), of in played.reports.items():
+        if not of["trusted"]:
+            late = time(of["generator"]["late_p99_s"])
+            found.append(f"{contender} {times:g}x: the generator was late by {late} (p99): not to be trusted")
+    return found
+
+
 def write_docs(played: Played, name: str, folder: Path) -> Path:
     """A page of Markdown, with the pictures beside it."""
     of, reports = played.scenario, played.reports
@@ -103,7 +114,7 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
         _how(played) + f" Again: `make scenario NAME={name}`.",
         *(f"![{path.stem}]({path.name})" for path in drawn),
         grid_as_markdown(grid(reports, bool(of.sweep))),
-        *(f"{contender} was left out: {why}." for contender, why in played.skipped.items()),
+        *(f"**{note}.**" for note in notes(played)),
     ]
     path = folder / f"{name}.md"
     path.write_text("\n\n".join(part for part in parts if part) + "\n")
