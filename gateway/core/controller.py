@@ -215,11 +215,11 @@ class Controller:
         if self._hedges.on and live.ask.visible:
             self._hedges.closed(attempt, now)
         out: list[Command] = []
-        if self._fleet.ended(replica, finish.end, now):
-            self._breaker_moved(replica, out, now)
+        moved = self._fleet.ended(replica, finish.end, now)
         if finish.body_hash is not None:
-            is_down = replica.breaker.state is ReplicaState.DOWN
-            self._quarantine.broke(finish.body_hash, replica.spec.name, is_down, doubt_s(pool.spec.health), now)
+            self._broke(live, replica, finish.body_hash, out, now)
+        if moved:
+            self._breaker_moved(replica, out, now)
         if finish.end is End.COMPLETE and replica.refusals:
             pool.accepted(replica)
         elif finish.end is End.BUSY:
@@ -464,8 +464,7 @@ class Controller:
 
     def _canary(self, live: Live, replica: Replica, now: float) -> Replica:
         """A replica that is out instead of the one that was chosen, now and then; not with what may have killed one."""
-        body_hash = live.ask.body_hash
-        if body_hash is not None and self._quarantine.knows(body_hash, now):
+        if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
         return replica.pool.canary(live.ask.tier, now) or replica
 
@@ -510,10 +509,20 @@ class Controller:
             if live.open:
                 self._arm(live)  # the deadline is that of the attempt that is left
                 return
-            barred = finish.body_hash is not None and self._quarantine.bars(finish.body_hash, now)
+            barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, now)
             if not barred and is_retried(end, finish.status) and self._retry(live, attempt, out, now):
                 return
         self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
+
+    def _broke(self, live: Live, replica: Replica, body_hash: int, out: list[Command], now: float) -> None:
+        """A replica broke off with this request. If it is the second one, who waits with the same is refused."""
+        live.body_hash = body_hash
+        is_down = replica.breaker.state is ReplicaState.DOWN
+        self._quarantine.broke(body_hash, replica.spec.name, is_down, doubt_s(replica.pool.spec.health), now)
+        if self._quarantine.bars(body_hash, now):
+            for other in [other for pool in self._fleet for other in pool.room if other.body_hash == body_hash]:
+                self._quarantine.refuses(body_hash, now)
+                self._refuse(other, Outcome.INVALID, Why.QUARANTINED, out, now)
 
     def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float) -> bool:
         replica = self._retries.elsewhere(live, failed)
@@ -605,8 +614,8 @@ class Controller:
             return
         del self._live[live.ask.id]
         self._alarms.clear(live.ask.id)
-        if live.ask.body_hash is not None and live.outcome is Outcome.OK:
-            self._quarantine.served(live.ask.body_hash)
+        if live.body_hash is not None and live.outcome is Outcome.OK:
+            self._quarantine.served(live.body_hash)
         self._hedges.ended(live)
         record = self._books.close(live, now)
         if live.pool is not None:

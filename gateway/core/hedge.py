@@ -256,7 +256,7 @@ class Hedges:
             return Denied.QUEUE
         if pool.headroom < 1.0 - BUSY:
             return Denied.BUSY
-        if ask.body_hash is not None and self._quarantine.knows(ask.body_hash, now):
+        if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return Denied.SUSPECT
         denied = tier.denies()
         if denied is not None:

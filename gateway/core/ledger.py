@@ -64,6 +64,7 @@ class Live:
     __slots__ = (
         "ask",
         "attempts",
+        "body_hash",
         "charged",
         "committed",
         "deadline",
@@ -97,6 +98,8 @@ class Live:
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
+        self.body_hash = ask.body_hash
+        """64 bits for what is asked, once they are needed (quarantine.py)."""
         self.pool: PoolNow | None = None
         self.replica: Replica | None = None
         """The replica of the latest attempt; the committed one once there is a commit."""

@@ -33,20 +33,27 @@ class News:
 
 
 @dataclass(slots=True)
+class _Break:
+    at: float
+    until: float
+    """Then it counts no more."""
+
+
+@dataclass(slots=True)
 class _Suspect:
-    until: dict[str, float]
-    """Replicas that broke off with it, and until when that counts."""
+    breaks: dict[str, _Break]
+    """By replica."""
     caught: bool = False
     refused: int = 0
     tell_at: float = 0.0
 
     def deaths(self, now: float) -> int:
-        return sum(until > now for until in self.until.values())
+        return sum(one.until > now for one in self.breaks.values())
 
 
 def doubt_s(health: Health) -> float:
-    """After so long it would be known of a replica that it is down."""
-    return (health.failures + 1) * health.interval_s + health.timeout_s
+    """After so long it would be known of a replica that it is down, even if each check hangs."""
+    return health.failures * (health.interval_s + health.timeout_s)
 
 
 class Quarantine:
@@ -67,18 +74,17 @@ class Quarantine:
         return not self._broke or self._until <= now
 
     def broke(self, request: int, replica: str, is_down: bool, doubt_s: float, now: float) -> None:
-        """The connection to `replica` broke off before the end of its answer to this request.
+        """The connection to `replica` broke off before any of its answer to this request was passed on.
 
         `doubt_s`: how long it may take until it is known to be down, if it is not yet.
         """
-        suspect = self._broke.pop(request, None)
-        if suspect is None or not suspect.deaths(now):
-            suspect = _Suspect({})
-        before = suspect.deaths(now)
-        until = max(suspect.until.get(replica, 0.0), now + (KEEP_S if is_down else doubt_s))
-        suspect.until[replica] = until
+        suspect = self._broke.pop(request, None) or _Suspect({})
+        suspect.breaks = {name: one for name, one in suspect.breaks.items() if one.until > now}
+        before, last = len(suspect.breaks), suspect.breaks.get(replica)
+        until = max(0.0 if last is None else last.until, now + (KEEP_S if is_down else doubt_s))
+        suspect.breaks[replica] = _Break(now, until)
         self._until = max(self._until, until)
-        suspect.caught = suspect.caught or before < REPLICAS <= suspect.deaths(now)
+        suspect.caught = suspect.caught or before < REPLICAS <= len(suspect.breaks)
         self._broke[request] = suspect
         if len(self._broke) > self._most:
             del self._broke[next(iter(self._broke))]
@@ -86,8 +92,10 @@ class Quarantine:
     def died(self, replica: str, now: float) -> None:
         """It is known to be down: what broke off there of late was its death."""
         for suspect in self._broke.values():
-            if suspect.until.get(replica, 0.0) > now:
-                suspect.until[replica] = self._until = now + KEEP_S
+            one = suspect.breaks.get(replica)
+            if one is not None and one.until > now:
+                one.until = one.at + KEEP_S
+                self._until = max(self._until, one.until)
 
     def served(self, request: int) -> None:
         """A replica survived this request."""
@@ -116,7 +124,7 @@ class Quarantine:
         for request, suspect in self._broke.items():
             refused = suspect.refused if now >= suspect.tell_at else 0
             if suspect.caught or refused:
-                found.append(News(request, tuple(suspect.until), suspect.caught, refused))
+                found.append(News(request, tuple(suspect.breaks), suspect.caught, refused))
                 suspect.caught = False
             if refused:
                 suspect.refused, suspect.tell_at = 0, now + TELL_EVERY_S

@@ -58,7 +58,7 @@ class Retries:
         for spec in ask.policy.route(ask.model, ask.tier):
             pool = self._fleet.pool(spec.name)
             if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, ask.batch):
-                replica = pool.pick(ask.tier, None, self._random.random())
+                replica = pool.pick(ask.tier, failed.replica, self._random.random())
                 if replica is not None:
                     return replica
         return None

@@ -58,8 +58,9 @@ def test_a_replica_that_is_found_to_be_down_had_died() -> None:
     quarantine.broke(POISON, "b", True, DOUBT_S, 1.0)
     quarantine.died("a", 5.0)
     quarantine.died("c", 5.0)
-    assert quarantine.bars(POISON, KEEP_S + 0.9)
-    assert quarantine.knows(OTHER, KEEP_S + 4.9)
+    assert quarantine.bars(POISON, KEEP_S - 0.1)
+    assert quarantine.knows(OTHER, KEEP_S - 0.1)
+    assert not quarantine.knows(OTHER, KEEP_S), "counted from when it broke off"
     quarantine.broke(OTHER, "c", False, DOUBT_S, 100.0)
     quarantine.died("c", 100.0 + DOUBT_S)
     assert not quarantine.bars(OTHER, 100.0 + DOUBT_S), "it went down for something else"
@@ -135,7 +136,59 @@ def test_both_replicas_went_down_so_it_is_barred_for_long() -> None:
     story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
 
 
-def test_one_that_is_served_is_forgotten() -> None:
-    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever().served("a")
-    story.arrives("b", body_hash=POISON).served("b")
+def test_it_is_known_that_they_are_down_before_the_doubt_is_over_even_if_their_checks_hang() -> None:
+    slow = Health(failures=4, interval_s=1.0, timeout_s=5.0, slow_start_s=0.0, ejection=None)
+    story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin", health=slow)))
+    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    for seconds in (6.0, 12.0, 18.0):
+        story.at(seconds).fails("r1", times=1).fails("r2", times=1)
+    story.at(60.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
+
+
+def test_it_is_barred_no_longer_for_replicas_that_stay_down() -> None:
+    story = play(RULES)
+    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    for seconds in range(1, int(KEEP_S)):
+        story.at(float(seconds)).fails("r1").fails("r2")
+    story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
+    story.at(KEEP_S).arrives("c", body_hash=POISON).expect(dispatch("r3"))
+
+
+def test_one_that_is_served_is_forgotten_even_if_nobody_was_suspected_when_it_came() -> None:
+    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    assert story.controller.suspects(story.now)
+    story.served("a")
     assert not story.controller.suspects(story.now)
+
+
+def test_who_waits_with_it_is_refused_as_soon_as_two_broke_off() -> None:
+    story = play(policy(pool("p", "r1", "r2", "r3", slots=1, router="round-robin")))
+    story.arrives("a").arrives("x").arrives("y").sent("a").whatever()
+    story.served("x").whatever().finishes("a", End.RESET, body_hash=POISON).expect(dispatch("r2", of="a"))
+    story.arrives("z").expect(dispatch("r1"))
+    story.arrives("b", body_hash=POISON, tenant="globex").arrives("c", body_hash=OTHER).expect()
+    story.sent("a").finishes("a", End.RESET, body_hash=POISON).expect(
+        refuse(Why.QUARANTINED, of="b"),
+        ended(Outcome.INVALID, of="b", attempts=0),
+        refuse(FAILURES[End.RESET], of="a"),
+        ended(Outcome.ERROR, of="a", attempts=2),
+        dispatch("r2", of="c"),
+    )
+    assert [news.refused for news in story.controller.quarantined(story.now)] == [1]
+
+
+def test_who_was_with_a_third_meanwhile_is_not_tried_again_for_whatever_reason() -> None:
+    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever().sent("a")
+    story.arrives("b", body_hash=POISON, tenant="globex").expect(dispatch("r3")).sent("b")
+    story.finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.finishes("b", End.BUSY).expect(refuse(Why.UPSTREAM_BUSY), ended(Outcome.ERROR, attempts=1))
+
+
+def test_only_replicas_that_still_count_are_told_of() -> None:
+    quarantine = Quarantine()
+    quarantine.broke(POISON, "a", False, DOUBT_S, 0.0)
+    dead(quarantine, POISON, "b", 1.0)
+    dead(quarantine, POISON, "c", DOUBT_S)
+    assert quarantine.news(DOUBT_S)[-1] == News(POISON, ("b", "c"), True, 0)

@@ -120,6 +120,13 @@ def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> 
     assert (story.records["a"].pool, story.records["a"].replica) == ("long", "l1")
 
 
+def test_nor_is_one_of_another_pool_that_has_just_failed_others() -> None:
+    rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", "l2", slots=4))
+    story = play(rules).arrives("b", prompt=5000).expect(dispatch("l1"))
+    story.finishes("b", End.UNREACHABLE).served("b").arrives("a", prompt=10).whatever()
+    story.finishes("a", End.UNREACHABLE).expect(dispatch("l2"))
+
+
 def test_it_does_not_go_to_a_pool_that_is_too_short_for_it() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
     story = play(rules).arrives("a", prompt=5000).expect(dispatch("l1"))
