@@ -28,7 +28,7 @@ WORKLOAD = """\
 apiVersion: tailgate/v1
 kind: Workload
 rate: 400/s
-duration: 3s
+duration: 2s
 prompt_tokens: {least: 100, most: 600}
 output_tokens: 40
 tiers:
@@ -131,3 +131,17 @@ def test_a_workload_at_another_rate_is_the_same_but_denser() -> None:
     once, twice = list(workload.arrivals(1)), list(workload.faster(2.0).arrivals(1))
     assert len(twice) == pytest.approx(2 * len(once), rel=0.1)
     assert [a.prompt_tokens for a in twice[: len(once)]] == [a.prompt_tokens for a in once]
+
+
+def test_the_limit_of_a_given_fleet_is_found_from_a_rate_that_is_too_high() -> None:
+    rules = load_text(POLICY, "policy.yaml")
+    found = search(rules).limit({"short": 1, "long": 1})
+    assert found.reached
+    assert found.replicas == {"short": 1, "long": 1}
+    assert 150 < found.rate_per_s < 402  # at 402/s neither one short nor one long is enough
+
+
+def test_a_fleet_that_reaches_the_target_at_no_rate_has_no_limit() -> None:
+    policy = load_text(POLICY.replace("e2e: {p99: 90ms}", "e2e: {p99: 5ms}"), "policy.yaml")
+    with pytest.raises(ValueError, match=r"goodput is below 0\.98 at any rate"):
+        search(policy).limit({"short": 1, "long": 1})

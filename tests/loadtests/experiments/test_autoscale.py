@@ -1,0 +1,85 @@
+"""The fleet that follows what the gateway wants, and the optimum that it is held against."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from gateway.plan.knee import scaled
+from gateway.sim.pace import Diurnal
+from loadtests.experiments.autoscale import (
+    AT_FIRST,
+    DEPTH,
+    LOOK_S,
+    MOST,
+    START_S,
+    Day,
+    _changes,
+    _day,
+    _knee_at,
+    _needed,
+    _rate,
+    _short,
+    _turns,
+)
+from loadtests.experiments.lab import Effort, Lab
+
+DAY_S = 480.0
+
+
+@pytest.fixture(scope="module")
+def day() -> Day:
+    lab = Lab(Effort(seconds=DAY_S, warmup_s=0.0))
+    workload = replace(lab.workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
+    return _day((scaled(lab.policy(), {"main": MOST}), workload, 1))
+
+
+def test_somebody_looks_every_quarter_of_a_minute(day: Day) -> None:
+    assert [look.at for look in day.looks] == [n * LOOK_S for n in range(int(DAY_S / LOOK_S))]
+    assert (day.looks[0].paid, day.looks[0].serving, day.looks[0].wanted) == (AT_FIRST, AT_FIRST, AT_FIRST)
+
+
+def test_what_is_wanted_is_paid_for_at_once_and_serves_when_it_has_started(day: Day) -> None:
+    assert all(look.paid == look.wanted for look in day.looks)
+    assert all(look.serving <= look.paid for look in day.looks)
+    assert len({look.wanted for look in day.looks}) > 1
+    waited = int(START_S / LOOK_S)
+    for now, then in zip(day.looks, day.looks[waited:], strict=False):
+        least = min(look.paid for look in day.looks if now.at <= look.at <= then.at)
+        assert then.serving >= least
+
+
+def test_the_day_is_served_by_what_serves(day: Day) -> None:
+    assert day.result.goodput > 0.9
+    # Sixteen replicas are in the policy: those that were drained did nothing.
+    most = max(look.serving for look in day.looks)
+    assert day.result.busy <= (most + 0.5) / MOST
+    assert day.looks[-1].knee > 0.0
+
+
+def test_the_optimum_is_the_fewest_whose_knee_is_above_the_rate() -> None:
+    knees = {1: 9.0, 3: 24.0, 8: 64.0}
+    assert [_knee_at(knees, n) for n in (1, 3, 8, 16)] == [9.0, 24.0, 64.0, 128.0]
+    assert 2 * 8.0 < _knee_at(knees, 2) < 2 * 9.0
+    assert [_needed(knees, rate) for rate in (0.1, 9.0, 9.1, 24.0, 24.1, 64.5)] == [1, 1, 2, 3, 4, 9]
+
+
+def test_the_rate_is_a_sine_from_its_lowest_point() -> None:
+    workload = replace(Lab(Effort()).workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
+    assert _rate(workload, 0.0) == pytest.approx(3.0)
+    assert _rate(workload, DAY_S / 2) == pytest.approx(17.0)
+
+
+def test_turns_and_changes_are_counted() -> None:
+    assert (_turns([1, 2, 3, 3, 2, 1]), _changes([1, 2, 3, 3, 2, 1])) == (1, 4)
+    assert (_turns([2, 3, 2, 3]), _turns([2, 2, 2]), _turns([])) == (2, 0, 0)
+
+
+def test_short_is_the_share_of_looks_with_too_few(day: Day) -> None:
+    later = [replace(look, at=look.at + 900.0) for look in day.looks]
+    assert _short(later, [look.serving for look in later]) == 0.0
+    assert _short(later, [look.serving + 1 for look in later]) == 1.0
+    assert _short(day.looks, [99] * len(day.looks)) == 0.0  # the first quarter of an hour
+    assert all(after.at > before.at for before, after in pairwise(later))
