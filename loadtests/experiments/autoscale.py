@@ -7,7 +7,7 @@ what is too much is drained, the youngest first. A replica is paid for from its 
 The optimum knows the rate of every second of the day: as many replicas as it takes for 99% of the requests to be good,
 known from searches in the simulator (`tailgate plan`), each started in time and gone at once. Short is the part of the
 day in which fewer serve than that. A turn is a change of what is wanted into the other direction: a day has one, at
-noon.
+noon. The constants of the signal (`gateway/core/scale.py`) were settled while this workload was looked at.
 """
 
 from __future__ import annotations
@@ -169,7 +169,6 @@ def _figures(findings: Findings, days: Sequence[Day], needed: Sequence[int]) -> 
         "most_turns": bare(max(_turns([look.wanted for look in day.looks]) for day in days), len(days)),
         "most_changes": bare(max(_changes([look.wanted for look in day.looks]) for day in days), len(days)),
         "changes_of_optimum": bare(_changes(needed), len(days)),
-        "busy": mean([day.result.busy for day in days]),
     }
 
 
