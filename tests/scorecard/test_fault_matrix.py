@@ -36,8 +36,9 @@ MIDWAY = (
 ENDING = (FaultKind.PAUSE, FaultKind.DEAD)
 """Nothing more comes of an answer that is under way."""
 TOKENS = 12
-SLOWLY, HARDLY = 0.4, 0.001
-"""Scales of time at which an answer is under way when it is struck, and is for minutes."""
+SLOWLY, HARDLY, APART = 0.4, 0.001, 0.002
+"""Scales of time at which an answer is under way when it is struck, is for minutes, and comes token by token: several in
+one read would be looked at before the answer begins."""
 Case = tuple[FaultKind, str]
 """A fault, and how."""
 
@@ -133,7 +134,8 @@ async def test_before_the_answer(
 async def test_after_it_has_begun(
     gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, case: Case, stream: bool
 ) -> None:
-    sick = await emulator(time_scale=HARDLY if case[0] in ENDING else SLOWLY)
+    scale = HARDLY if case[0] in ENDING else APART if stream and case[0] in MIDWAY else SLOWLY
+    sick = await emulator(time_scale=scale)
     well = await emulator()
     (ill,) = sick.replicas
     gw = await gateway(policy([*sick.urls, *well.urls], case, stream))
