@@ -37,8 +37,8 @@ ENDING = (FaultKind.PAUSE, FaultKind.DEAD)
 """Nothing more comes of an answer that is under way."""
 TOKENS = 12
 SLOWLY, HARDLY, APART = 0.4, 0.001, 0.002
-"""Scales of time at which an answer is under way when it is struck, is for minutes, and comes token by token: several in
-one read would be looked at before the answer begins."""
+"""Scales of time at which an answer is under way when it is struck, is for minutes, and comes token by token: several
+in one read would be looked at before the answer begins."""
 Case = tuple[FaultKind, str]
 """A fault, and how."""
 
