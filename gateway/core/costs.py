@@ -36,7 +36,8 @@ SAMPLES_PER_S: Final = 50.0
 """What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
-"""Weights of a sample below and above the low end of what was met: an expectile, that 1 in 9 or so lie below."""
+"""Weights of a sample below and above the low end of what was met: the expectile of 1/9, which one in four or so is
+below."""
 
 
 class Costs:
@@ -87,7 +88,7 @@ class Costs:
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 
     def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
-        """What a step takes under this load, or under the lightest from which that was learned, if it is lighter.
+        """What a step takes under this load, or at the low end of those from which that was learned, if it is lighter.
 
         Beyond, coefficients say nothing: where all replicas are full, it is chance which of them the time is put down
         to, and one that is nearly idle would be expected to take none.
