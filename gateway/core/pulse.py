@@ -171,7 +171,8 @@ class Pulse:
     def take_back(self, now: float) -> None:
         """Let it serve again, and be judged by what comes from now on."""
         self.out = None
-        self.well_at = now
+        self.well_at = self.heard_at = now
+        self.silent_s = 0.0
         self.ttft, self.itl = Score(), Score()
         self.ttft.began_at = self.itl.began_at = now
 

@@ -480,6 +480,8 @@ def test_one_that_hung_and_was_started_anew_is_back() -> None:
     for number in range(6):
         story.arrives(f"q{number}").served(f"q{number}")
     assert state(story, "r1") is ReplicaState.UP
+    story.at(10.0).arrives("b").sent("b").after(8.0)
+    assert [r.health.out for r in story.pool("p").replicas].count("stalled") == 1, "its silence is nobody's measure"
 
 
 def test_one_that_is_out_for_slowness_does_not_come_back_for_a_word() -> None:
