@@ -64,9 +64,13 @@ def _found(found: Knee, spare: int, cost: Cost | None) -> Iterator[tuple[str, st
     for lost in found.when_lost:
         pool = lost.lost or ""
         of = f" of {pool}" if len(lost.replicas) > 1 else ""
-        yield "one lost", f"{_goodput(lost)} without one{of}; {found.replicas_one_lost[pool]} are enough then, too"
+        yield "one lost", f"{_goodput(lost)} without one{of}; {_enough(found.replicas_one_lost[pool])} enough then, too"
     if cost is not None:
         yield "cost", _cost(cost)
+
+
+def _enough(replicas: int) -> str:
+    return f"{replicas} {'is' if replicas == 1 else 'are'}"
 
 
 def _tries(found: Knee) -> Table:

@@ -138,6 +138,9 @@ class Search:
         return _with(counts, pool, fewest(lambda n: self._try(_with(counts, pool, n)), dict(counts)[pool]))
 
     def _fewest_with_one_lost(self, counts: Counts, pool: str) -> int:
+        """Mostly one more; none where the pool has room for it, or nothing to do."""
+        if self._try(counts, lost=pool).reached:
+            return dict(counts)[pool]
         least = dict(counts)[pool] + 1
         return fewest(lambda n: self._try(_with(counts, pool, n), lost=pool), least, least)
 

@@ -119,6 +119,14 @@ def test_with_one_lost_more_are_needed(found: Knee) -> None:
     assert all(found.replicas_one_lost[pool] > n for pool, n in found.needed.replicas.items())
 
 
+def test_a_pool_that_can_spare_one_needs_no_more() -> None:
+    made = search(load_text(POLICY, "policy.yaml"))
+    made.workload = load_workload_text(WORKLOAD.replace("most: 600", "most: 300"), "workload.yaml")
+    found = made.run()
+    assert found.needed.replicas["long"] == 1  # where no prompt goes
+    assert found.replicas_one_lost == {"short": found.needed.replicas["short"] + 1, "long": 1}
+
+
 def test_goodput_that_cannot_be_had_is_no_plan() -> None:
     policy = load_text(POLICY.replace("e2e: {p99: 90ms}", "e2e: {p99: 5ms}"), "policy.yaml")
     with pytest.raises(ValueError, match=r"some requests cannot be good on these engines"):
