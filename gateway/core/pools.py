@@ -170,7 +170,8 @@ class PoolNow:
         self.canary_priority = self.least_urgent
         for replica in meant:
             pulse = replica.pulse
-            if pulse.may_be_tried(replica.in_flight, now):
+            is_in_there = any(attempt.opened_at >= pulse.tried_at for attempt in replica.reading.values())
+            if not is_in_there and pulse.may_be_tried(replica.in_flight, now):
                 self.canaries.append(replica)
                 if now - pulse.canary_at >= every_s:
                     self.canary_priority = MOST_URGENT  # nobody of the least urgent tier came

@@ -473,6 +473,23 @@ def test_it_is_back_as_soon_as_something_is_heard() -> None:
     assert state(story, "r1") is ReplicaState.UP
 
 
+def test_what_an_older_answer_says_is_no_word_of_the_canary() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    traffic.until(5.0)
+    while not (old := [a for a in story.controller._attempts.values() if a.replica.spec.name == "r3"]):
+        traffic.until(story.now + 0.05)
+    name = story._names[old[0].live.ask.id]
+    traffic._due = [due for due in traffic._due if due[1] != name]
+    out_at = traffic.until_out("r3")
+    traffic.times["r3"] = math.inf
+    story.first_token(name)
+    for tokens in range(1, 25):
+        traffic.until(out_at + tokens).progress(name, tokens)
+    assert len([at for at, replica in traffic.sent if replica == "r3" and at > out_at]) == 1
+
+
 def test_one_that_hung_and_was_started_anew_is_back() -> None:
     story = play(fleet(6)).arrives("a").sent("a").at(8.0)
     assert story.replica("r1").health.out == "stalled"
