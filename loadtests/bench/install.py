@@ -12,8 +12,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / ".bench"
 VLLM_ROUTER = "vllm-router==0.1.17"
-LITELLM = "litellm[proxy]"
-AIPERF = "aiperf"
+LITELLM = "litellm[proxy]==1.106.2"
+AIPERF = "aiperf==0.13.0"
 """Pinned, so that figures of different days compare with the same thing."""
 
 
