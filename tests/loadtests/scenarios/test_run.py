@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
+from loadtests.scenarios.stage import PROXIES
 
 TEXT = """\
 apiVersion: tailgate/v1
@@ -55,3 +57,14 @@ def test_a_contender_that_is_not_in_it() -> None:
     done = CliRunner().invoke(app, ["scenario", "burst-2x", "--contender", "haproxy"])
     assert done.exit_code == 2
     assert "haproxy is not in this scenario" in done.output
+
+
+def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROXIES, "nginx", lambda port, replicas, folder: ["false"])
+    file = tmp_path / "it.yaml"
+    file.write_text(TEXT.replace("[tailgate, round-robin]", "[nginx]"))
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "nginx was left out: it did not start: nginx exited with status 1" in done.stdout
