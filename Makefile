@@ -23,7 +23,7 @@ run: $(STAMP)  ## Four emulated replicas and the gateway in front of them, until
 	@$(BIN)/python -m loadtests.demo
 
 scenario: $(STAMP)  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
-	@$(BIN)/python -m loadtests scenario $(NAME)
+	@$(BIN)/python -m loadtests scenario $(NAME) $(ARGS)
 
 test: $(STAMP)  ## Every test
 	@$(BIN)/python -m pytest -n 2 --dist worksteal

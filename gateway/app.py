@@ -60,6 +60,8 @@ UP = ReplicaState.UP
 BACKLOG = 4096
 GC_ALLOCATIONS = 50_000
 SPARE_DESCRIPTORS = 128
+CANNOT_LISTEN = 3
+"""Exit code, as of uvicorn."""
 # After the drain deadline, error events have been written; clients that do not take them are cut off after this.
 CLOSE_GRACE_S = 2.0
 
@@ -431,9 +433,13 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
         log.warning("%s is no setting and does nothing%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
-        problem = exposure_error(policy, settings.host) or _taken(settings)
+        problem = exposure_error(policy, settings.host)
         if problem is None:
-            return uvloop.run(_run(settings, policy, policy_path))
+            problem = _taken(settings)
+            if problem is None:
+                return uvloop.run(_run(settings, policy, policy_path))
+            print(problem, file=sys.stderr)
+            return CANNOT_LISTEN
     except PolicyErrors as errors:
         problem = str(errors)
     except JournalError as error:

@@ -119,7 +119,8 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:
     """What is wrong with a setting, and where it was set."""
-    text = message.removeprefix("Value error, ")
+    # What is said of a secret counts items.
+    text = message.removeprefix("Value error, ").replace(" items after validation", " characters")
     if not place:
         return text
     name = str(place[0])

@@ -123,7 +123,7 @@ def test_a_taken_port_is_one_line(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings = Settings(**{"port": 0, "admin_port": 0, setting: port})
-        assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 1
+        assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 3
     flag = setting.replace("_", "-")
     said = f"port {port} is taken: --{flag} (TAILGATE_{setting.upper()}), 0 takes a free one\n"
     assert capsys.readouterr().err == said
