@@ -27,6 +27,7 @@ from gateway.core.model import (
     Record,
 )
 from gateway.core.rules import Admission, AdmissionMode, Hedge, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
+from loadtests.experiments.quantiles import rank
 
 FOR_EVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 PROMPT_TOKENS = 100
@@ -108,7 +109,7 @@ class Run:
 
     def quantile(self, q: float) -> float:
         """Of TTFT, seconds."""
-        return self.ttft_s[min(len(self.ttft_s) - 1, int(q * len(self.ttft_s)))]
+        return rank(self.ttft_s, q)
 
 
 class Servers:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from typing import cast
 
 import httptools
 import orjson
 import uvloop
+
+from loadtests.experiments.served import serve
 
 KINDS = 100
 STRIDE = 37
@@ -120,12 +121,8 @@ def _frame(data: bytes) -> bytes:
 
 
 async def _main(tokens: int) -> None:
-    loop, of = asyncio.get_running_loop(), Target(tokens)
-    server = await loop.create_server(lambda: Connection(of), "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
+    of = Target(tokens)
+    await serve(lambda: Connection(of))
 
 
 if __name__ == "__main__":

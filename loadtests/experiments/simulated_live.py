@@ -8,15 +8,14 @@ rolling restarts, reloads, answers that balloon.
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
+from loadtests.experiments.quantiles import interval, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.scenarios.file import ScenarioFile, load_scenario
@@ -82,19 +81,6 @@ def simulated_live(lab: Lab) -> Findings:
     findings.grids.append(_grid(pairs))
     findings.charts.append(_chart(pairs))
     return findings
-
-
-def rank(ordered: Sequence[float], q: float) -> float:
-    """A quantile, by nearest rank."""
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
-
-
-def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
-    """95% of a quantile, from the ranks that a binomial count of `n` draws lies between."""
-    n = len(ordered)
-    half = 1.96 * math.sqrt(n * q * (1.0 - q))
-    low, high = (min(n - 1, max(0, round(n * q + side * half))) for side in (-1, 1))
-    return ordered[low], ordered[high]
 
 
 def _pairs(lab: Lab, name: str) -> list[Pair]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
 from typing import cast
 
 import httptools
 import uvloop
+
+from loadtests.experiments.served import serve
 
 ANSWER = b'{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"completion_tokens":1}}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER)
@@ -51,12 +52,8 @@ class Connection(asyncio.Protocol):
 
 
 async def _main(options: argparse.Namespace) -> None:
-    loop, began = asyncio.get_running_loop(), time.monotonic()
-    server = await loop.create_server(lambda: Connection(options, began), "127.0.0.1", 0, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
+    began = time.monotonic()
+    await serve(lambda: Connection(options, began))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from gateway.sim.results import latency
 from loadtests.experiments.fan_out import slow_share
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import SETUP, Lab
+from loadtests.experiments.quantiles import rank
 from loadtests.live.rig import Load, Run, run
 from loadtests.live.scaled import key_of
 from loadtests.live.shots import Shot
@@ -104,8 +105,7 @@ def _ttft_s(found: Run) -> list[float]:
 
 
 def _quantile(values: list[float], q: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+    return rank(sorted(values), q)
 
 
 def _ratio(over: list[float], under: list[float], q: float) -> Interval:
