@@ -35,7 +35,7 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
     root.addHandler(handler)
     root.setLevel(level.upper())
     # They tell of every request, connection or file change at levels where nobody asked for that.
-    for noisy in ("uvicorn.access", "watchfiles"):
+    for noisy in ("httpcore", "uvicorn.access", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
