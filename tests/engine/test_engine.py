@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
+from gateway.core.rules import Policy
 from gateway.policy import load_text
 from gateway.settings import Settings
 
@@ -233,21 +234,43 @@ async def test_leaving_an_answer_that_is_not_streamed_is_noticed(engine: Engine,
     await _freed(engine, leave())
 
 
-async def test_a_timeout_frees_the_engine(engine: Engine, gateway: Gateway) -> None:
-    """The gateway's own: the client is still there, and is told."""
+def _hurried(engine: Engine, on_total: str = "cut") -> Policy:
+    """A policy that gives every request one second."""
     text = f"""\
 apiVersion: tailgate/v1
 models: {{{engine.model}: {{pools: [main]}}}}
 pools: {{main: {{engine: {engine.kind}, replicas: [{engine.url}]}}}}
-tiers: {{standard: {{max_tokens: {{limit: 100000}}, timeouts: {{total: 1s}}}}}}
+tiers: {{standard: {{max_tokens: {{limit: 100000}}, timeouts: {{total: 1s, on_total: {on_total}}}}}}}
 """
+    return load_text(text, "policy.yaml", {})
+
+
+async def test_a_stream_whose_time_is_up_is_cut_short_and_frees_the_engine(
+    engine: Engine, client: openai.AsyncOpenAI, gateway: Gateway
+) -> None:
     assert await engine.running() == 0, "somebody else uses this engine"
-    gateway.configure(load_text(text, "policy.yaml", {}))
-    async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
-        stream = await client.chat.completions.create(**_endless(engine), stream=True)
-        with pytest.raises(openai.APIError) as raised:
-            async for _ in stream:
-                pass
+    gateway.configure(_hurried(engine))
+    *_, last = [chunk async for chunk in await client.chat.completions.create(**_endless(engine), stream=True)]
+    assert last.choices[0].finish_reason == "length"
+    assert last.model_extra["tailgate"]["cut"] == "total-timeout"
+    assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_whose_time_is_up_may_be_told_so_and_frees_the_engine(
+    engine: Engine, client: openai.AsyncOpenAI, gateway: Gateway, stream: bool
+) -> None:
+    """An answer in one piece always is: there is nothing to keep."""
+    assert await engine.running() == 0, "somebody else uses this engine"
+    gateway.configure(_hurried(engine, "error" if stream else "cut"))
+
+    async def ask() -> None:
+        answer = await client.chat.completions.create(**_endless(engine), stream=stream)
+        async for _ in answer:
+            pass
+
+    with pytest.raises(openai.APIError) as raised:
+        await ask()
     assert raised.value.code == "deadline_exceeded"
     assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
 
