@@ -6,7 +6,8 @@ The rules, those of the gateway's own driver:
    the order in which it was noted, then the decider's alarm, then arrivals.
 2. Commands are carried out after the call has returned; what they lead to is told in the order in which it came about.
 3. A closed attempt is told once: a cancelled one after its request is out of the engine, slot and KV cache included.
-4. The network takes no time. A replica that is not up refuses connections; one that dies breaks off what it ran.
+4. The network takes no time, but for the `path_s` of a profile, all of it on the way there. A replica that is not up
+   refuses connections; one that dies breaks off what it ran and what was on its way.
 
 A run is the same, bit for bit, whenever arrivals, policy, fleet, options and seed are the same.
 """
@@ -264,9 +265,18 @@ class Engine:
         cut = output_tokens < trip.output_tokens and command.max_tokens < room
         self.flights[attempt] = Flight(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
-        self.settle(host)
-        host.add(Request(attempt, prompt_tokens, output_tokens), now)
-        self._note(host)
+        request = Request(attempt, prompt_tokens, output_tokens)
+        if host.profile.path_s:
+            self.at(now + host.profile.path_s, lambda: self._enter(host, request))
+        else:
+            self._enter(host, request)
+
+    def _enter(self, host: Host, request: Request) -> None:
+        """A request has reached its engine, unless its client or its replica has gone meanwhile."""
+        if request.id in self.flights:
+            self.settle(host)
+            host.add(request, self.now)
+            self._note(host)
 
     def _cancel(self, command: Cancel) -> None:
         attempt = command.attempt

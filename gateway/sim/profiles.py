@@ -40,6 +40,9 @@ class Profile:
     kv_s_per_token: float
     kv_block_tokens: int = 16
     """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
+    path_s: float = 0.0
+    """What every request takes outside of steps: HTTP, its tokens, the way to the scheduler and back. It waits for no
+    other, and holds no slot meanwhile."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.max_batched_tokens <= self.max_num_seqs:
@@ -48,7 +51,7 @@ class Profile:
             raise ValueError(f"{self.name}: kv_capacity_tokens must hold one sequence of max_model_len")
         if self.step_base_s <= 0:
             raise ValueError(f"{self.name}: step_base_s must be above 0")
-        if min(self.prefill_s_per_token, self.decode_s_per_sequence, self.kv_s_per_token) < 0:
+        if min(self.prefill_s_per_token, self.decode_s_per_sequence, self.kv_s_per_token, self.path_s) < 0:
             raise ValueError(f"{self.name}: no cost may be below 0")
 
     @property
@@ -123,7 +126,7 @@ def read_profile(path: Path) -> Profile:
             raise ValueError(f"{path}: {name} is no field of a profile; there is {', '.join(known)}")
         if name == "name":
             is_right, right = isinstance(value, str), "text"
-        elif name in COSTS:
+        elif name in (*COSTS, "path_s"):
             is_right, right = isinstance(value, int | float) and not isinstance(value, bool), "a number of seconds"
         else:
             is_right, right = isinstance(value, int) and not isinstance(value, bool), "a whole number"

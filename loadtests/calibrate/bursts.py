@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from gateway.sim.workload import Arrival
 from loadtests.replay.play import Kept, Plan, play
@@ -15,6 +15,8 @@ from loadtests.replay.target import Target
 APART_S = 0.002
 """Between two requests of a burst."""
 LEAD_S = 0.05
+WARMED = 16
+"""Bursts of no more requests are sent once before they are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +53,37 @@ class Failed(Exception):
 def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
     """A probe: alone and together, short and long, so that every cost shows somewhere where the others do not."""
     long = max(64, min(2048, context_tokens // 2))
-    return [
-        *[Burst(1, 32, 64)] * 3,
-        *[Burst(1, long // 4, 8)] * 3,
-        *[Burst(1, long, 8)] * 3,
-        Burst(16, 32, 96),
-        Burst(48, 32, 96),
-        Burst(16, long, 64),
-        Burst(8, long, 32),
-        Burst(most_at_once, 32, 64),
-    ]
+    alone = [Burst(1, 32, 64), Burst(1, long // 4, 16), Burst(1, long // 2, 16), Burst(1, long, 16)]
+    few = [Burst(2, 32, 64), Burst(4, 32, 64), Burst(8, 32, 64), Burst(4, long // 2, 32)]
+    many = [Burst(16, 32, 96), Burst(48, 32, 96), Burst(16, long // 4, 64), Burst(8, long, 32), Burst(16, long, 64)]
+    return [*alone * 4, *few * 2, *many, Burst(most_at_once, 32, 64)]
 
 
 async def send(
     plan: Sequence[Burst], target: Target, sizes: Sizes, seed: int, tell: Callable[[int], None] = lambda n: None
 ) -> list[list[Seen]]:
     """Each burst when the one before it is over; `tell` hears how many are done. Raises Failed and OSError."""
-    # The first requests of a connection, and of an engine, are not like the others.
-    await play(Burst(2, 32, 8).arrivals(), target, Kept(), Plan(seed=seed, sizes=sizes))
+    seeds = Random(seed)
+    # The first requests of a size are not like the others: an engine compiles for them, and finds memory.
+    for burst in dict.fromkeys(plan):
+        if burst.requests <= WARMED:
+            await sent(burst.arrivals(), target, sizes, seeds, burst.requests)
     found = []
-    for number, burst in enumerate(plan):
-        kept = Kept()
-        # Its own seed, lest an engine find the prompts in its cache.
-        own = Plan(seed=seed + 1 + number, sizes=sizes, warm_connections=burst.requests, lead_s=LEAD_S)
-        await play(burst.arrivals(), target, kept, own)
-        found.append([_seen(request) for request in sorted(kept.requests, key=lambda request: request.sent_s)])
-        tell(number + 1)
-        await asyncio.sleep(0)
+    for burst in plan:
+        found.append(await sent(burst.arrivals(), target, sizes, seeds, burst.requests))
+        tell(len(found))
     return found
+
+
+async def sent(
+    arrivals: Iterable[Arrival], target: Target, sizes: Sizes, seeds: Random, connections: int
+) -> list[Seen]:
+    """What came of requests, in the order in which they were sent. Raises Failed if one was not answered."""
+    kept = Kept()
+    # Prompts of its own, lest the engine find them in its cache.
+    plan = Plan(seed=seeds.getrandbits(32), sizes=sizes, warm_connections=connections, lead_s=LEAD_S)
+    await play(arrivals, target, kept, plan)
+    return [_seen(request) for request in sorted(kept.requests, key=lambda request: request.sent_s)]
 
 
 def _seen(request: Request) -> Seen:

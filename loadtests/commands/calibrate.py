@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from random import Random
+from secrets import randbits
 from typing import Annotated
 
 import httpx
 import typer
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from gateway.cli.output import console
 from gateway.sim.workload import Arrival
-from loadtests.calibrate.bursts import Failed, Seen, bursts, send
+from loadtests.calibrate.bursts import Failed, bursts, send, sent
+from loadtests.calibrate.check import CONNECTIONS, FIGURES, SHARES, Checked, check, full, good_s, mixed, worst
 from loadtests.calibrate.fit import Fitted, fit
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.prompts import Sizes
@@ -25,7 +30,10 @@ from loadtests.replay.target import Length, Target
 CONTEXT_TOKENS = 8192
 """Where the target does not say how long its context is."""
 CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-GOOD = 0.15
+GOOD_FIT = 0.15
+FITTED_SHARE, FITTED_REQUESTS = 0.6, 240
+GOOD = 0.25
+SIDES = ("engine", "simulated")
 
 
 def calibrate_command(
@@ -36,13 +44,18 @@ def calibrate_command(
         str | None, typer.Option(metavar="NAME", show_default=False, help="The model to ask for; else its first one.")
     ] = None,
     most: Annotated[int, typer.Option(min=16, help="Most requests at once; more than its slots finds those.")] = 160,
-    seed: Annotated[int, typer.Option(help="Of prompts; another one where the engine has them in its cache.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Of prompts; new ones each time unless given: an engine keeps old ones cached.")
+    ] = None,
+    checked: Annotated[
+        bool, typer.Option("--check/--no-check", help="Then see how far off the simulator is on other traffic.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile and how well it fits as JSON.")] = False,
 ) -> None:
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
-    A few hundred requests, alone and together, short and long: ten seconds to some minutes, on an engine that has
-    nothing else to do. Then:
+    Some hundred requests, alone and together, short and long, then mixed ones at half and at three quarters of what
+    it carries: half a minute to some minutes, on an engine that has nothing else to do. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 
@@ -57,27 +70,43 @@ def calibrate_command(
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
     try:
-        found, seen = uvloop.run(_calibrated(first, most, seed, out.stem))
+        found, checks = uvloop.run(_calibrated(first, most, seed, out.stem, checked))
     except (NoContact, Failed, OSError, httpx.HTTPError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
     out.write_text(json.dumps(asdict(found.profile), indent=2) + "\n")
     if as_json:
-        print(json.dumps({"profile": asdict(found.profile), "path_s": found.path_s, "error": found.error}, indent=2))
+        said = {"profile": asdict(found.profile), "error": found.error, "check": [_figures(one) for one in checks]}
+        print(json.dumps(said, indent=2))
         return
-    _tell(found, sum(map(len, seen)), out)
+    _tell(found, out)
+    if checks:
+        _tell_checks(checks)
 
 
-async def _calibrated(target: Target, most: int, seed: int, name: str) -> tuple[Fitted, list[list[Seen]]]:
+async def _calibrated(
+    target: Target, most: int, seed: int | None, name: str, checked: bool
+) -> tuple[Fitted, list[Checked]]:
     named, context, kept = await _about(target)
+    seed = randbits(32) if seed is None else seed
     sizes = await probe(named, Arrival(0.0, "default", "calibrate", "default", 32, 1), seed) or Sizes()
     plan = bursts(context, most)
     terminal = console(stderr=True)
-    columns = (TextColumn("probing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("", total=len(plan))
+        task = bar.add_task("probing", total=len(plan))
         seen = await send(plan, named, sizes, seed, lambda done: bar.update(task, completed=done))
-    return await asyncio.to_thread(fit, seen, context, kept, name), seen
+        bar.reset(task, description="probing mixed traffic", total=1)
+        found = await asyncio.to_thread(fit, seen, context, kept, name)
+        seeds = Random(f"{seed} mixed")
+        arrivals = mixed(found.profile, FITTED_SHARE * full(found.profile), seeds.getrandbits(32), FITTED_REQUESTS)
+        together = await sent(arrivals, named, sizes, seeds, CONNECTIONS)
+        bar.update(task, description="fitting", completed=1)
+        found = await asyncio.to_thread(fit, seen, context, kept, name, together)
+        if not checked:
+            return found, []
+        bar.reset(task, description="checking", total=len(SHARES))
+        return found, await check(found.profile, named, sizes, seed, lambda: bar.advance(task))
 
 
 async def _about(target: Target) -> tuple[Target, int, int | None]:
@@ -99,7 +128,7 @@ async def _about(target: Target) -> tuple[Target, int, int | None]:
     return Target(target.url, wanted, target.key, {}, target.length), int(context or CONTEXT_TOKENS), kept
 
 
-def _tell(found: Fitted, requests: int, out: Path) -> None:
+def _tell(found: Fitted, out: Path) -> None:
     profile, terminal = found.profile, console()
     more = "" if found.slots_seen else ", or more: the probe had no more requests (--most)"
     rows = {
@@ -110,11 +139,42 @@ def _tell(found: Fitted, requests: int, out: Path) -> None:
         "slots": f"{profile.max_num_seqs}{more}",
         "step holds": f"{profile.max_batched_tokens} tokens",
         "context length": f"{profile.max_model_len} tokens; KV cache {profile.kv_capacity_tokens}",
-        "on the way": f"{found.path_s * 1e3:.3g} ms",
-        "fit": f"{found.error:.1%} off in the root mean square, {requests} requests",
+        "on the way": f"{profile.path_s * 1e3:.3g} ms",
+        "fit": f"{found.error:.1%} off in the root mean square",
     }
     for name, value in rows.items():
         terminal.print(f"{name:<16}{value}")
-    if found.error > GOOD:
+    if found.error > GOOD_FIT:
         terminal.print("That is a poor fit: was anybody else using the engine, or the processor?", style="yellow")
     terminal.print(f"written to {out}: give it to tailgate simulate or plan as --fleet {out}")
+
+
+def _figures(one: Checked) -> dict[str, object]:
+    """Of a check, as JSON."""
+    return {
+        "share": one.share,
+        "rate": one.rate,
+        **{f"ttft_{name}_s": dict(zip(SIDES, one.ttft_s(name), strict=True)) for name in FIGURES},
+        "ttft_p99_overlaps": one.p99_overlaps,
+        "tpot_p50_s": dict(zip(SIDES, one.tpot_s(), strict=True)),
+    }
+
+
+def _tell_checks(checks: Sequence[Checked]) -> None:
+    table = Table(title="The simulator with this profile, on other traffic (ms: engine / simulated)", box=None)
+    for name in ("load", "requests/s", *(f"TTFT {name}" for name in FIGURES), "TPOT p50", "good"):
+        table.add_column(name, justify="right")
+    bound_s = good_s(checks)
+    for one in checks:
+        times = [one.ttft_s(name) for name in FIGURES] + [one.tpot_s()]
+        cells = [f"{live * 1e3:.3g} / {told * 1e3:.3g}" for live, told in times]
+        good = " / ".join(f"{value:.3f}" for value in one.goodput(bound_s))
+        table.add_row(f"{one.share:.0%}", f"{one.rate:.3g}", *cells, good)
+    terminal = console()
+    terminal.print(table)
+    terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
+    off = worst(checks)
+    said = f"at most {off:.0%} off in the p50, the p95 and goodput"
+    terminal.print(
+        said if off <= GOOD else said + ": do not trust plans made with it", style="" if off <= GOOD else "yellow"
+    )

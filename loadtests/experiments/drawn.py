@@ -27,7 +27,7 @@ from gateway.core.model import (
     Record,
 )
 from gateway.core.rules import Admission, AdmissionMode, Hedge, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
-from loadtests.experiments.quantiles import rank
+from loadtests.quantiles import rank
 
 FOR_EVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 PROMPT_TOKENS = 100

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
-from loadtests.experiments.quantiles import interval, rank
+from loadtests.quantiles import interval, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.scenarios.file import ScenarioFile, load_scenario

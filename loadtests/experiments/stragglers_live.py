@@ -19,10 +19,10 @@ from gateway.sim.results import latency
 from loadtests.experiments.fan_out import slow_share
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import SETUP, Lab
-from loadtests.experiments.quantiles import rank
 from loadtests.live.rig import Load, Run, run
 from loadtests.live.scaled import key_of
 from loadtests.live.shots import Shot
+from loadtests.quantiles import rank
 
 REPLICAS, SLOW = 8, {2: 12.0, 5: 12.0}
 SCALE = 0.5

@@ -57,15 +57,16 @@ def figures(of: Sequence[Picture]) -> str:
 
 
 def table(columns: Sequence[str], rows: Rows, caption: str = "") -> str:
-    """A table whose first column names the rows; it scrolls by itself where it is too wide."""
+    """A table whose first column names the rows; it scrolls by itself where it is too wide. No columns: no head."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "".join(
         f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in rows
     )
     if not body:
         return ""
     title = f"<h3>{escape(caption)}</h3>" if caption else ""
-    return f'{title}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'{title}<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _about(report: Report) -> str:
@@ -153,6 +154,7 @@ def _replicas(report: Report) -> str:
 
 def _trust(report: Report) -> str:
     generator, prompts = report["generator"], report["prompts"]
+    capped = report["about"]["length"] == "cap"
     late = " / ".join(time(generator[f"late_{name}_s"]) for name in ("p50", "p99", "max"))
     rows = [
         ["requests sent later than due, p50 / p99 / most", f"{late} (allowed: p99 {time(generator['max_late_s'])})"],
@@ -161,7 +163,10 @@ def _trust(report: Report) -> str:
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],
         ["pieces of content read", f"{generator['chunks_per_s']:.0f}/s"],
         ["prompt tokens meant, counted", f"{prompts['prompt_tokens']:,}, {prompts['prompt_tokens_counted']:,}"],
-        ["output tokens meant, got", f"{prompts['output_tokens_wanted']:,}, {prompts['output_tokens']:,}"],
+        [
+            "output tokens meant" + (" at most" if capped else "") + ", got",
+            f"{prompts['output_tokens_wanted']:,}, {prompts['output_tokens']:,}",
+        ],
         ["sent again by clients", f"{report['totals']['sent_again']:,}"],
     ]
-    return table(["", ""], rows)
+    return table([], rows)

@@ -43,6 +43,7 @@ class Played:
     """What came of a scenario. Tests by contender and multiple of the rate, in the order in which they were run."""
 
     scenario: ScenarioFile
+    quick: bool
     reports: dict[tuple[str, float], Report] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     """Contenders that could not be had, and why."""
@@ -51,7 +52,7 @@ class Played:
 def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str], None]) -> Played:
     """All of it; reports of single tests go into folders of `out`. Raises Broken."""
     raise_file_limit(FILES)
-    played = Played(scenario)
+    played = Played(scenario, quick)
     part = QUICK if quick else 1.0
     sweep = scenario.sweep or [1.0]
     for contender in scenario.contenders:
@@ -96,6 +97,8 @@ def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> boo
 def notes(played: Played) -> list[str]:
     """What has to be known before the figures are believed."""
     found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
+    if played.quick:
+        found.append(f"A quick run, {QUICK:g} of the time: it shows that all of it works, and compares nothing")
     for (contender, times), of in played.reports.items():
         if not of["trusted"]:
             late = time(of["generator"]["late_p99_s"])
@@ -126,8 +129,9 @@ def _how(played: Played) -> str:
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, one test "
-        f"of {tests[0]['seconds']:.0f} s that count for each row, the same requests for everybody. The generator was "
-        f"never later than {1e3 * late:.1f} ms (p99)."
+        f"of {tests[0]['seconds']:.0f} s that count for each row, the same requests for everybody. Answered is what "
+        "ended within that time; good is what was due within it and met its objectives, whenever it ended. "
+        f"The generator was never later than {1e3 * late:.1f} ms (p99)."
     )
 
 

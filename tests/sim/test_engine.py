@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -122,6 +123,31 @@ def test_a_cancelled_request_frees_slot_and_cache() -> None:
     assert [finish.end for finish in spy.finishes()] == [End.CANCELLED, End.CANCELLED, End.COMPLETE]
     assert len(spy.cancels()) == 2
     assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
+
+
+class TestTheWay:
+    """What a request takes outside of steps."""
+
+    FAR = FleetSpec({"p": replace(PROFILES["test"], path_s=0.5)})
+
+    def test_it_is_added_to_the_first_token_of_each_and_they_do_not_wait_for_each_other(self) -> None:
+        asked = [arrival(0.1 * n, 100) for n in range(3)]
+        near, _ = spied(policy(), asked, fleet=TEST)
+        far, _ = spied(policy(), asked, fleet=self.FAR)
+        for here, there in zip(near.records(), far.records(), strict=True):
+            assert there.ttft_s == pytest.approx(here.ttft_s + 0.5)
+            assert there.e2e_s == pytest.approx(here.e2e_s + 0.5)
+
+    def test_who_leaves_on_the_way_never_arrives(self) -> None:
+        hasty = tier(timeouts=Timeouts(total_s=0.3))
+        spy, found = spied(policy(hasty), [arrival(0.0)], fleet=self.FAR, options=Options(watched=False))
+        assert [finish.end for finish in spy.finishes()] == [End.CANCELLED]
+        assert found.finished == 0
+
+    def test_what_is_on_the_way_to_a_replica_that_dies_breaks_off(self) -> None:
+        dies = replace(self.FAR, faults=(Fault(0.2, "r1", Harm.DEAD),))
+        spy, _ = spied(policy(), [arrival(0.0)], fleet=dies, options=Options(duration_s=1.0))
+        assert spy.finishes()[0].end is End.RESET
 
 
 class TestFaults:

@@ -47,11 +47,11 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
 
 
 async def test_from_the_probe_to_a_profile(engine: Emulator) -> None:
-    found, seen = await _calibrated(target(engine), 24, 1, "here")
+    found, checks = await _calibrated(target(engine), 24, 1, "here", checked=False)
     assert found.profile.name == "here"
     assert found.profile.max_model_len == engine.profile.max_model_len
     assert found.profile.kv_capacity_tokens == engine.profile.kv_capacity_tokens
-    assert sum(map(len, seen)) > 100
+    assert checks == []
 
 
 async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:

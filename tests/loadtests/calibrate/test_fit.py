@@ -12,12 +12,12 @@ from loadtests.calibrate.bursts import Burst, Seen, bursts
 from loadtests.calibrate.fit import fit, served
 
 
-def probed(profile: Profile, path_s: float = 0.002, noise: float = 0.0) -> list[list[Seen]]:
+def probed(profile: Profile, noise: float = 0.0) -> list[list[Seen]]:
     draw = Random(1)
     found = []
     for burst in bursts(profile.max_model_len, 96):
         asked = [Seen(a.at, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in burst.arrivals()]
-        for seen in [served(profile, asked, path_s)]:
+        for seen in [served(profile, asked)]:
             found.append(
                 [
                     Seen(
@@ -34,10 +34,10 @@ def probed(profile: Profile, path_s: float = 0.002, noise: float = 0.0) -> list[
 
 
 def test_every_cost_is_recovered() -> None:
-    found = fit(probed(DEFAULT), DEFAULT.max_model_len)
+    found = fit(probed(replace(DEFAULT, path_s=0.002)), DEFAULT.max_model_len)
     for cost in COSTS:
         assert getattr(found.profile, cost) == pytest.approx(getattr(DEFAULT, cost), rel=0.03), cost
-    assert found.path_s == pytest.approx(0.002, rel=0.2)
+    assert found.profile.path_s == pytest.approx(0.002, rel=0.2)
     assert found.error < 0.01
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.experiments.quantiles import interval, rank
+from loadtests.quantiles import interval, rank
 from loadtests.scenarios.file import ContenderSection, load_scenario
 from loadtests.scenarios.simulated import NotSimulated, simulated
 
