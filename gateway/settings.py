@@ -11,11 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, FilePath, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, FilePath, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "TAILGATE_"
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
+_TOKEN_CHARACTERS = 16
 
 
 def _not_a_service_link(value: object) -> object:
@@ -23,6 +24,12 @@ def _not_a_service_link(value: object) -> object:
     if isinstance(value, str) and "://" in value:
         raise ValueError("looks like a Kubernetes service link, not a port: set enableServiceLinks: false in the pod")
     return value
+
+
+def _long_enough(token: SecretStr) -> SecretStr:
+    if len(token.get_secret_value()) < _TOKEN_CHARACTERS:
+        raise ValueError(f"is too short for a token: give at least {_TOKEN_CHARACTERS} characters")
+    return token
 
 
 Port = Annotated[int, BeforeValidator(_not_a_service_link), Field(ge=0, le=65535)]
@@ -40,8 +47,8 @@ class Settings(BaseSettings):
     port: Port = Field(default=8080, description="Port of the API; 0 takes a free one.")
     admin_host: str = Field(default="127.0.0.1", description="Address of metrics, state and control.")
     admin_port: Port = Field(default=9090, description="Port of metrics, state and control; 0 takes a free one.")
-    admin_token: SecretStr | None = Field(
-        default=None, min_length=16, description="Bearer token for what changes anything: drain, reload."
+    admin_token: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
+        default=None, description="Bearer token for what changes anything: drain, reload."
     )
     admin_uds: Path | None = Field(
         default=None, description="A unix socket that serves the admin API too; who may open it needs no token."

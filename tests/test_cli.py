@@ -300,6 +300,14 @@ class TestServe:
         assert (settings.port, settings.admin_port) == (3333, 2222)
         assert settings.admin_token.get_secret_value() == "0123456789abcdef"
 
+    def test_a_token_that_is_too_short_is_said_to_be(self, served: list[Any]) -> None:
+        result = run("serve", "--replica", "http://a:1", env={"TAILGATE_ADMIN_TOKEN": "c4n4ry"})
+        assert result.exit_code == 2
+        told = " ".join(result.stderr.replace("│", " ").split())
+        assert "TAILGATE_ADMIN_TOKEN: is too short for a token: give at least 16 characters" in told
+        assert "c4n4ry" not in told
+        assert not served
+
     def test_every_setting_but_the_token_has_an_option(self, served: list[Any], tmp_path: Path) -> None:
         pem = tmp_path / "a.pem"
         pem.touch()

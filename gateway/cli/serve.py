@@ -119,8 +119,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:
     """What is wrong with a setting, and where it was set."""
-    # What is said of a secret counts items.
-    text = message.removeprefix("Value error, ").replace(" items after validation", " characters")
+    text = message.removeprefix("Value error, ")
     if not place:
         return text
     name = str(place[0])
