@@ -2,13 +2,16 @@
 
 Live is a gateway of its own, emulated replicas and clients over HTTP on one machine; simulated is the same controller,
 the same model of an engine, in virtual time, with other draws of the gateway in each of the seeds. Latencies are those
-of all finished requests together, goodput is over all that count. Left out are scenarios of what the simulator has not:
-rolling restarts, reloads, answers that balloon.
+of what finished of each tier, goodput is of all that count. (The median of all tiers together says nothing where some
+wait and some do not: it lies between the two, and moves with every request that is more of the one kind. In the
+simulator alone it was between 1.0 and 2.5 s in the overload at 2.5x, where the medians of the tiers stayed.) Left out
+are scenarios of what the simulator has not: rolling restarts, reloads, answers that balloon.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +21,7 @@ from loadtests.experiments.lab import Lab
 from loadtests.quantiles import interval, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
+from loadtests.report.run_file import read_run
 from loadtests.scenarios.file import ScenarioFile, load_scenario
 from loadtests.scenarios.run import QUICK, Report, play_scenario
 from loadtests.scenarios.simulated import Simulated, simulated
@@ -36,54 +40,65 @@ NAMES = (
 QUICK_NAMES = ("overload",)
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 MOST_LATE_S = 0.02
+LEAST = 30
+"""Requests of a tier, for percentiles of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One test, live and simulated. Seconds of real time."""
+    """TTFT (s) of what finished of one tier in one test, in order: live, and in each simulated run."""
 
     name: str
-    report: Report
-    ttft_s: list[float]
-    """Live, in order."""
-    runs: list[Simulated]
+    live: list[float]
+    runs: list[list[float]]
 
     def off(self, figure: str) -> float:
         """How far the simulator is off, as a share of what came."""
-        live, simulated_ = self.values(figure)
-        return abs(simulated_ / live - 1.0)
+        live, told = self.values(figure)
+        return abs(told / live - 1.0)
 
     def values(self, figure: str) -> tuple[float, float]:
         """Live, and the mean of the seeds."""
-        if figure == "goodput":
-            return self.report["totals"]["goodput"], fmean(run.result.goodput for run in self.runs)
         q = PERCENTILES[figure]
-        return rank(self.ttft_s, q), fmean(rank(run.ttft_s, q) for run in self.runs)
+        return rank(self.live, q), fmean(rank(run, q) for run in self.runs)
 
     @property
     def p99_overlaps(self) -> bool:
         """Whether the interval of the live p99 meets that of any seed."""
-        low, high = interval(self.ttft_s, 0.99)
-        return any(low <= top and bottom <= high for bottom, top in (interval(run.ttft_s, 0.99) for run in self.runs))
+        low, high = interval(self.live, 0.99)
+        return any(low <= top and bottom <= high for bottom, top in (interval(run, 0.99) for run in self.runs))
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One test, live and simulated."""
+
+    name: str
+    report: Report
+    pairs: list[Pair]
+    goodput: tuple[float, float]
+    """Live, and the mean of the seeds."""
 
 
 def simulated_live(lab: Lab) -> Findings:
     """Every scenario that both can do."""
     findings = Findings(lab.seeds)
-    pairs = [pair for name in (QUICK_NAMES if lab.effort.quick else NAMES) for pair in _pairs(lab, name)]
+    tests = [test for name in (QUICK_NAMES if lab.effort.quick else NAMES) for test in _tests(lab, name)]
+    pairs = [pair for test in tests for pair in test.pairs]
     findings.how = f"One live run of each test, {len(lab.seeds)} simulated ones."
-    for figure in ("p50", "p95", "goodput"):
-        worst = max(pairs, key=lambda pair: pair.off(figure))
-        findings.figures[f"{figure}_most_off"] = bare(worst.off(figure), len(pairs))
+    for figure in ("p50", "p95"):
+        findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
+    off = max(abs(told / live - 1.0) for live, told in (test.goodput for test in tests))
+    findings.figures["goodput_most_off"] = bare(off, len(tests))
     findings.figures["p99_overlapping"] = bare(fmean(pair.p99_overlaps for pair in pairs), len(pairs))
-    trusted = [pair.report["generator"]["late_p99_s"] <= MOST_LATE_S for pair in pairs]
-    findings.figures["generator_in_time"] = bare(fmean(trusted), len(pairs))
-    findings.grids.append(_grid(pairs))
+    trusted = [test.report["generator"]["late_p99_s"] <= MOST_LATE_S for test in tests]
+    findings.figures["generator_in_time"] = bare(fmean(trusted), len(tests))
+    findings.grids += [_latencies(pairs), _goodput(tests)]
     findings.charts.append(_chart(pairs))
     return findings
 
 
-def _pairs(lab: Lab, name: str) -> list[Pair]:
+def _tests(lab: Lab, name: str) -> list[Test]:
     quick = lab.effort.quick
     part = QUICK if quick else 1.0
     scenario = load_scenario(name)
@@ -96,11 +111,26 @@ def _pairs(lab: Lab, name: str) -> list[Pair]:
             of = next(one for one in ours if one.called == called)
             runs = lab.map(_simulated, [(scenario, of.called, times, part, seed) for seed in lab.seeds])
             test = called if len(scenario.sweep) < 2 else f"{called} {times:g}x"
-            rows = read_rows(Path(folder) / test.replace(" ", "-"))
-            kept = rows[(rows["due_s"] >= scenario.warmup * part) & (rows["outcome"] == Outcome.FINISHED)]
             title = name + ("" if len(ours) == 1 else f", {called}") + (f" {times:g}x" if scenario.sweep else "")
-            found.append(Pair(title, report, sorted(float(v) for v in kept["ttft_s"] if v == v), runs))
+            live = _ttft_s(Path(folder) / test.replace(" ", "-"), scenario.warmup * part)
+            goodput = report["totals"]["goodput"], fmean(run.result.goodput for run in runs)
+            found.append(Test(title, report, list(_pairs(title, live, runs)), goodput))
         return found
+
+
+def _pairs(title: str, live: Mapping[str, list[float]], runs: Sequence[Simulated]) -> Iterator[Pair]:
+    for tier in runs[0].ttft_s:
+        values, told = live.get(tier, []), [run.ttft_s[tier] for run in runs]
+        if min(map(len, (values, *told))) >= LEAST:
+            yield Pair(title if len(runs[0].ttft_s) == 1 else f"{title}: {tier}", values, told)
+
+
+def _ttft_s(folder: Path, warmup_s: float) -> dict[str, list[float]]:
+    """Of what finished in a live test, by tier, in order."""
+    rows = read_rows(folder)
+    kept = rows[(rows["due_s"] >= warmup_s) & (rows["outcome"] == Outcome.FINISHED)]
+    of = {name: kept["ttft_s"][kept["tier"] == n] for n, name in enumerate(read_run(folder).tiers)}
+    return {name: sorted(float(value) for value in values if value == value) for name, values in of.items()}
 
 
 def _simulated(asked: tuple[ScenarioFile, str, float, float, int]) -> Simulated:
@@ -109,22 +139,18 @@ def _simulated(asked: tuple[ScenarioFile, str, float, float, int]) -> Simulated:
     return simulated(scenario, of, times, part, seed)
 
 
-def _grid(pairs: list[Pair]) -> Grid:
+def _latencies(pairs: list[Pair]) -> Grid:
     rows = []
     for pair in pairs:
-        cells = []
-        for figure in PERCENTILES:
-            cells += [f"{value * 1000:.0f}" for value in pair.values(figure)]
-        rows.append(
-            [
-                pair.name,
-                *cells,
-                *(f"{value:.3f}" for value in pair.values("goodput")),
-                "yes" if pair.p99_overlaps else "no",
-            ]
-        )
-    columns = ["", *(f"{figure}, {which}" for figure in PERCENTILES for which in ("live", "simulated"))]
-    return Grid("TTFT in ms, and goodput", [*columns, "goodput, live", "simulated", "p99 overlaps"], rows)
+        cells = [f"{value * 1000:.0f}" for figure in PERCENTILES for value in pair.values(figure)]
+        rows.append([pair.name, f"{len(pair.live):,}", *cells, "yes" if pair.p99_overlaps else "no"])
+    columns = [f"{figure}, {which}" for figure in PERCENTILES for which in ("live", "simulated")]
+    return Grid("TTFT in ms", ["", "finished", *columns, "p99 overlaps"], rows)
+
+
+def _goodput(tests: list[Test]) -> Grid:
+    rows = [[test.name, *(f"{value:.3f}" for value in test.goodput)] for test in tests]
+    return Grid("Goodput", ["", "live", "simulated"], rows)
 
 
 def _chart(pairs: list[Pair]) -> Chart:

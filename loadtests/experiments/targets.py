@@ -162,13 +162,13 @@ TARGETS: dict[str, dict[str, Target]] = {
             for what in ("requests", "attempts", "slots", "waiting", "alarms", "leases", "tokens")
         },
     },
-    # 5 ms of service, a stall of 1 s in every 10 s: the exact p99 of the schedule is .9 s.
     "simulated-live": {
         "p50_most_off": at_most(0.15),
         "p95_most_off": at_most(0.15),
         "goodput_most_off": at_most(0.15),
         "p99_overlapping": at_least(1.0),
     },
+    # 5 ms of service, a stall of 1 s in every 10 s: the exact p99 of the schedule is .9 s.
     "coordinated-omission": {
         "open_p99_off": at_most(0.05),
         "closed_p99_s": at_most(0.02),

@@ -38,10 +38,10 @@ class NotSimulated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What came of a test; TTFT (s) of all that finished, after the warm-up, in order."""
+    """What came of a test; TTFT (s) of all that finished after the warm-up, by tier, in order."""
 
     result: Result
-    ttft_s: list[float]
+    ttft_s: dict[str, list[float]]
 
 
 def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float, part: float, seed: int) -> Simulated:
@@ -70,14 +70,14 @@ def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float,
     else:
         baseline = setup(BASELINES.get(contender.kind, contender.kind), policy)
         acted, decider = baseline.policy, baseline.decider(baseline.policy, Random(seed))
-    ttft_s: list[float] = []
+    ttft_s: dict[str, list[float]] = {name: [] for name in policy.tiers}
 
     def hear(commands: list[Command], now: float) -> None:
         for command in commands:
             if isinstance(command, Ended) and command.record.outcome is Outcome.OK:
                 record = command.record
                 if record.ttft_s is not None and now - record.e2e_s >= options.warmup_s:
-                    ttft_s.append(record.ttft_s)
+                    ttft_s[record.ask.tier.name].append(record.ttft_s)
 
     result = simulate(
         acted,
@@ -88,7 +88,7 @@ def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float,
         decider=Overheard(decider, hear),
         name=contender.called,
     )
-    return Simulated(result, sorted(ttft_s))
+    return Simulated(result, {name: sorted(values) for name, values in ttft_s.items()})
 
 
 def _as_slow(profile: Profile, time_scale: float) -> Profile:
