@@ -13,8 +13,12 @@ token, 64 slots, chunks of 2048 tokens). They were chosen, not measured: trust s
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
+
+COSTS = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token")
+TIMES = (*COSTS, "path_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,9 @@ class Profile:
             raise ValueError(f"{self.name}: kv_capacity_tokens must hold one sequence of max_model_len")
         if self.step_base_s <= 0:
             raise ValueError(f"{self.name}: step_base_s must be above 0")
-        if min(self.prefill_s_per_token, self.decode_s_per_sequence, self.kv_s_per_token, self.path_s) < 0:
-            raise ValueError(f"{self.name}: no cost may be below 0")
+        for name in TIMES:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.name}: {name} must not be below 0")
 
     @property
     def kv_blocks(self) -> int:
@@ -104,9 +109,6 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-COSTS = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token")
-
-
 def read_profile(path: Path) -> Profile:
     """A profile in a JSON file, as `loadtests calibrate` writes it. Raises ValueError that names the field."""
     try:
@@ -126,8 +128,9 @@ def read_profile(path: Path) -> Profile:
             raise ValueError(f"{path}: {name} is no field of a profile; there is {', '.join(known)}")
         if name == "name":
             is_right, right = isinstance(value, str), "text"
-        elif name in (*COSTS, "path_s"):
-            is_right, right = isinstance(value, int | float) and not isinstance(value, bool), "a number of seconds"
+        elif name in TIMES:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_right, right = is_number and math.isfinite(value), "a number of seconds"
         else:
             is_right, right = isinstance(value, int) and not isinstance(value, bool), "a whole number"
         if not is_right:
