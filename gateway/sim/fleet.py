@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
 from gateway.core.rules import Policy
-from gateway.sim.profiles import DEFAULT, PROFILES, Profile, read_profile
+from gateway.sim.profiles import DEFAULT, Profile, profile_of
 from gateway.sim.replica import Event, Replica, Request
 
 NEVER: Final = 1e12
@@ -75,14 +74,14 @@ class FleetSpec:
 def fleet_of(text: str, policy: Policy) -> dict[str, Profile]:
     """`PROFILE` for all pools, or `NAME=PROFILE,...` by pool or replica. Raises ValueError that says what is right."""
     if "=" not in text:
-        return {pool: _profile(text) for pool in policy.pools}
+        return {pool: profile_of(text) for pool in policy.pools}
     names = {name for pool in policy.pools.values() for name in (pool.name, *(r.name for r in pool.replicas))}
     profiles = {}
     for part in text.split(","):
         name, _, profile = part.strip().partition("=")
         if name not in names:
             raise ValueError(f"{name} is neither a pool nor a replica of the policy; pools: {', '.join(policy.pools)}")
-        profiles[name] = _profile(profile)
+        profiles[name] = profile_of(profile)
     return profiles
 
 
@@ -103,16 +102,6 @@ def fault_of(text: str) -> Fault:
     if not 0.0 <= fault.at < math.inf:
         raise ValueError(wanted)
     return fault
-
-
-def _profile(name: str) -> Profile:
-    if name.endswith(".json"):
-        return read_profile(Path(name))
-    if name not in PROFILES:
-        raise ValueError(
-            f"{name or '(nothing)'} is no profile of an engine; there is {', '.join(PROFILES)}, or a .json file"
-        )
-    return PROFILES[name]
 
 
 class Host:

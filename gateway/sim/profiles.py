@@ -109,8 +109,17 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def read_profile(path: Path) -> Profile:
-    """A profile in a JSON file, as `loadtests calibrate` writes it. Raises ValueError that names the field."""
+def profile_of(text: str) -> Profile:
+    """By name, or from a `.json` file as `loadtests calibrate` writes it. Raises ValueError that says what is right."""
+    if text.endswith(".json"):
+        return _read(Path(text))
+    if text not in PROFILES:
+        known = ", ".join(PROFILES)
+        raise ValueError(f"{text or '(nothing)'} is no profile of an engine; there is {known}, or a .json file")
+    return PROFILES[text]
+
+
+def _read(path: Path) -> Profile:
     try:
         read: object = json.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -11,7 +11,7 @@ from time import monotonic
 import uvloop
 
 from gateway.observe.lag import LoopLag
-from gateway.sim.profiles import PROFILES
+from gateway.sim.profiles import PROFILES, Profile, profile_of
 from loadtests.emulator.emulator import MODEL, Emulator
 
 EPILOG = """\
@@ -34,6 +34,14 @@ def scale(text: str) -> float:
     return value
 
 
+def profile(text: str) -> Profile:
+    """A profile of an engine; its `path_s` is left out, since HTTP takes its time here."""
+    try:
+        return profile_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -46,7 +54,13 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     add("--port", type=int, required=True, help="port of the first replica, the others follow; 0: any free ones")
     add("--replicas", type=int, default=1, metavar="N", help="how many (%(default)s)")
-    add("--profile", choices=list(PROFILES), default="default", help="engine to emulate (%(default)s)")
+    add(
+        "--profile",
+        type=profile,
+        default="default",
+        metavar="NAME|FILE.json",
+        help="engine to emulate: a profile, or what loadtests calibrate wrote of yours (%(default)s)",
+    )
     add("--time-scale", type=scale, default=1.0, metavar="X", help="virtual seconds per real second, or max (1)")
     add("--model", default=MODEL, help="name of the model (%(default)s)")
     add("--seed", type=int, default=0, help="what answers and their lengths are drawn from (%(default)s)")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from gateway.observe.lag import EDGES
+from gateway.sim.profiles import DEFAULT
 from loadtests.emulator.__main__ import parser
 
 from .wire import connected, http
@@ -75,3 +79,17 @@ def test_the_help_shows_profiles_and_faults() -> None:
     text = parser().format_help()
     assert "default, short, long, slow, test" in text
     assert '{"fault": "slow", "factor": 8}' in text
+
+
+def test_an_engine_may_be_one_that_was_calibrated(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(asdict(replace(DEFAULT, name="mine", max_num_seqs=7))))
+    found = parser().parse_args(["--port", "1", "--profile", str(file)]).profile
+    assert (found.name, found.max_num_seqs) == ("mine", 7)
+    assert parser().parse_args(["--port", "1"]).profile == DEFAULT
+
+
+def test_an_engine_that_there_is_not_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--port", "1", "--profile", "huge"])
+    assert "huge is no profile of an engine; there is default, short" in capsys.readouterr().err
