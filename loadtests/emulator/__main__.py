@@ -11,7 +11,7 @@ from time import monotonic
 import uvloop
 
 from gateway.observe.lag import LoopLag
-from gateway.sim.profiles import PROFILES, Profile, profile_of
+from gateway.sim.profiles import PROFILES, profile_of
 from loadtests.emulator.emulator import MODEL, Emulator
 
 EPILOG = """\
@@ -34,14 +34,6 @@ def scale(text: str) -> float:
     return value
 
 
-def profile(text: str) -> Profile:
-    """A profile of an engine; its `path_s` is left out, since HTTP takes its time here."""
-    try:
-        return profile_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -56,7 +48,6 @@ def parser() -> argparse.ArgumentParser:
     add("--replicas", type=int, default=1, metavar="N", help="how many (%(default)s)")
     add(
         "--profile",
-        type=profile,
         default="default",
         metavar="NAME|FILE.json",
         help="engine to emulate: a profile, or what loadtests calibrate wrote of yours (%(default)s)",
@@ -120,6 +111,11 @@ def main() -> None:
     """Parse the command line and serve."""
     command = parser()
     options = command.parse_args()
+    try:
+        # Its `path_s` is left out: HTTP takes its own time here.
+        options.profile = profile_of(options.profile)
+    except ValueError as error:
+        command.error(f"argument --profile: {error}")
     try:
         uvloop.run(serve(options))
     except OSError as error:

@@ -81,15 +81,19 @@ def test_the_help_shows_profiles_and_faults() -> None:
     assert '{"fault": "slow", "factor": 8}' in text
 
 
-def test_an_engine_may_be_one_that_was_calibrated(tmp_path: Path) -> None:
+async def test_an_engine_may_be_one_that_was_calibrated(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(asdict(replace(DEFAULT, name="mine", max_num_seqs=7))))
-    found = parser().parse_args(["--port", "1", "--profile", str(file)]).profile
-    assert (found.name, found.max_num_seqs) == ("mine", 7)
-    assert parser().parse_args(["--port", "1"]).profile == DEFAULT
+    process = await start("--port", "0", "--profile", str(file))
+    assert process.stdout is not None
+    said = await process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    assert b"profile mine: context 32768, 7 slots" in said
 
 
-def test_an_engine_that_there_is_not_is_told_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args(["--port", "1", "--profile", "huge"])
-    assert "huge is no profile of an engine; there is default, short" in capsys.readouterr().err
+async def test_an_engine_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    process = await start("--port", "0", "--profile", "huge")
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert b"huge is no profile of an engine; there is default, short" in errors
