@@ -12,8 +12,18 @@ def rank(ordered: Sequence[float], q: float) -> float:
 
 
 def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
-    """95% of a quantile, from the ranks that a binomial count of `n` draws lies between."""
+    """95% of a quantile, from the ranks that a binomial count of `n` draws lies between.
+
+    The upper end is inf where there are too few to know it: for a p99 fewer than some 370.
+    """
     n = len(ordered)
     half = 1.96 * math.sqrt(n * q * (1.0 - q))
-    low, high = (min(n - 1, max(0, round(n * q + side * half))) for side in (-1, 1))
-    return ordered[low], ordered[high]
+    low, high = (max(0, round(n * q + side * half)) for side in (-1, 1))
+    return ordered[min(n - 1, low)], ordered[high] if high < n else math.inf
+
+
+def off(live: float, told: float) -> float:
+    """How far `told` is from `live`, as a share of it; inf where that is 0 and `told` is not."""
+    if live == 0.0:
+        return 0.0 if told == 0.0 else math.inf
+    return abs(told / live - 1.0)

@@ -20,9 +20,9 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 class Fetcher:
     """GETs one URL, one at a time, over a connection of its own that is kept while all goes well.
 
-    It is httpx's transport without the client around it: no redirects, cookies, proxies or netrc to switch off, and a
-    quarter of the CPU less. It is thrown away with the exchange that failed on it: httpcore loses pool slots when a
-    request is cancelled (encode/httpcore#1093), and a timeout is a cancellation.
+    It is httpx's transport without the client around it: no redirects, cookies, proxies or netrc to switch off. It is
+    thrown away with the exchange that failed on it: httpcore loses pool slots when a request is cancelled
+    (encode/httpcore#1093), and a timeout is a cancellation.
     """
 
     def __init__(
@@ -32,22 +32,29 @@ class Fetcher:
 
         With a `body`, JSON, it is a POST.
         """
+        self._request: httpx.Request | None
         headers = {b"Accept": b"*/*", b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
         if key is not None:
             headers[b"Authorization"] = b"Bearer " + key.encode()
         if body is not None:
             headers[b"Content-Type"] = b"application/json"
-        self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
+        try:
+            self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
+        except (httpx.InvalidURL, UnicodeError):
+            # A host that cannot be, by the rules of IP addresses or of names in other scripts.
+            self._request = None
         self._timeout_s = timeout_s
         self._limit_bytes = limit_bytes
         self._transport: httpx.AsyncHTTPTransport | None = None
 
     async def get(self) -> bytes | Failed:
         """The body of a 2xx answer."""
+        if self._request is None:
+            return Failed(Fault.UNREACHABLE, "its address is none")
         clean = False
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._ask()
+                answer = await self._ask(self._request)
             clean = True
         except TimeoutError:
             answer = Failed(Fault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
@@ -61,21 +68,21 @@ class Fetcher:
                 await self.aclose()
         return answer
 
-    async def _ask(self) -> bytes | Failed:
+    async def _ask(self, request: httpx.Request) -> bytes | Failed:
         if self._transport is not None:
             try:
-                return await self._exchange(self._transport)
+                return await self._exchange(self._transport, request)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
                 await self.aclose()  # the replica may have closed it meanwhile: what is asked often can be asked anew
         self._transport = httpx.AsyncHTTPTransport(verify=_NO_TLS, limits=_LIMITS, trust_env=False)
-        return await self._exchange(self._transport)
+        return await self._exchange(self._transport, request)
 
-    async def _exchange(self, transport: httpx.AsyncHTTPTransport) -> bytes | Failed:
-        response = await transport.handle_async_request(self._request)
+    async def _exchange(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> bytes | Failed:
+        response = await transport.handle_async_request(request)
         try:
             if not response.is_success:
                 return Failed(Fault.STATUS, f"answered {response.status_code}")
-            if response.headers.get("content-encoding", "identity") != "identity":
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
                 return Failed(Fault.ENCODED, "answered with a content encoding")
             body = bytearray()
             async for chunk in response.aiter_raw():

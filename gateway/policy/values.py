@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
@@ -75,6 +76,8 @@ def read_url(value: object) -> str:
         raise ValueError(f"https to replicas is not supported in this version: {example} inside a trusted network")
     if url.scheme != "http" or not url.hostname or not re.fullmatch(r"[A-Za-z0-9._:%-]+", url.hostname):
         raise ValueError(f"is not a URL of a replica: {example}")
+    if re.fullmatch(r"[0-9.]+", url.hostname) and not _is_ipv4(url.hostname):
+        raise ValueError(f"is no IPv4 address: four numbers up to 255 without leading zeros, {example}")
     if url.username is not None:
         raise ValueError(f"has a user name or password in it: {example}, and put a key into the pool's api_key")
     if url.path not in ("", "/") or url.query or url.fragment:
@@ -82,6 +85,14 @@ def read_url(value: object) -> str:
     if port == 0:
         raise ValueError(f"has port 0: {example}")
     return _written(url, port)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _written(url: SplitResult, port: int | None) -> str:

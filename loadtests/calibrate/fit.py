@@ -2,9 +2,9 @@
 
 Each burst is served by `gateway.sim.replica.Replica`, request by request at the times at which they were sent, and
 compared in the mean and the 95th percentile of its times to first token, and in its mean time per token: as logarithms,
-so that a millisecond of ten counts as much as a second of ten thousand. Mixed traffic, which comes at a rate that only
-a first fit can tell, is compared in the same figures, for every `GROUP` requests of it, and counts for more: it is what
-plans are made for, and no engine does all that was asked of it as this model does. What every request pays outside
+so that a millisecond of ten counts as much as a second of ten thousand; a large burst `GROUP` requests at a time. Mixed
+traffic, which comes at a rate that only a first fit can tell, is compared in the same way, and counts for more: it is
+what plans are made for, and no engine does all that was asked of it as this model does. What every request pays outside
 of steps is a cost of its own (`path_s`), so that it is not taken for one of them.
 
 Slots are counted, not fitted: of a burst of more requests than there are slots, so many have a first token before the
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from gateway.sim.profiles import Profile
 from gateway.sim.replica import Kind, Replica, Request
-from loadtests.calibrate.bursts import Seen
+from loadtests.calibrate.bursts import Failed, Seen
 from loadtests.quantiles import rank
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def _figures(seen: Sequence[Seen]) -> Iterator[float]:
         group = seen[start : start + GROUP]
         ttft = sorted(max(LEAST_TIME_S, one.first_s - one.sent_s) for one in group)
         tpot = [(one.last_s - one.first_s) / (one.output_tokens - 1) for one in group if one.output_tokens > 1]
+        if not tpot:
+            raise Failed("the target ends answers at their first token, whatever length they are asked for")
         yield from (fmean(ttft), rank(ttft, 0.95), max(LEAST_TIME_S / 10, fmean(tpot)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -70,14 +71,12 @@ def calibrate_command(
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
     try:
-        found, checks = uvloop.run(_calibrated(first, most, seed, out.stem, checked))
+        found, checks = uvloop.run(_calibrated(first, most, seed, out, checked))
     except (NoContact, Failed, OSError, httpx.HTTPError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
-    out.write_text(json.dumps(asdict(found.profile), indent=2) + "\n")
     if as_json:
-        said = {"profile": asdict(found.profile), "error": found.error, "check": [_figures(one) for one in checks]}
-        print(json.dumps(said, indent=2))
+        print(json.dumps({"profile": asdict(found.profile), "error": found.error, "check": _said(checks)}, indent=2))
         return
     _tell(found, out)
     if checks:
@@ -85,8 +84,9 @@ def calibrate_command(
 
 
 async def _calibrated(
-    target: Target, most: int, seed: int | None, name: str, checked: bool
+    target: Target, most: int, seed: int | None, out: Path, checked: bool
 ) -> tuple[Fitted, list[Checked]]:
+    """The profile, written to `out`, and the checks of it: none if they were not wanted, or if one went wrong."""
     named, context, kept = await _about(target)
     seed = randbits(32) if seed is None else seed
     sizes = await probe(named, Arrival(0.0, "default", "calibrate", "default", 32, 1), seed) or Sizes()
@@ -96,17 +96,23 @@ async def _calibrated(
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("probing", total=len(plan))
         seen = await send(plan, named, sizes, seed, lambda done: bar.update(task, completed=done))
-        bar.reset(task, description="probing mixed traffic", total=1)
-        found = await asyncio.to_thread(fit, seen, context, kept, name)
+        bar.reset(task, description="fitting", total=None)
+        found = await asyncio.to_thread(fit, seen, context, kept, out.stem)
         seeds = Random(f"{seed} mixed")
         arrivals = mixed(found.profile, FITTED_SHARE * full(found.profile), seeds.getrandbits(32), FITTED_REQUESTS)
+        bar.reset(task, description="probing mixed traffic", total=None)
         together = await sent(arrivals, named, sizes, seeds, CONNECTIONS)
-        bar.update(task, description="fitting", completed=1)
-        found = await asyncio.to_thread(fit, seen, context, kept, name, together)
+        bar.reset(task, description="fitting", total=None)
+        found = await asyncio.to_thread(fit, seen, context, kept, out.stem, together)
+        await asyncio.to_thread(out.write_text, json.dumps(asdict(found.profile), indent=2) + "\n")
         if not checked:
             return found, []
         bar.reset(task, description="checking", total=len(SHARES))
-        return found, await check(found.profile, named, sizes, seed, lambda: bar.advance(task))
+        try:
+            return found, await check(found.profile, named, sizes, seed, lambda: bar.advance(task))
+        except (Failed, OSError) as error:
+            terminal.print(f"not checked: {error}", style="yellow")
+            return found, []
 
 
 async def _about(target: Target) -> tuple[Target, int, int | None]:
@@ -149,15 +155,23 @@ def _tell(found: Fitted, out: Path) -> None:
     terminal.print(f"written to {out}: give it to tailgate simulate or plan as --fleet {out}")
 
 
-def _figures(one: Checked) -> dict[str, object]:
-    """Of a check, as JSON."""
-    return {
-        "share": one.share,
-        "rate": one.rate,
-        **{f"ttft_{name}_s": dict(zip(SIDES, one.ttft_s(name), strict=True)) for name in FIGURES},
-        "ttft_p99_overlaps": one.p99_overlaps,
-        "tpot_p50_s": dict(zip(SIDES, one.tpot_s(), strict=True)),
-    }
+def _said(checks: Sequence[Checked]) -> dict[str, object] | None:
+    """The checks as JSON."""
+    if not checks:
+        return None
+    bound_s, most_off = good_s(checks), worst(checks)
+    loads = [
+        {
+            "share": one.share,
+            "rate": one.rate,
+            **{f"ttft_{name}_s": dict(zip(SIDES, one.ttft_s(name), strict=True)) for name in FIGURES},
+            "ttft_p99_overlaps": one.p99_overlaps,
+            "tpot_p50_s": dict(zip(SIDES, one.tpot_s(), strict=True)),
+            "good": dict(zip(SIDES, one.goodput(bound_s), strict=True)),
+        }
+        for one in checks
+    ]
+    return {"most_off": most_off if most_off < math.inf else None, "good_s": bound_s, "loads": loads}
 
 
 def _tell_checks(checks: Sequence[Checked]) -> None:

@@ -10,6 +10,7 @@ are scenarios of what the simulator has not: rolling restarts, reloads, answers 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from statistics import fmean
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
-from loadtests.quantiles import interval, rank
+from loadtests.quantiles import interval, off, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.run_file import read_run
@@ -41,7 +42,7 @@ QUICK_NAMES = ("overload",)
 PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 MOST_LATE_S = 0.02
 LEAST = 30
-"""Requests of a tier, for percentiles of them."""
+"""Requests of a tier that finished, live or simulated, for percentiles of them to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,7 @@ class Pair:
 
     def off(self, figure: str) -> float:
         """How far the simulator is off, as a share of what came."""
-        live, told = self.values(figure)
-        return abs(told / live - 1.0)
+        return off(*self.values(figure))
 
     def values(self, figure: str) -> tuple[float, float]:
         """Live, and the mean of the seeds."""
@@ -88,8 +88,7 @@ def simulated_live(lab: Lab) -> Findings:
     findings.how = f"One live run of each test, {len(lab.seeds)} simulated ones."
     for figure in ("p50", "p95"):
         findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
-    off = max(abs(told / live - 1.0) for live, told in (test.goodput for test in tests))
-    findings.figures["goodput_most_off"] = bare(off, len(tests))
+    findings.figures["goodput_most_off"] = bare(max(off(*test.goodput) for test in tests), len(tests))
     findings.figures["p99_overlapping"] = bare(fmean(pair.p99_overlaps for pair in pairs), len(pairs))
     trusted = [test.report["generator"]["late_p99_s"] <= MOST_LATE_S for test in tests]
     findings.figures["generator_in_time"] = bare(fmean(trusted), len(tests))
@@ -121,8 +120,10 @@ def _tests(lab: Lab, name: str) -> list[Test]:
 def _pairs(title: str, live: Mapping[str, list[float]], runs: Sequence[Simulated]) -> Iterator[Pair]:
     for tier in runs[0].ttft_s:
         values, told = live.get(tier, []), [run.ttft_s[tier] for run in runs]
-        if min(map(len, (values, *told))) >= LEAST:
-            yield Pair(title if len(runs[0].ttft_s) == 1 else f"{title}: {tier}", values, told)
+        if max(map(len, (values, *told))) >= LEAST:
+            never = [math.inf]  # where nothing of it finished, on one side only
+            name = title if len(runs[0].ttft_s) == 1 else f"{title}: {tier}"
+            yield Pair(name, values or never, [run or never for run in told])
 
 
 def _ttft_s(folder: Path, warmup_s: float) -> dict[str, list[float]]:
@@ -156,6 +157,6 @@ def _goodput(tests: list[Test]) -> Grid:
 def _chart(pairs: list[Pair]) -> Chart:
     lines = [Line("the same", (10.0, 20000.0), (10.0, 20000.0), dashed=True)]
     for figure in PERCENTILES:
-        ordered = sorted(pair.values(figure) for pair in pairs)
+        ordered = sorted(values for pair in pairs if math.isfinite(sum(values := pair.values(figure))))
         lines.append(Line(figure, [live * 1000 for live, _ in ordered], [said * 1000 for _, said in ordered]))
     return Chart("simulated-live", "Time to first token", "live, ms", "simulated, ms", lines, log_x=True, log_y=True)

@@ -200,3 +200,11 @@ async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
     assert isinstance(failed, Failed)
     assert "canary" not in str(failed)
     assert not fake.asked
+
+
+@pytest.mark.parametrize("host", ["10.0.0.256", "010.0.0.1", "xn--a"])
+async def test_a_host_that_cannot_be_is_one_that_does_not_answer(host: str) -> None:
+    """Not an exception, with which the watch of all replicas would end."""
+    failed = await once(f"http://{host}:8000/health")
+    assert isinstance(failed, Failed)
+    assert failed.fault is Fault.UNREACHABLE

@@ -259,6 +259,12 @@ CASES = {
         "b.example]",
         "p.yaml:12: pools.short.replicas[1]: is not a URL of a replica: write http://host:port",
     ),
+    "replica with an address that is none": (
+        "http://b:1]",
+        "http://10.0.0.256:8000]",
+        "p.yaml:12: pools.short.replicas[1]: is no IPv4 address: four numbers up to 255 without leading zeros, "
+        "write http://host:port",
+    ),
     "replica with a bad port": (
         "http://b:1]",
         "http://b:99999]",

@@ -140,7 +140,8 @@ class TestTheWay:
 
     def test_who_leaves_on_the_way_never_arrives(self) -> None:
         hasty = tier(timeouts=Timeouts(total_s=0.3))
-        spy, found = spied(policy(hasty), [arrival(0.0)], fleet=self.FAR, options=Options(watched=False))
+        options = Options(watched=False, duration_s=2.0)  # longer than the way
+        spy, found = spied(policy(hasty), [arrival(0.0)], fleet=self.FAR, options=options)
         assert [finish.end for finish in spy.finishes()] == [End.CANCELLED]
         assert found.finished == 0
 

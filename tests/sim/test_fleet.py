@@ -103,6 +103,7 @@ def test_a_profile_can_come_from_a_file(tmp_path: Path) -> None:
         ({"step_base_s": 0}, r"step_base_s must be above 0"),
         ({"path_s": -0.001}, r"path_s must not be below 0"),
         ({"kv_s_per_token": math.nan}, r"kv_s_per_token is nan: write a number of seconds"),
+        ({"path_s": 10**400}, r"path_s is 10+: write a number of seconds"),
     ],
 )
 def test_what_is_wrong_with_a_profile_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:

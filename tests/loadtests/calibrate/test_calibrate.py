@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gateway.sim.profiles import profile_of
 from loadtests.__main__ import app
 from loadtests.calibrate.bursts import Failed, bursts, send
 from loadtests.commands.calibrate import _about, _calibrated
@@ -46,12 +47,13 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
         assert all(one.prompt_tokens == pytest.approx(asked.prompt_tokens, abs=24) for one in burst)
 
 
-async def test_from_the_probe_to_a_profile(engine: Emulator) -> None:
-    found, checks = await _calibrated(target(engine), 24, 1, "here", checked=False)
+async def test_from_the_probe_to_a_profile(engine: Emulator, tmp_path: Path) -> None:
+    found, checks = await _calibrated(target(engine), 24, 1, tmp_path / "here.json", checked=False)
     assert found.profile.name == "here"
     assert found.profile.max_model_len == engine.profile.max_model_len
     assert found.profile.kv_capacity_tokens == engine.profile.kv_capacity_tokens
     assert checks == []
+    assert profile_of(str(tmp_path / "here.json")) == found.profile
 
 
 async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:

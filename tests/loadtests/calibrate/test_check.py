@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -27,16 +28,16 @@ def test_requests_fit_into_the_context_and_are_as_many_at_any_rate() -> None:
         assert max(a.prompt_tokens + a.output_tokens for a in asked) <= PROFILES["test"].max_model_len
 
 
-def test_an_engine_at_its_full_rate_is_behind_and_at_half_of_it_is_not() -> None:
-    """Waiting at the end of the traffic, against what a request takes alone."""
+def test_an_engine_is_behind_above_its_full_rate_and_not_below_it() -> None:
+    """By what the last requests wait."""
     rate = full(DEFAULT)
 
     def waits(share: float) -> float:
-        asked = mixed(DEFAULT, share * rate, 2)
+        asked = mixed(DEFAULT, share * rate, 2, 4 * REQUESTS)
         seen = served(DEFAULT, [Seen(a.at, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in asked])
         return sum(one.first_s - one.sent_s for one in seen[-30:]) / 30
 
-    assert waits(1.5) > 10 * waits(0.5)
+    assert waits(1.2) > 10 * waits(0.8)
 
 
 def test_an_engine_that_is_what_the_profile_says_is_not_off_and_one_that_is_slower_is() -> None:
@@ -45,6 +46,11 @@ def test_an_engine_that_is_what_the_profile_says_is_not_off_and_one_that_is_slow
     assert worst([Checked(0.5, 3.0, told, told)]) == 0.0
     slower = served(replace(DEFAULT, prefill_s_per_token=2 * DEFAULT.prefill_s_per_token), asked)
     assert worst([Checked(0.5, 3.0, slower, told)]) > 0.25
+
+
+def test_an_engine_with_no_good_answer_is_as_far_off_as_can_be() -> None:
+    first = Checked(0.5, 1.0, of_times(0.1, 0.1), of_times(0.1, 0.1))
+    assert worst([first, Checked(0.75, 1.5, of_times(1.0, 1.0), of_times(0.1, 0.1))]) == math.inf
 
 
 def test_goodput_is_the_share_within_twice_the_median_of_the_first() -> None:
@@ -60,4 +66,5 @@ async def test_every_request_is_sent_and_simulated_at_the_time_at_which_it_was_s
         found = await check(quick, Target(engine.url, "emulated", "", {}, Length.EXACT), Sizes(), 1)
     assert [len(one.live) for one in found] == [REQUESTS, REQUESTS]
     for one in found:
-        assert [seen.sent_s for seen in one.live] == [seen.sent_s for seen in one.told]
+        assert one.told == served(quick, one.live)
+        assert all(seen.first_s > seen.sent_s for seen in (*one.live, *one.told))
