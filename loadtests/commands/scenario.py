@@ -105,7 +105,7 @@ def _only(scenario: ScenarioFile, names: list[str]) -> ScenarioFile:
 def _print(played: Played, folder: Path) -> None:
     out = screen()
     out.print(Text(played.scenario.title, style="bold"))
-    found = grid(played.reports, bool(played.scenario.sweep))
+    found = grid(played.scenario, played.reports)
     shown = Table(box=None, pad_edge=False)
     for n, column in enumerate(found.columns):
         shown.add_column(column, justify="right" if n else "left")
@@ -119,7 +119,7 @@ def _print(played: Played, folder: Path) -> None:
 
 def _page(played: Played, name: str) -> str:
     scenario = played.scenario
-    found = grid(played.reports, bool(scenario.sweep))
+    found = grid(scenario, played.reports)
     parts = [
         f"<h1>{escape(scenario.title)}</h1>",
         f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',

@@ -52,6 +52,9 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
     seconds = run.played.sending_s - about.warmup_s
     over_time = timeline(everything, about.warmup_s, run.played.sending_s)
     tiers = _by_tier(judged, run)
+    tiers_over_time = {
+        name: timeline(part, about.warmup_s, run.played.sending_s) for name, part in _by_tier(everything, run).items()
+    }
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -61,7 +64,9 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
         "seconds": seconds,
         "generator": generator,
         "totals": _totals(judged, run, seconds, policy) | _rates(over_time),
-        "tiers": {name: _tier(name, part, run, policy) for name, part in tiers.items()},
+        "tiers": {
+            name: _tier(name, part, run, policy) | {"over_time": tiers_over_time[name]} for name, part in tiers.items()
+        },
         "replicas": _replicas(judged, run),
         "prompts": _prompts(chosen),
         "over_time": over_time,

@@ -42,7 +42,7 @@ def _fault(name: object) -> object:
 class TrafficSection(Section):
     """A stream of requests of one tier; several streams run side by side."""
 
-    tier: Name = Field(description="Whose requests they are.")
+    tier: Name = Field(description="Whose requests they are; that of the first stream is the one whose TTFT is shown.")
     rate: Rate = Field(description="Requests in the mean, such as 5/s.")
     prompt_tokens: Distribution = Field(description="Lengths of prompts.")
     output_tokens: Distribution = Field(description="Lengths of answers.")

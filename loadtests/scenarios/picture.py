@@ -42,14 +42,15 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
     marks: dict[str, float] = {}
     for event in scenario.events:
         marks.setdefault(event.told, event.at * part)
+    tier = scenario.traffic[0].tier
     for series, title, axis, log in (
         ("good_per_s", "Good answers, requests/s", "requests/s", False),
-        ("ttft_p95_s", "TTFT p95 of what was answered, by when it was due", "TTFT p95, s", True),
+        ("ttft_p95_s", f"TTFT p95 of {tier}, by when requests were due", "TTFT p95, s", True),
     ):
         lines: list[Line] = []
         x: list[float] = []
         for (contender, _), of in reports.items():
-            over = of["over_time"]
+            over = of["over_time"] if series == "good_per_s" else of["tiers"][tier]["over_time"]
             x = [over["from_s"] + (n + 0.5) * over["bin_s"] for n in range(len(over[series]))]
             lines.append(Line(contender, x, over[series], bold=not lines))
         if series == "good_per_s":
@@ -59,21 +60,22 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
         yield Chart(f"{name}-{kind}", title, "s since the start", axis, lines, log_y=log, marks=marks)
 
 
-def grid(reports: Reports, swept: bool) -> Grid:
-    """A row for each test."""
+def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
+    """A row for each test. TTFT is that of one tier: of all together it would say which tier had more answers."""
+    tier = scenario.traffic[0].tier
     tiers = list(dict.fromkeys(tier for of in reports.values() for tier in of["tiers"]))
     several = tiers if len(tiers) > 1 else []
     columns = ["", "offered/s", "answered/s", "good/s", "goodput", *(["weighted", *several] if several else [])]
-    columns += ["TTFT p50", "p99", "shed", "failed"]
+    columns += [f"TTFT p50 of {tier}" if several else "TTFT p50", "p99", "shed", "failed"]
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
         cells = [f"{totals[f'{name}_per_s']:.1f}" for name in ("offered", "answered", "good")]
         cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
-        ttft = totals["latencies"]["ttft"]
+        ttft = of["tiers"][tier]["latencies"]["ttft"]
         cells += [time(ttft["p50"]), time(ttft["p99"]), f"{_sheds(of):,}", f"{_failures(of):,}"]
-        rows.append([f"{contender} {times:g}x" if swept else contender, *cells])
+        rows.append([f"{contender} {times:g}x" if scenario.sweep else contender, *cells])
     return Grid("", columns, rows)
 
 

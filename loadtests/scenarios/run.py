@@ -116,7 +116,7 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
         " ".join(of.about.split()),
         _how(played) + f" Again: `make scenario NAME={name}`.",
         *(f"![{path.stem}]({path.name})" for path in drawn),
-        grid_as_markdown(grid(reports, bool(of.sweep))),
+        grid_as_markdown(grid(of, reports)),
         *(f"**{note}.**" for note in notes(played)),
     ]
     path = folder / f"{name}.md"
