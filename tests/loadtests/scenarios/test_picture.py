@@ -1,0 +1,52 @@
+"""A scenario as a table and pictures: whose time to first token is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadtests.charts.chart import Chart
+from loadtests.replay.columns import read_rows
+from loadtests.report.figures import report
+from loadtests.report.run_file import read_run
+from loadtests.scenarios.file import ScenarioFile
+from loadtests.scenarios.picture import Report, grid, pictures
+from tests.loadtests.report.made import SECONDS, answered, policy, written
+
+STREAM = {"rate": "1/s", "prompt_tokens": 50, "output_tokens": 11}
+SCENARIO = ScenarioFile.model_validate(
+    {
+        "apiVersion": "tailgate/v1",
+        "kind": "Scenario",
+        "title": "Two tiers",
+        "contenders": ["tailgate"],
+        "traffic": [{"tier": "gold", **STREAM}, {"tier": "free", **STREAM}],
+        "lasts": "100s",
+    }
+)
+
+
+def mixed(folder: Path) -> Report:
+    """Gold answers at once, free ones after four seconds."""
+    seconds = range(int(SECONDS))
+    gold = [answered(float(at), "gold", ttft_s=0.1) for at in seconds]
+    free = [answered(at + 0.5, "free", ttft_s=4.0) for at in seconds]
+    both = sorted((*gold, *free), key=lambda request: request.arrival.at)
+    written(folder, both)
+    return report(read_run(folder), read_rows(folder), policy())
+
+
+def test_it_is_that_of_the_first_stream_and_not_of_all_together(tmp_path: Path) -> None:
+    reports = {("tailgate", 1.0): mixed(tmp_path)}
+    found = grid(SCENARIO, reports)
+    row = dict(zip(found.columns, found.rows[0], strict=True))
+    assert row["TTFT p50 of gold"] == row["p99"] == "100 ms"
+    _, ttft = pictures(SCENARIO, reports, "two")
+    assert isinstance(ttft, Chart)
+    assert "gold" in ttft.title
+    assert {round(value, 3) for value in ttft.lines[0].y if value is not None} == {0.1}
+
+
+def test_goodput_is_that_of_all(tmp_path: Path) -> None:
+    found = grid(SCENARIO, {("tailgate", 1.0): mixed(tmp_path)})
+    row = dict(zip(found.columns, found.rows[0], strict=True))
+    assert row["offered/s"] == "2.0"
