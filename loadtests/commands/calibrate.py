@@ -17,9 +17,9 @@ import httpx
 import typer
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from gateway.cli.output import console
+from gateway.cli.tables import new_table, show
 from gateway.sim.workload import Arrival
 from loadtests.calibrate.bursts import Failed, bursts, send, sent
 from loadtests.calibrate.check import CONNECTIONS, FIGURES, SHARES, Checked, check, full, good_s, mixed, worst
@@ -175,9 +175,7 @@ def _said(checks: Sequence[Checked]) -> dict[str, object] | None:
 
 
 def _tell_checks(checks: Sequence[Checked]) -> None:
-    table = Table(title="The simulator with this profile, on other traffic (ms: engine / simulated)", box=None)
-    for name in ("load", "requests/s", *(f"TTFT {name}" for name in FIGURES), "TPOT p50", "good"):
-        table.add_column(name, justify="right")
+    table = new_table("load", "requests/s", *(f"TTFT {name}" for name in FIGURES), "TPOT p50", "good")
     bound_s = good_s(checks)
     for one in checks:
         times = [one.ttft_s(name) for name in FIGURES] + [one.tpot_s()]
@@ -185,7 +183,7 @@ def _tell_checks(checks: Sequence[Checked]) -> None:
         good = " / ".join(f"{value:.3f}" for value in one.goodput(bound_s))
         table.add_row(f"{one.share:.0%}", f"{one.rate:.3g}", *cells, good)
     terminal = console()
-    terminal.print(table)
+    show(terminal, table, "The simulator with this profile, on other traffic (ms: engine / simulated)")
     terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
     off = worst(checks)
     said = f"at most {off:.0%} off in the p50, the p95 and goodput"
