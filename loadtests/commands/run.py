@@ -121,7 +121,7 @@ def run_command(
     errors = console(stderr=True)
     try:
         held = None if policy is None else load(policy)
-        traffic = _traffic(trace, workload, _mix(mix, held, model), rate, speed, duration)
+        traffic = _traffic(trace, workload, _mix(mix, held, model), rate, speed, duration, mixed=mix is not None)
         by_tier = _keys(key or [], keys)
         body = _extra(extra)
         aimed = Target(target.rstrip("/"), model, by_tier.pop("", ""), by_tier, length, body)
@@ -194,10 +194,12 @@ async def _test(traffic: Traffic, target: Target, plan: Plan, about: About, fold
 def _traffic(
     trace: Path | None,
     workload: str | None,
-    mix: Mix | None,
+    mix: Mix,
     rate: float | None,
     speed: float | None,
     duration: float | None,
+    *,
+    mixed: bool,
 ) -> Traffic:
     """Raises ValueError or PolicyErrors."""
     if (trace is None) == (workload is None):
@@ -205,19 +207,19 @@ def _traffic(
     if rate is not None and speed is not None:
         raise ValueError("--rate and --speed both say how fast: keep one")
     if trace is not None:
-        return trace_traffic(trace, mix or Mix(), rate, speed, duration)
+        return trace_traffic(trace, mix, rate, speed, duration)
     if speed is not None:
         raise ValueError("--speed is for traces: a workload has a --rate")
     assert workload is not None
-    return workload_traffic(workload, mix, rate, duration)
+    return workload_traffic(workload, mix, rate, duration, mixed=mixed)
 
 
-def _mix(text: str | None, policy: Policy | None, model: str | None) -> Mix | None:
+def _mix(text: str | None, policy: Policy | None, model: str | None) -> Mix:
     """Whose requests are, where the traffic does not say: of the policy's default tier unless told otherwise."""
     asked = model or (next(iter(policy.models)) if policy is not None else "default")
     if text is not None:
         return mix_of(text, asked)
-    return None if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
+    return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
 
 
 def _keys(given: list[str], file: Path | None) -> dict[str, str]:

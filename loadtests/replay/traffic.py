@@ -49,18 +49,20 @@ def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None,
     return Traffic(trace if duration_s is None else replace(trace, duration_s=duration_s), told, duration_s)
 
 
-def workload_traffic(spec: str, mix: Mix | None, rate: float | None, duration_s: float | None) -> Traffic:
+def workload_traffic(
+    spec: str, mix: Mix, rate: float | None, duration_s: float | None, *, mixed: bool = False
+) -> Traffic:
     """A workload by name, by file, or in a line such as `prompt_tokens=500,output_tokens=100`.
 
-    Raises PolicyErrors, or ValueError.
+    `mixed`: somebody has asked for that mix, which only a line has a use for. Raises PolicyErrors, or ValueError.
     """
     if "=" in spec:
-        workload = load_text(_written(spec, mix or Mix()), "--workload")
+        workload = load_text(_written(spec, mix), "--workload")
         workload = replace(
             workload, rate_per_s=rate or workload.rate_per_s, duration_s=duration_s or workload.duration_s
         )
     else:
-        if mix is not None:
+        if mixed:
             raise ValueError(f"--mix is for traces: {spec} says itself which tiers its requests are of")
         found = load_workload(spec, rate_per_s=rate, duration_s=duration_s)
         if isinstance(found, Trace):

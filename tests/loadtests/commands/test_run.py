@@ -19,6 +19,19 @@ from loadtests.emulator.replica import EmulatedReplica
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "prompt_tokens=40,output_tokens=5"
+POLICY = """
+apiVersion: tailgate/v1
+kind: Policy
+pools:
+  main: {replicas: [http://127.0.0.1:8101], slots: 8}
+models:
+  default: {pools: [main]}
+tiers:
+  premium: {priority: 0, slo: {ttft: {p99: 1s}}}
+  standard: {priority: 1}
+  free: {priority: 2}
+defaults: {tier: free}
+"""
 
 
 @pytest.fixture
@@ -84,6 +97,18 @@ def test_what_is_wrong_is_told_before_anything_is_sent(options: list[str], told:
     found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", *options])
     assert found.exit_code == 2
     assert told in found.stderr
+
+
+@pytest.mark.parametrize("spec", ["chat", "gateway/sim/workloads/chat.yaml"])
+def test_a_workload_that_has_tiers_of_its_own_is_held_against_a_policy(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    options = ["--target", "http://127.0.0.1:1", "--workload", spec, "--policy", str(policy), "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, ["run", *options])
+    assert (found.exit_code, "cannot be reached" in found.stderr) == (1, True), found.stderr
 
 
 def test_nobody_there(tmp_path: Path) -> None:
