@@ -26,6 +26,7 @@ class Answer:
         "_parser",
         "_rest",
         "_stream",
+        "_text",
         "chunks",
         "closing",
         "complete",
@@ -60,6 +61,7 @@ class Answer:
         self._rest = b""
         self._body: list[bytes] = []
         self._stream = False
+        self._text = False
         self.chunks = 0
         """Events with content, reasoning or a tool call."""
         self.reason = ""
@@ -86,6 +88,11 @@ class Answer:
     def streamed(self) -> bool:
         """Whether it comes as events."""
         return self._stream
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was said. An end with a reason says something: some answers have no other token."""
+        return not (self.chunks or self._text or self.finish_reason)
 
     def feed(self, data: bytes) -> None:
         """More bytes. Raises httptools.HttpParserError for what is no HTTP, and where an event is no JSON."""
@@ -154,10 +161,15 @@ class Answer:
 
     def _whole(self, body: bytes) -> None:
         try:
-            self._common(_object(body))
+            said = _object(body)
         except Garbage:
             if self.status == 200:
                 raise  # error pages of proxies are HTML: the status says enough
+            return
+        for choice in said.get("choices") or ():
+            self._text = self._text or bool(choice.get("text") or _said(choice.get("message") or {}))
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self._common(said)
 
     def _common(self, said: dict[str, Any]) -> None:
         if usage := said.get("usage"):

@@ -19,6 +19,7 @@ IDLE_S = 4.0
 """A connection that has been idle for longer is left alone: servers close theirs after 5 s, and a request that meets
 that moment would be lost by no fault of theirs."""
 SHED = (429, 503, 504)
+EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
 """Hears of `count` pieces of content that came together, a time after those before them."""
 
@@ -72,7 +73,11 @@ class Client(asyncio.Protocol):
         if answer.chunks != before:
             self._content(request, answer.chunks - before)
         if answer.complete:
-            self._over(*what_came(answer))
+            outcome, reason = what_came(answer)
+            if outcome is Outcome.FINISHED and request.arrival.stream and not answer.streamed:
+                # A stream was asked for: whoever waits for its first token waits for the whole.
+                request.first_s = request.last_s = self._clients.clock()
+            self._over(outcome, reason)
             if answer.closing:
                 self.transport.close()
             else:
@@ -101,7 +106,8 @@ class Client(asyncio.Protocol):
         request.retry_after_s, request.queue_s = answer.retry_after_s, answer.queue_s
         request.replica, request.served_tier = answer.replica, answer.tier
         request.prompt_tokens, request.output_tokens = answer.prompt_tokens, answer.output_tokens
-        self._clients.over(request, answer.should_retry != "false")
+        # Of a 200 without an answer no SDK knows that it failed.
+        self._clients.over(request, answer.should_retry != "false" and reason != EMPTY)
 
 
 def what_came(answer: Answer) -> tuple[Outcome, str]:
@@ -115,6 +121,8 @@ def what_came(answer: Answer) -> tuple[Outcome, str]:
         # Engines end good streams with [DONE]; some have never said it, and give a reason to finish.
         if answer.streamed and not (answer.done or answer.finish_reason):
             return Outcome.TRUNCATED, "the stream ended without an end"
+        if answer.empty:
+            return Outcome.FAILED, EMPTY
         return Outcome.FINISHED, ""
     reason = reason or f"status {status}"
     if status == 429 and reason.startswith("limit-"):

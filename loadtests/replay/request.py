@@ -22,7 +22,7 @@ class Outcome(IntEnum):
     INVALID = 4
     """Any other 4xx: counted apart."""
     FAILED = 5
-    """Any other 5xx, or a status that is no answer."""
+    """Any other 5xx, a status that is no answer, or a 200 that has none in it."""
     ERROR_EVENT = 6
     """The stream carried an error."""
     TRUNCATED = 7
@@ -61,7 +61,8 @@ class Request:
     tried_s: float = 0.0
     """When it was sent the last time."""
     first_s: float | None = None
-    """The first content, reasoning or tool call; None where the answer is not streamed."""
+    """The first content, reasoning or tool call; None where no stream was asked for. Of one that was asked for and
+    came in one piece, when that came."""
     last_s: float = 0.0
     """The last content."""
     ended_s: float = 0.0

@@ -22,7 +22,8 @@ from loadtests.replay.target import Target
 BEFORE, DURING = 10, 40
 EVERY_S = 0.005
 PLAN = Plan(lead_s=0.0, warm_connections=1)
-ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+BODY = b'{"choices":[{"message":{"content":"ok"}}]}'
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 
 class Staller:

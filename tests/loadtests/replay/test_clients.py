@@ -1,0 +1,102 @@
+"""What clients make of what comes, and of what does not, on a clock and connections that the test has in hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.clients import Client, Clients
+from loadtests.replay.request import Outcome, Request
+from loadtests.replay.target import Target
+from tests.loadtests.replay.test_answer import HEAD, LAST, ONE, ROLE, chunk
+
+END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+ENDED_AT_ONCE = b'{"choices":[{"message":{"content":""},"finish_reason":"length"}]}'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":0}}\n\n'
+
+
+class Wire(asyncio.Transport):
+    """A connection that takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = False
+
+    def write(self, data: object) -> None:
+        """Nobody looks at it."""
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Line:
+    """One client with a request under way since second 0."""
+
+    def __init__(self, *, stream: bool = True, timeout_s: float = 10.0) -> None:
+        self.now = 0.0
+        self.ended: list[tuple[Request, bool]] = []
+        self.clients = Clients(
+            Target("http://127.0.0.1:1"),
+            lambda: self.now,
+            lambda request, may_retry: self.ended.append((request, may_retry)),
+            lambda *_: None,
+            timeout_s,
+        )
+        self.client = Client(self.clients)
+        self.client.connection_made(Wire())
+        self.request = Request(0, Arrival(0.0, "t", "t-1", "m", 10, 10, stream))
+        self.clients.under_way = 1
+        self.client.send(self.request, b"")
+
+    def gets(self, data: bytes, at: float = 0.0) -> Line:
+        self.now = at
+        self.client.data_received(data)
+        return self
+
+
+def whole(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        whole(b""),
+        whole(b"{}"),
+        whole(b'{"choices":[]}'),
+        whole(b'{"choices":[{"message":{"content":""}}]}'),
+        HEAD + END,
+        HEAD + chunk(ROLE) + END,
+        HEAD + chunk(USAGE) + END,
+    ],
+)
+def test_an_answer_with_nothing_in_it_is_none(data: bytes) -> None:
+    line = Line().gets(data)
+    assert (line.request.outcome, line.request.reason) == (Outcome.FAILED, "200 with an empty answer")
+    assert line.ended == [(line.request, False)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        whole(b'{"choices":[{"message":{"content":"hi"}}]}'),
+        whole(b'{"choices":[{"message":{"content":null,"tool_calls":[{"index":0}]}}]}'),
+        whole(ENDED_AT_ONCE),
+        HEAD + chunk(ROLE) + chunk(LAST) + END,
+        HEAD + chunk(ONE) + END,
+    ],
+)
+def test_an_answer_may_be_an_end_alone(data: bytes) -> None:
+    assert Line().gets(data).request.outcome is Outcome.FINISHED
+
+
+def test_the_first_token_of_a_stream_that_came_in_one_piece_is_its_last() -> None:
+    answer = whole(b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":9}}')
+    line = Line().gets(answer, at=4.0)
+    assert (line.request.first_s, line.request.ended_s, line.request.outcome) == (4.0, 4.0, Outcome.FINISHED)
+    assert Line(stream=False).gets(answer, at=4.0).request.first_s is None
