@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import cast
 
 import httptools
@@ -160,8 +161,11 @@ class Clients:
     async def warm(self, count: int) -> None:
         """Look the host up, once, and open so many connections beforehand. Raises OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        self._address = str(found[0][4][0])
-        for _ in range(count):
+        addresses = [str(address[0]) for *_, address in found]
+        self._address = addresses[0]
+        if count:
+            self.freed(await self._contact(addresses))
+        for _ in range(count - 1):
             self.freed(await self._connect())
 
     def send(self, request: Request, data: bytes) -> None:
@@ -198,6 +202,9 @@ class Clients:
     def expire(self) -> None:
         """End what took longer than a client would wait."""
         now = self.clock()
+        for task, request in list(self._connecting.items()):
+            if now - request.tried_s > self._timeout_s:
+                self._abandon(task, Outcome.TIMEOUT, f"no connection within {self._timeout_s:g} s")
         for client in list(self.open):
             request = client.request
             if request is not None and now - request.tried_s > self._timeout_s:
@@ -205,10 +212,8 @@ class Clients:
 
     def close(self, outcome: Outcome) -> None:
         """Leave, whatever is under way."""
-        for task, request in list(self._connecting.items()):
-            task.cancel()
-            request.outcome = outcome
-            self.over(request, False)
+        for task in list(self._connecting):
+            self._abandon(task, outcome, "")
         for client in list(self.open):
             if client.request is not None:
                 client.give_up(outcome, "")
@@ -225,6 +230,21 @@ class Clients:
         for client in stale:
             client.transport.abort()
         return None
+
+    def _abandon(self, task: asyncio.Task[None], outcome: Outcome, reason: str) -> None:
+        """End a request that has no connection yet."""
+        task.cancel()
+        request = self._connecting.pop(task)
+        request.outcome, request.reason = outcome, reason
+        self.over(request, True)
+
+    async def _contact(self, addresses: list[str]) -> Client:
+        """A connection to the first address that takes one, which from now on is that of the target."""
+        for self._address in addresses[:-1]:
+            with suppress(OSError):
+                return await self._connect()
+        self._address = addresses[-1]
+        return await self._connect()
 
     async def _connect(self) -> Client:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -100,3 +101,36 @@ def test_the_first_token_of_a_stream_that_came_in_one_piece_is_its_last() -> Non
     line = Line().gets(answer, at=4.0)
     assert (line.request.first_s, line.request.ended_s, line.request.outcome) == (4.0, 4.0, Outcome.FINISHED)
     assert Line(stream=False).gets(answer, at=4.0).request.first_s is None
+
+
+async def test_patience_runs_while_there_is_no_connection() -> None:
+    line = Line(timeout_s=5.0)
+    waiting = Request(1, Arrival(0.0, "t", "t-1", "m", 10, 10))
+    line.clients.send(waiting, b"")
+    line.now = 5.0
+    line.clients.expire()
+    assert line.ended == []
+    line.now = 5.1
+    line.clients.expire()
+    assert (waiting, True) in line.ended
+    assert (waiting.outcome, waiting.reason) == (Outcome.TIMEOUT, "no connection within 5 s")
+    assert waiting not in line.clients.requests()
+    await asyncio.sleep(0)  # the task that was connecting goes
+
+
+async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def two(*_: object, **__: object) -> list[object]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
+
+    clients = Clients(Target(f"http://both:{port}"), lambda: 0.0, lambda *_: None, lambda *_: None, 1.0)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
+    try:
+        await clients.warm(2)
+        assert len(clients.open) == 2
+    finally:
+        clients.close(Outcome.UNFINISHED)
+        server.close()
