@@ -91,7 +91,7 @@ def run_command(
         ),
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often clients try again, as the OpenAI SDK does.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a client gives a try up.")] = 600.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of silence after which a client gives up.")] = 600.0,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for answers after the last request.")] = 60.0,
     max_late: Annotated[
         float, typer.Option("--max-late", min=0.1, help="Lateness of the generator, p99 in ms, that is put up with.")

@@ -200,15 +200,16 @@ class Clients:
         yield from (client.request for client in self.open if client.request is not None)
 
     def expire(self) -> None:
-        """End what took longer than a client would wait."""
+        """End what has been silent for longer than a client would wait."""
         now = self.clock()
         for task, request in list(self._connecting.items()):
             if now - request.tried_s > self._timeout_s:
                 self._abandon(task, Outcome.TIMEOUT, f"no connection within {self._timeout_s:g} s")
         for client in list(self.open):
             request = client.request
-            if request is not None and now - request.tried_s > self._timeout_s:
-                client.give_up(Outcome.TIMEOUT, f"no end within {self._timeout_s:g} s")
+            if request is not None and now - request.heard_s > self._timeout_s:
+                what = "first" if request.first_s is None else "next"
+                client.give_up(Outcome.TIMEOUT, f"no {what} token within {self._timeout_s:g} s")
 
     def close(self, outcome: Outcome) -> None:
         """Leave, whatever is under way."""

@@ -57,7 +57,7 @@ class Plan:
     """Of prompts and of the pauses before clients try again."""
     sizes: Sizes = field(default_factory=Sizes)
     timeout_s: float = 600.0
-    """The patience of a client, for one try."""
+    """The patience of a client: of silence, before the first token and between two; of whole answers, all the time."""
     grace_s: float = 60.0
     """How long answers may come after the last request."""
     retries: int = 0

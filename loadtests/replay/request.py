@@ -90,6 +90,11 @@ class Request:
         return self.chunks if self.output_tokens is None else self.output_tokens
 
     @property
+    def heard_s(self) -> float:
+        """When it was sent the last time, or its last content came: its client has heard nothing since."""
+        return self.tried_s if self.first_s is None else self.last_s
+
+    @property
     def late_s(self) -> float:
         """How much later it was sent than it was due: the generator's own fault."""
         return self.sent_s - self.arrival.at

@@ -122,7 +122,7 @@ class ScenarioFile(Section):
     lasts: Duration = duration(60.0, "How long requests are sent.")
     warmup: Duration | Literal[0] = plain(0, "Of that, what is not counted.")
     grace: Duration = duration(30.0, "How long answers are waited for.")
-    patience: Duration = duration(60.0, "After which a client gives up.")
+    patience: Duration = duration(60.0, "Silence after which a client gives up: no first token, or no next.")
     retries: CountOrZero = plain(0, "How often clients try again.")
     events: list[EventSection] = Field(default=[], description="What happens meanwhile.")
 

@@ -134,3 +134,23 @@ async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) 
     finally:
         clients.close(Outcome.UNFINISHED)
         server.close()
+
+
+def test_patience_is_of_silence() -> None:
+    line = Line(timeout_s=10.0)
+    line.gets(HEAD + chunk(ROLE), at=9.0).clients.expire()
+    line.gets(chunk(ONE), at=10.0).clients.expire()
+    line.gets(chunk(ONE), at=19.0).clients.expire()
+    line.now = 29.0
+    line.clients.expire()
+    assert line.ended == []  # 29 s, of which none in ten was silent
+    line.now = 29.1
+    line.clients.expire()
+    assert (line.request.outcome, line.request.reason) == (Outcome.TIMEOUT, "no next token within 10 s")
+
+
+def test_heads_and_heartbeats_are_silence() -> None:
+    line = Line(timeout_s=10.0).gets(HEAD + chunk(ROLE) + chunk(b": heartbeat\n\n"), at=9.0)
+    line.now = 10.1
+    line.clients.expire()
+    assert (line.request.outcome, line.request.reason) == (Outcome.TIMEOUT, "no first token within 10 s")
