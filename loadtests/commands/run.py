@@ -20,6 +20,7 @@ from gateway.policy import PolicyErrors, load
 from gateway.sim.traces import Mix, mix_of
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
+from loadtests.replay.clients import OwnLimit
 from loadtests.replay.columns import Columns
 from loadtests.replay.play import Plan, Played, play
 from loadtests.replay.probe import NoContact, probe
@@ -115,7 +116,8 @@ def run_command(
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
-    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options; 3 the generator fell behind;
+    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options; 3 the generator fell behind or can
+    open no more connections;
     130 stopped by Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
@@ -154,6 +156,9 @@ def run_command(
     except (NoContact, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
+    except OwnLimit as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(3) from None
     except ValueError as error:  # a trace that is wrong further down
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -21,8 +22,19 @@ IDLE_S = 4.0
 that moment would be lost by no fault of theirs."""
 SHED = (429, 503, 504)
 EMPTY = "200 with an empty answer"
+OWN_LIMITS = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the machine's limit of open files (sysctl fs.file-max)",
+    errno.EADDRNOTAVAIL: "all local ports are in use: lower the rate, or give the target a second address",
+    errno.ENOBUFS: "the system has no memory left for sockets: lower the rate",
+}
+"""Errors that are of the machine the generator runs on, and what helps."""
 Gap = Callable[[Request, float, int], None]
 """Hears of `count` pieces of content that came together, a time after those before them."""
+
+
+class OwnLimit(Exception):
+    """The generator's machine takes no more connections: what would have been measured from here on is its own."""
 
 
 class Client(asyncio.Protocol):
@@ -133,6 +145,17 @@ def what_came(answer: Answer) -> tuple[Outcome, str]:
     return (Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED), reason
 
 
+def told(error: OSError) -> str:
+    """Why there is no connection. The numbers of TLS errors are not those of the system."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}"
+    return (
+        os.strerror(error.errno)
+        if error.errno and error.errno > 0
+        else error.strerror or str(error) or "connection lost"
+    )
+
+
 class Clients:
     """Sends requests to one target. `on_end` hears of each request once, and whether it may be sent again."""
 
@@ -151,6 +174,9 @@ class Clients:
         self.under_way = 0
         self.chunks = 0
         """Pieces of content of all answers so far."""
+        self.limit: OwnLimit | None = None
+        """Why nothing more can be sent from here."""
+        self.on_limit: Callable[[], None] = lambda: None
         self._host, self._port = target.address
         self._address = self._host
         self._tls = ssl.create_default_context() if target.tls else None
@@ -259,7 +285,14 @@ class Clients:
         try:
             client = await self._connect()
         except OSError as error:
-            request.outcome, request.reason = Outcome.CONNECT, os.strerror(error.errno) if error.errno else str(error)
+            request.outcome, request.reason = Outcome.CONNECT, told(error)
+            if error.errno in OWN_LIMITS and not isinstance(error, ssl.SSLError):
+                request.outcome = Outcome.INTERRUPTED
+                self.limit = OwnLimit(
+                    f"the generator could open no more than {len(self.open):,} connections ({request.reason}), so "
+                    f"nothing is reported: {OWN_LIMITS[error.errno]}"
+                )
+                self.on_limit()
             self.over(request, True)
             return
         finally:

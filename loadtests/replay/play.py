@@ -162,14 +162,16 @@ class Player:
         return self._lag
 
     async def play(self, stop: asyncio.Event | None = None) -> Played:
-        """To the end, or until `stop`. Raises OSError if nobody listens."""
+        """To the end, or until `stop`. Raises OSError if nobody listens, OwnLimit if this machine is at its end."""
+        stop = stop or asyncio.Event()
+        self._clients.on_limit = stop.set
         raise_file_limit(FILES)
         await self._clients.warm(self._plan.warm_connections)
         gc.freeze()  # what is there by now is there to stay
         self._began = time.monotonic() + self._plan.lead_s
         self._begins(self._began)
         watching = asyncio.create_task(self._lag.run())
-        stopping = asyncio.create_task((stop or asyncio.Event()).wait())
+        stopping = asyncio.create_task(stop.wait())
         sending = asyncio.create_task(self._send_all())
         try:
             await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -185,6 +187,8 @@ class Player:
                 task.cancel()
             self._finish()
             gc.unfreeze()
+        if self._clients.limit is not None:
+            raise self._clients.limit
         return self.played
 
     async def _send_all(self) -> None:
@@ -289,5 +293,5 @@ async def play(
     look: Callable[[Now], None] = lambda now: None,
     stop: asyncio.Event | None = None,
 ) -> Played:
-    """Send each arrival when it is due, and tell the recorder what came of it. Raises OSError if nobody listens."""
+    """Send each arrival when it is due, and tell the recorder what came of it. Raises what `Player.play` does."""
     return await Player(arrivals, target, recorder, plan or Plan(), look=look).play(stop)

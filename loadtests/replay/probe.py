@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from gateway.sim.workload import Arrival
-from loadtests.replay.clients import Clients
+from loadtests.replay.clients import Clients, told
 from loadtests.replay.prompts import Prompts, Sizes, fitted
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target, Writer
@@ -47,7 +47,7 @@ async def _ask(target: Target, writer: Writer, request: Request) -> Request:
     try:
         await clients.warm(1)
     except OSError as error:
-        raise NoContact(f"{target.url} cannot be reached: {error.strerror or error}") from None
+        raise NoContact(f"{target.url} cannot be reached: {told(error)}") from None
     clients.send(request, writer.request(request.number, request.arrival))
     await asyncio.wait([over], timeout=TIMEOUT_S)
     clients.close(Outcome.TIMEOUT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from gateway.sim.workload import Arrival, Poisson
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
+from loadtests.replay.clients import OwnLimit
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import Kept, Plan, Player, play
 from loadtests.replay.probe import NoContact, probe
@@ -83,6 +86,34 @@ async def test_a_target_that_goes_away(replica: EmulatedReplica) -> None:
         await played(arrivals(1), target(replica))
     (request,) = await played(arrivals(1), target(replica), replace(FAST, warm_connections=0))
     assert (request.outcome, request.reason) == (Outcome.CONNECT, "Connection refused")
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.EMFILE, "ulimit -n"), (errno.EADDRNOTAVAIL, "local ports")])
+async def test_a_limit_of_the_own_machine_is_no_miss_and_ends_the_test(
+    replica: EmulatedReplica, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    async def exhausted(*_: object, **__: object) -> None:
+        raise OSError(number, "no more")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", exhausted)
+    kept = Kept()
+    with pytest.raises(OwnLimit, match=advice):
+        await play(arrivals(10**6), target(replica), kept, replace(FAST, warm_connections=0, retries=2))
+    assert {request.outcome for request in kept.requests} == {Outcome.INTERRUPTED}
+
+
+async def test_what_tls_says_is_told() -> None:
+    class Plain(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            cast(asyncio.Transport, transport).write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    server = await asyncio.get_running_loop().create_server(Plain, "127.0.0.1", 0)
+    to = Target(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    (request,) = await played(arrivals(1), to, replace(FAST, warm_connections=0))
+    server.close()
+    assert request.outcome is Outcome.CONNECT
+    assert request.reason.startswith("TLS: ")
+    assert "permitted" not in request.reason
 
 
 async def test_a_client_loses_patience(replica: EmulatedReplica) -> None:
