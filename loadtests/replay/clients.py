@@ -87,8 +87,8 @@ class Client(asyncio.Protocol):
             self._content(request, answer.chunks - before)
         if answer.complete:
             outcome, reason = what_came(answer)
-            if outcome is Outcome.FINISHED and request.arrival.stream and not answer.streamed:
-                # A stream was asked for: whoever waits for its first token waits for the whole.
+            if outcome is Outcome.FINISHED and request.arrival.stream and request.first_s is None:
+                # In one piece, or an end alone: whoever waits for the first token of a stream waits for the whole.
                 request.first_s = request.last_s = self._clients.clock()
             self._over(outcome, reason)
             if answer.closing:

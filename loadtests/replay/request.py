@@ -61,8 +61,8 @@ class Request:
     tried_s: float = 0.0
     """When it was sent the last time."""
     first_s: float | None = None
-    """The first content, reasoning or tool call; None where no stream was asked for. Of one that was asked for and
-    came in one piece, when that came."""
+    """The first content, reasoning or tool call; None where no stream was asked for. Of one that
+    came in one piece, or was an end alone, when that came."""
     last_s: float = 0.0
     """The last content."""
     ended_s: float = 0.0

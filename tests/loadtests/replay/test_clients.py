@@ -98,8 +98,9 @@ def test_an_answer_may_be_an_end_alone(data: bytes) -> None:
 
 def test_the_first_token_of_a_stream_that_came_in_one_piece_is_its_last() -> None:
     answer = whole(b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":9}}')
-    line = Line().gets(answer, at=4.0)
-    assert (line.request.first_s, line.request.ended_s, line.request.outcome) == (4.0, 4.0, Outcome.FINISHED)
+    for data in (answer, HEAD + chunk(ROLE) + chunk(LAST) + END):
+        request = Line().gets(data, at=4.0).request
+        assert (request.first_s, request.ended_s, request.outcome) == (4.0, 4.0, Outcome.FINISHED)
     assert Line(stream=False).gets(answer, at=4.0).request.first_s is None
 
 
