@@ -147,7 +147,13 @@ def run_command(
         policy=None if policy is None else str(policy),
     )
     plan = Plan(
-        seed=seed, timeout_s=timeout, grace_s=grace, retries=retries, clients=closed_loop, until_s=traffic.planned_s
+        seed=seed,
+        timeout_s=timeout,
+        grace_s=grace,
+        retries=retries,
+        warmup_s=warmup,
+        clients=closed_loop,
+        until_s=traffic.planned_s,
     )
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)

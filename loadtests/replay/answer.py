@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httptools
@@ -115,8 +117,10 @@ class Answer:
                 self.tier = value.decode("latin-1")
             elif name == b"x-should-retry":
                 self.should_retry = value.decode("latin-1")
-        elif name.startswith(b"retry-after") and (seconds := _number(value)) is not None:
-            self.retry_after_s = seconds / 1000.0 if name.endswith(b"-ms") else seconds
+        elif name == b"retry-after" and self.retry_after_s is None:
+            self.retry_after_s = _retry_after_s(value)
+        elif name == b"retry-after-ms" and (milliseconds := _number(value)) is not None:
+            self.retry_after_s = milliseconds / 1000.0
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -213,6 +217,17 @@ def _queue_s(value: bytes) -> float | None:
         if name == b"queue" and (number := _number(duration)) is not None:
             return number / 1000.0
     return None
+
+
+def _retry_after_s(value: bytes) -> float | None:
+    """Seconds, or until a date (RFC 9110, 10.2.3), by the clock of this machine as in SDKs."""
+    if (seconds := _number(value)) is not None:
+        return seconds
+    try:
+        until = parsedate_to_datetime(value.decode("latin-1"))
+    except ValueError:
+        return None
+    return max(0.0, until.timestamp() - time.time())
 
 
 def _number(value: bytes) -> float | None:

@@ -14,6 +14,7 @@ from typing import Protocol
 from gateway.observe.lag import LoopLag
 from gateway.sim.workload import Arrival
 from loadtests.bench.process import raise_file_limit
+from loadtests.replay.again import Again, Told
 from loadtests.replay.clients import Clients
 from loadtests.replay.pace import pace, pause_s
 from loadtests.replay.prompts import Prompts, Sizes
@@ -61,6 +62,8 @@ class Plan:
     grace_s: float = 60.0
     """How long answers may come after the last request."""
     retries: int = 0
+    warmup_s: float = 0.0
+    """Refusals of requests due before are not counted (`Played.told`); recorders know for themselves."""
     clients: int | None = None
     """A closed loop of so many clients: each sends when its last request is over. None: an open loop."""
     until_s: float | None = None
@@ -97,6 +100,8 @@ class Played:
     most_under_way: int = 0
     cpu_s: float = 0.0
     interrupted: bool = False
+    told: dict[str, dict[str, Told]] = field(default_factory=dict)
+    """What became of clients that were told to come again, by tier and reason."""
     lag: list[float] = field(default_factory=list)
     """Waits on the event loop of the generator, by bucket of gateway.observe.lag.EDGES."""
 
@@ -140,6 +145,7 @@ class Player:
         self._random = Random(f"{plan.seed} pauses")
         self._clients = Clients(target, self.clock, self._over, recorder.gap, plan.timeout_s)
         self._items = self._made(arrivals)
+        self._counted = Again(plan.warmup_s)
         self._resting: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
         self._quiet = asyncio.Event()
         self._exhausted = asyncio.Event()
@@ -230,12 +236,13 @@ class Player:
         self._send_at(item, now)
 
     def _over(self, request: Request, may_retry: bool) -> None:
-        if may_retry and request.tries <= self._plan.retries:
-            rest_s = pause_s(request, self._random)
-            if rest_s is not None:
-                loop = asyncio.get_running_loop()
-                self._resting[request.number] = (request, loop.call_later(rest_s, self._again, request))
-                return
+        again = may_retry and request.tries <= self._plan.retries
+        rest_s = pause_s(request, self._random) if again else None
+        self._counted.tried(request, rest_s)
+        if rest_s is not None:
+            loop = asyncio.get_running_loop()
+            self._resting[request.number] = (request, loop.call_later(rest_s, self._again, request))
+            return
         self._ended(request)
         if self._plan.clients is not None:
             self._send_next()
@@ -243,6 +250,7 @@ class Player:
     def _again(self, request: Request) -> None:
         del self._resting[request.number]
         request.tries += 1
+        request.status, request.retry_after_s = 0, None  # were those of the try before
         request.tried_s = self.clock()
         self._clients.send(request, self._writer.request(request.number, request.arrival))
 
@@ -273,6 +281,7 @@ class Player:
         self._clients.close(Outcome.INTERRUPTED if self.played.interrupted else Outcome.UNFINISHED)
         self.played.seconds = self.clock()
         self.played.chunks = self._clients.chunks
+        self.played.told = self._counted.tiers
         self.played.lag = list(self._lag.waits.counts)
 
     def _tick(self, _: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -156,6 +157,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Rep
             }
             for metric, objective in slo.objectives()
         ],
+        "retry_after": {reason: asdict(of) for reason, of in run.played.told.get(name, {}).items()},
         "latencies": _latencies(done),
         "itl": _itl(run, [name]),
         "misses": misses(judged, run.reasons),

@@ -31,6 +31,7 @@ def page(report: Report) -> str:
         _latencies(report),
         _objectives(report),
         _sheds(report),
+        _retry_after(report),
         _replicas(report),
         "<h2>Can it be trusted?</h2>",
         _trust(report),
@@ -142,6 +143,18 @@ def _sheds(report: Report) -> str:
         for reason, of in tiers["sheds"].items()
     ]
     return table(["shed", "requests", "with Retry-After", "told after (p50)"], rows, "Refusals")
+
+
+def _retry_after(report: Report) -> str:
+    """Only where clients have tried again."""
+    columns = ("told", "obeyed", "admitted", "refused")
+    rows = [
+        [f"{tier}: {reason}", *(f"{of[column]:,}" for column in columns)]
+        for tier, tiers in report["tiers"].items()
+        for reason, of in tiers.get("retry_after", {}).items()
+        if report["about"]["retries"]
+    ]
+    return table(["refused, all tries", "told when", "came then", "answered", "refused again"], rows, "Retry-After")
 
 
 def _replicas(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -30,6 +31,19 @@ def print_report(report: Report, out: Console) -> None:
             out.print(Text(title, style="bold"))
             for row in rows:
                 out.print(f"  {row}")
+    if report["about"]["retries"] and (told := list(_retry_after(report))):
+        out.print(Text("Retry-After, over all tries", style="bold"))
+        for row in told:
+            out.print(f"  {row}")
+
+
+def _retry_after(report: Report) -> Iterator[str]:
+    for name, of in report["tiers"].items():
+        for reason, told in of.get("retry_after", {}).items():
+            yield (
+                f"{name}: {reason}: {told['told']:,} told when to come again, {told['obeyed']:,} did, of which "
+                f"{told['admitted']:,} were answered and {told['refused']:,} refused again"
+            )
 
 
 def _tiers(report: Report) -> Table:

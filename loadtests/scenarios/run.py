@@ -174,7 +174,13 @@ class _Test:
     async def _play(self, stage: Stage, policy: Policy, children: Children) -> None:
         of = self._scenario
         target = Target(stage.url, keys={tier: key_of(tier) for tier in policy.tiers}, length=Length.HIDDEN)
-        plan = Plan(seed=SEED, timeout_s=of.patience, grace_s=of.grace, retries=of.retries)
+        plan = Plan(
+            seed=SEED,
+            timeout_s=of.patience,
+            grace_s=of.grace,
+            retries=of.retries,
+            warmup_s=of.warmup * self._part,
+        )
         columns = Columns(self._folder)
         happening: list[asyncio.Task[None]] = []
 

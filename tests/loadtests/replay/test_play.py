@@ -15,12 +15,14 @@ import pytest
 from gateway.sim.workload import Arrival, Poisson
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
+from loadtests.replay.again import Told
 from loadtests.replay.clients import OwnLimit
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import Kept, Plan, Player, play
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target
+from loadtests.report.run_file import About, read_run, write_run
 
 FAST = Plan(lead_s=0.0, warm_connections=1, grace_s=20.0)
 
@@ -134,6 +136,18 @@ async def test_a_refused_request_is_sent_again_and_counted_once(replica: Emulate
     assert (request.outcome, request.tries) == (Outcome.FINISHED, 2)
     assert request.first_s is not None
     assert request.first_s > 0.37  # half a second, less a quarter at most, since it was due: not since the second try
+
+
+async def test_who_was_told_to_come_again_and_did_is_known_when_it_is_over(
+    replica: EmulatedReplica, tmp_path: Path
+) -> None:
+    replica.fault("status_503", count=1, retry_after_s=0)
+    columns = Columns(tmp_path)
+    found = await play(arrivals(1), target(replica), columns, replace(FAST, retries=1))
+    columns.close()
+    write_run(tmp_path, About("", "", 1, "", None, 0.0, 0.01, "hidden"), found, columns)
+    (told,) = read_run(tmp_path).played.told["t"].values()
+    assert told == Told(told=1, obeyed=1, admitted=1)
 
 
 async def test_a_stop_ends_everything_and_says_what_was_under_way(replica: EmulatedReplica) -> None:

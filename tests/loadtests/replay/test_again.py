@@ -1,0 +1,92 @@
+"""What became of clients that were told when to come again."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.again import MOST_REASONS, OTHERS, Again, Told
+from loadtests.replay.request import Outcome, Request
+from tests.loadtests.replay.test_answer import read
+
+
+def tried(
+    again: Again,
+    request: Request,
+    outcome: Outcome,
+    rest_s: float | None,
+    *,
+    told_s: float | None = None,
+    status: int = 429,
+    reason: str = "full",
+) -> None:
+    request.outcome, request.reason, request.status, request.retry_after_s = outcome, reason, status, told_s
+    again.tried(request, rest_s)
+
+
+def request(number: int = 0, at: float = 5.0) -> Request:
+    return Request(number, Arrival(at, "free", "free-1", "m", 10, 10))
+
+
+def test_every_try_is_counted_under_the_reason_that_sent_it_away() -> None:
+    again, first, second, third = Again(0.0), request(1), request(2), request(3)
+    tried(again, first, Outcome.SHED, 2.0, told_s=2.0)
+    tried(again, first, Outcome.SHED, 3.0, told_s=3.0, reason="evicted")
+    tried(again, first, Outcome.FINISHED, None, status=200)
+    tried(again, second, Outcome.SHED, 2.5, told_s=2.0)
+    tried(again, second, Outcome.CONNECT, None, status=0)
+    tried(again, third, Outcome.QUOTA, None, told_s=90.0, reason="limit-tokens")
+    assert again.tiers == {
+        "free": {
+            "full": Told(told=2, obeyed=2, admitted=0, refused=1),
+            "evicted": Told(told=1, obeyed=1, admitted=1, refused=0),
+            "limit-tokens": Told(told=1),
+        }
+    }
+
+
+def test_who_comes_early_has_not_obeyed_and_who_was_not_told_cannot() -> None:
+    again, early, untold = Again(0.0), request(1), request(2)
+    tried(again, early, Outcome.SHED, 0.5, told_s=90.0)
+    tried(again, early, Outcome.FINISHED, None, status=200)
+    tried(again, untold, Outcome.SHED, 0.5)
+    tried(again, untold, Outcome.FINISHED, None, status=200)
+    assert again.tiers == {"free": {"full": Told(told=1)}}
+
+
+def test_the_warm_up_is_not_counted() -> None:
+    again, warm = Again(10.0), request(at=9.9)
+    tried(again, warm, Outcome.SHED, 2.0, told_s=2.0)
+    tried(again, warm, Outcome.SHED, None, told_s=2.0)
+    assert again.tiers == {}
+
+
+def test_a_target_that_makes_reasons_up_does_not_fill_the_memory() -> None:
+    again = Again(0.0)
+    for number in range(MOST_REASONS + 10):
+        tried(again, request(number), Outcome.SHED, None, told_s=1.0, reason=f"reason-{number}")
+    assert again.tiers["free"][OTHERS].told == 10
+    assert len(again.tiers["free"]) == MOST_REASONS + 1
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("retry-after: 3", 3.0),
+        ("retry-after-ms: 2500\r\nretry-after: 3", 2.5),
+        (f"retry-after: {formatdate(time.time() - 60, usegmt=True)}", 0.0),
+        ("retry-after: soon", None),
+    ],
+)
+def test_when_to_come_again(header: str, seconds: float | None) -> None:
+    answer = read(f"HTTP/1.1 503 No\r\n{header}\r\ncontent-length: 0\r\n\r\n".encode(), 99)
+    assert answer.retry_after_s == seconds
+
+
+def test_a_date_to_come_again_is_so_many_seconds_away() -> None:
+    date = formatdate(time.time() + 3600, usegmt=True)
+    answer = read(f"HTTP/1.1 503 No\r\nretry-after: {date}\r\ncontent-length: 0\r\n\r\n".encode(), 99)
+    assert answer.retry_after_s == pytest.approx(3600, abs=300)
