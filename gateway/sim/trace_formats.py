@@ -59,6 +59,8 @@ class Format:
     tick_s: float = 0.0
     from_zero: bool = False
     """Whether times count from the start of the run, and not from whenever the first request came."""
+    names_tiers: bool = False
+    """Whether its rows may say whose they are."""
 
     def start(self, first: float) -> float:
         """When the run began, on the clock of the trace: with the tick of the first request."""
@@ -145,6 +147,6 @@ FORMATS: dict[Format, frozenset[str]] = {
     Format("burstgpt", _burstgpt, tick_s=1.0): frozenset({"Timestamp", "Request tokens", "Response tokens"}),
     # Published times come in ticks of about three seconds.
     Format("mooncake", _mooncake, tick_s=3.0): frozenset({"timestamp", "input_length", "output_length"}),
-    Format("tailgate", _own, from_zero=True): frozenset({"at", "prompt_tokens", "output_tokens"}),
+    Format("tailgate", _own, from_zero=True, names_tiers=True): frozenset({"at", "prompt_tokens", "output_tokens"}),
 }
 """Formats, and the names in their first line by which they are known."""

@@ -22,6 +22,7 @@ from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
 from loadtests.replay.clients import OwnLimit
 from loadtests.replay.columns import Columns
+from loadtests.replay.keys import read_keys
 from loadtests.replay.play import Plan, Played, play
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.target import Length, Target
@@ -66,10 +67,14 @@ def run_command(
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="[TIER=]KEY", show_default=False, help="The API key, of all requests or of a tier's."),
+        typer.Option(
+            metavar="[TIER=]KEY",
+            show_default=False,
+            help="An API key, of all requests or of a tier's; several are spread over its tenants.",
+        ),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="A file with a TIER=KEY on each line.")
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="A file with one [TIER=]KEY on each line.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", show_default=False, help="The model that every request asks for.")
@@ -124,9 +129,9 @@ def run_command(
     try:
         held = None if policy is None else load(policy)
         traffic = _traffic(trace, workload, _mix(mix, held, model), rate, speed, duration, mixed=mix is not None)
-        by_tier = _keys(key or [], keys)
-        body = _extra(extra)
-        aimed = Target(target.rstrip("/"), model, by_tier.pop("", ""), by_tier, length, body)
+        known = traffic.tiers if held is None else {*held.tiers, *(traffic.tiers or ())}
+        by_tier = read_keys([*(key or []), *_lines(keys)], known)
+        aimed = Target(target.rstrip("/"), model, keys=by_tier, length=length, extra=_extra(extra))
     except PolicyErrors as found:
         print_errors(found.errors, errors)
         raise typer.Exit(2) from None
@@ -233,16 +238,10 @@ def _mix(text: str | None, policy: Policy | None, model: str | None) -> Mix:
     return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
 
 
-def _keys(given: list[str], file: Path | None) -> dict[str, str]:
-    """By tier; that of all under "". Raises ValueError or OSError."""
+def _lines(file: Path | None) -> list[str]:
+    """Those with something on them. Raises OSError."""
     lines = [] if file is None else [line.strip() for line in file.read_text().splitlines()]
-    found = {}
-    for text in [*given, *(line for line in lines if line and not line.startswith("#"))]:
-        tier, equals, key = text.rpartition("=")
-        if not key or (equals and not tier):
-            raise ValueError("a key is written KEY, or TIER=KEY for the requests of one tier")
-        found[tier] = key
-    return found
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _extra(text: str | None) -> dict[str, object]:

@@ -103,7 +103,7 @@ async def run(order: Order) -> Report:
         """Whatever is under way could not be good any more; and others have had time to look at this process."""
         return now_s >= order.until_s + TAIL_S and not any(shots[of.number].hopes(of, now_s) for of in under_way)
 
-    target = Target(order.url, MODEL, keys={shot.key: shot.key for shot in shots}, length=Length.HIDDEN)
+    target = Target(order.url, MODEL, keys={shot.key: (shot.key,) for shot in shots}, length=Length.HIDDEN)
     plan = Plan(grace_s=order.until_s - shots[-1].at + order.grace_s, lead_s=LEAD_S, warm_connections=WARM_CONNECTIONS)
     player = Player(
         (shot.arrival(MODEL) for shot in shots),

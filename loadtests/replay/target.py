@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -11,6 +11,7 @@ import orjson
 
 from gateway.core.model import Endpoint
 from gateway.sim.workload import Arrival
+from loadtests.replay.keys import ALL, assigned
 from loadtests.replay.prompts import Prompts
 
 
@@ -27,13 +28,13 @@ class Length(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server with an OpenAI API. `keys` are by tier; `key` is that of all others."""
+    """A server with an OpenAI API. `keys` are by tier, for its tenants; `key` is that of all others."""
 
     url: str
     model: str | None = None
     """Asked for instead of what the traffic says."""
     key: str = ""
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     length: Length = Length.CAP
     extra: Mapping[str, object] = field(default_factory=dict)
     """Fields of every body."""
@@ -56,9 +57,10 @@ class Target:
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or (443 if self.tls else 80)
 
-    def key_of(self, tier: str) -> str:
-        """The key for requests of a tier; empty if they have none."""
-        return self.keys.get(tier, self.key)
+    def key_of(self, tier: str, tenant: str) -> str:
+        """The key for requests of a tenant; empty if they have none."""
+        keys = self.keys.get(tier) or self.keys.get(ALL)
+        return assigned(keys, tenant) if keys else self.key
 
 
 class Writer:
@@ -68,6 +70,7 @@ class Writer:
         self._target = target
         self._prompts = prompts
         self._heads: dict[str, bytes] = {}
+        """By key."""
 
     def request(self, number: int, arrival: Arrival) -> bytes:
         """Head and body of a chat request."""
@@ -94,15 +97,15 @@ class Writer:
                 if arrival.max_tokens is not None:
                     body["max_tokens"] = arrival.max_tokens
         raw = orjson.dumps({**body, **target.extra} if target.extra else body)
-        return b"%b%d\r\n\r\n%b" % (self._head(arrival.tier), len(raw), raw)
+        return b"%b%d\r\n\r\n%b" % (self._head(arrival.tier, arrival.tenant), len(raw), raw)
 
-    def _head(self, tier: str) -> bytes:
-        if tier not in self._heads:
+    def _head(self, tier: str, tenant: str) -> bytes:
+        key = self._target.key_of(tier, tenant)
+        if key not in self._heads:
             host, port = self._target.address
-            key = self._target.key_of(tier)
             authorization = f"authorization: Bearer {key}\r\n" if key else ""
-            self._heads[tier] = (
+            self._heads[key] = (
                 f"POST {Endpoint.CHAT.value} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}"
                 "user-agent: tailgate-loadtests\r\ncontent-type: application/json\r\ncontent-length: "
             ).encode()
-        return self._heads[tier]
+        return self._heads[key]

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from gateway.sim.load import load_text, load_workload
+from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import Mix, Trace, TraceError, open_trace
 from gateway.sim.workload import Arrival, Workload
 
@@ -25,6 +26,15 @@ class Traffic:
     told: str
     planned_s: float | None
     """None: to the end of a trace."""
+
+    @property
+    def tiers(self) -> set[str] | None:
+        """Whose requests there may be; None: the rows of a trace say."""
+        if isinstance(self.workload, Synthetic):
+            return {share.tier for share in self.workload.shares}
+        if isinstance(self.workload, Trace) and not self.workload.format.names_tiers:
+            return {tier for tier, _ in self.workload.mix.tiers}
+        return None
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """Those of one run."""

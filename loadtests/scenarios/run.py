@@ -173,7 +173,7 @@ class _Test:
 
     async def _play(self, stage: Stage, policy: Policy, children: Children) -> None:
         of = self._scenario
-        target = Target(stage.url, keys={tier: key_of(tier) for tier in policy.tiers}, length=Length.HIDDEN)
+        target = Target(stage.url, keys={tier: (key_of(tier),) for tier in policy.tiers}, length=Length.HIDDEN)
         plan = Plan(
             seed=SEED,
             timeout_s=of.patience,

@@ -87,6 +87,8 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
         (["--workload", "tokens=3"], "each part is NAME=VALUE"),
         (["--workload", "chat", "--speed", "2"], "--speed is for traces"),
         (["--workload", "chat", "--key", "=x"], "a key is written KEY, or TIER=KEY"),
+        (["--workload", "chat", "--key", "premum=x"], "no tier premum: did you mean premium"),
+        (["--workload", LINE, "--mix", "a=50%,b=50%", "--key", "c=x"], "(tiers: a, b)"),
         (["--workload", "chat", "--extra", "[]"], "no JSON object"),
         (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
         (["--trace", "nowhere.csv"], "no such file"),

@@ -82,9 +82,9 @@ def test_what_is_in_a_body() -> None:
 
 
 def test_each_tier_has_its_key() -> None:
-    target = Target("http://127.0.0.1:1", key="k", keys={"gold": "g"})
+    target = Target("http://127.0.0.1:1", key="k", keys={"gold": ("g",)})
     assert b"authorization: Bearer g\r\n" in Writer(target, PROMPTS).request(1, arrival())
-    assert target.key_of("free") == "k"
+    assert target.key_of("free", "free-1") == "k"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://x:1/v1/chat/completions", "http://x/?a=1"])

@@ -1,0 +1,43 @@
+"""API keys as they are given, `KEY` or `TIER=KEY`, and which of them a tenant has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from zlib import crc32
+
+from gateway.policy.errors import did_you_mean
+from gateway.policy.values import NAME
+
+ALL = ""
+"""Stands for the tiers that have no keys of their own."""
+
+
+def read_keys(lines: Iterable[str], tiers: Collection[str] | None) -> dict[str, tuple[str, ...]]:
+    """By tier, in order. `tiers` are those that there are; None: not known beforehand. Raises ValueError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in lines:
+        tier, key = _split(line, tiers)
+        found[tier] = (*found.get(tier, ()), key)
+    return found
+
+
+def assigned(keys: Sequence[str], tenant: str) -> str:
+    """The key of a tenant, always the same: tenants that are numbered take turns, others are spread by their name."""
+    number = re.search(r"-(\d+)$", tenant)
+    return keys[(int(number[1]) - 1 if number else crc32(tenant.encode())) % len(keys)]
+
+
+def _split(text: str, tiers: Collection[str] | None) -> tuple[str, str]:
+    """Keys may have = in them: what is before the first is a tier only if it can be one."""
+    tier, _, key = text.partition("=")
+    if not tier or (tiers is not None and tier in tiers and not key):
+        raise ValueError("a key is written KEY, or TIER=KEY for the requests of one tier")
+    if not key.strip("=") or not re.fullmatch(NAME, tier, re.ASCII):
+        return ALL, text  # also `sk-abc==`, as base64 ends
+    if tiers is not None and tier not in tiers:
+        raise ValueError(
+            f"--key {tier}=...: there is no tier {tier}: {did_you_mean(tier, tiers)} "
+            f"(tiers: {', '.join(sorted(tiers))}). A key that has = in it is given as TIER=KEY"
+        )
+    return tier, key
