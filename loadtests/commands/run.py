@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -18,6 +19,7 @@ from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.traces import Mix, mix_of
+from gateway.sim.workload import Arrival
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
 from loadtests.replay.clients import OwnLimit
@@ -27,9 +29,20 @@ from loadtests.replay.play import Plan, Played, play
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
+from loadtests.report.judged import slo_of
 from loadtests.report.run_file import About, write_run
 
 FOLDER = Path("loadtest-results")
+OURS = (
+    "report.json",
+    "report.html",
+    "run.json",
+    "requests.npy",
+    "throughput.png",
+    "misses.png",
+    *(f"{metric}-{kind}.png" for metric in ("ttft", "e2e") for kind in ("over-time", "percentiles")),
+)
+"""What a test leaves in its folder."""
 
 
 def run_command(
@@ -121,14 +134,16 @@ def run_command(
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
-    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options; 3 the generator fell behind or can
-    open no more connections;
-    130 stopped by Ctrl-C, with a partial report.
+    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options, or a wrong row in the trace (with
+    a report of what was sent before it); 3 the generator fell behind, or can open no more connections; 130 stopped by
+    Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
     try:
         held = None if policy is None else load(policy)
         traffic = _traffic(trace, workload, _mix(mix, held, model), rate, speed, duration, mixed=mix is not None)
+        for tier in sorted(traffic.tiers or ()):
+            slo_of(held, tier)
         known = traffic.tiers if held is None else {*held.tiers, *(traffic.tiers or ())}
         by_tier = read_keys([*(key or []), *_lines(keys)], known)
         aimed = Target(target.rstrip("/"), model, keys=by_tier, length=length, extra=_extra(extra))
@@ -162,29 +177,58 @@ def run_command(
     )
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
+    for name in OURS:
+        (folder / name).unlink(missing_ok=True)  # of an earlier test: it would pass for the report of this one
+    wrong: list[ValueError] = []
     try:
-        played = uvloop.run(_test(traffic, aimed, plan, about, folder, probe_first))
+        played = uvloop.run(_test(traffic, held, wrong, aimed, plan, about, folder, probe_first))
     except (NoContact, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
     except OwnLimit as error:
         errors.print(str(error), style="red")
         raise typer.Exit(3) from None
-    except ValueError as error:  # a trace that is wrong further down
+    except ValueError as error:  # a trace whose first row is wrong
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
-    conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+    try:
+        conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+    finally:
+        for error in wrong:
+            errors.print(f"{error}. The test ended there", style="red")
+    if wrong:
+        raise typer.Exit(2)
     if played.interrupted:
         raise typer.Exit(130)
 
 
-async def _test(traffic: Traffic, target: Target, plan: Plan, about: About, folder: Path, probe_first: bool) -> Played:
-    """Send everything and write rows and run.json, also if it is stopped."""
+def _until_wrong(arrivals: Iterator[Arrival], policy: Policy | None, wrong: list[ValueError]) -> Iterator[Arrival]:
+    """Up to a row that cannot be read, or is of a tier that the policy lacks: what was sent by then is reported."""
+    try:
+        for arrival in arrivals:
+            slo_of(policy, arrival.tier)
+            yield arrival
+    except ValueError as error:
+        wrong.append(error)
+
+
+async def _test(
+    traffic: Traffic,
+    policy: Policy | None,
+    wrong: list[ValueError],
+    target: Target,
+    plan: Plan,
+    about: About,
+    folder: Path,
+    probe_first: bool,
+) -> Played:
+    """Send everything and write rows and run.json, also if it is stopped, or what is to be sent turns out `wrong`."""
     timed = plan.clients is not None and plan.until_s is not None
-    arrivals = traffic.endless(plan.seed) if timed else traffic.arrivals(plan.seed)
+    found = traffic.endless(plan.seed) if timed else traffic.arrivals(plan.seed)
+    arrivals = _until_wrong(found, policy, wrong)
     first = next(arrivals, None)
     if first is None:
-        raise ValueError(f"{traffic.told}: there is no request in it")
+        raise wrong[0] if wrong else ValueError(f"{traffic.told}: there is no request in it")
     if probe_first:
         sizes = await probe(target, first, plan.seed)
         if sizes is not None:
@@ -203,6 +247,7 @@ async def _test(traffic: Traffic, target: Target, plan: Plan, about: About, fold
             played = await play(chain([first], arrivals), target, shown, plan, look=shown.look, stop=stop)
     finally:
         columns.close()
+    played.interrupted = played.interrupted or bool(wrong)
     write_run(folder, about, played, columns)
     return played
 

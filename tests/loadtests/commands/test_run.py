@@ -14,8 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
+from loadtests.commands.run import OURS
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
+from loadtests.replay.columns import read_rows
+from loadtests.report.figures import report
+from loadtests.report.pictures import pictures
+from loadtests.report.run_file import read_run
+from tests.loadtests.report.made import policy as made_policy
+from tests.loadtests.report.made import written
+from tests.loadtests.report.test_figures import MIXED
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "prompt_tokens=40,output_tokens=5"
@@ -111,6 +119,50 @@ def test_a_workload_that_has_tiers_of_its_own_is_held_against_a_policy(
     options = ["--target", "http://127.0.0.1:1", "--workload", spec, "--policy", str(policy), "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert (found.exit_code, "cannot be reached" in found.stderr) == (1, True), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ('{"at": 0.2, "prompt_tokens": 40}', "trace.jsonl:4: Object missing required field `output_tokens`"),
+        ('{"at": 0.2, "prompt_tokens": 40, "output_tokens": 5, "tier": "gold"}', "the traffic has tier gold"),
+    ],
+)
+async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
+    replica: EmulatedReplica, tmp_path: Path, row: str, told: str
+) -> None:
+    trace, policy, out = tmp_path / "trace.jsonl", tmp_path / "policy.yaml", tmp_path / "out"
+    good = '{"at": 0.1, "prompt_tokens": 40, "output_tokens": 5, "tier": "free"}\n'
+    trace.write_text(f"{good * 3}{row}\n{good * 3}")
+    policy.write_text(POLICY)
+    options = ["--target", replica.url, "--model", "m", "--trace", str(trace), "--policy", str(policy)]
+    status, _, errors = await run(*options, "--max-late", "5000", "--out", str(out), "--no-png")
+    assert status == 2
+    assert told in " ".join(errors.split())
+    found = json.loads((out / "report.json").read_text())
+    assert (found["complete"], found["totals"]["offered"], found["totals"]["finished"]) == (False, 3, 3)
+
+
+def test_what_an_earlier_test_has_left_is_no_report_of_this_one(tmp_path: Path) -> None:
+    for name in ("report.json", "report.html", "run.json", "requests.npy", "misses.png", "notes.txt"):
+        (tmp_path / name).write_text("earlier")
+    options = ["--target", "http://127.0.0.1:1", "--workload", LINE, "--duration", "1", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 1
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_every_picture_of_a_report_is_known_as_ours(tmp_path: Path) -> None:
+    found = report(read_run(written(tmp_path, MIXED)), read_rows(tmp_path), made_policy())
+    assert {f"{picture.name}.png" for picture in pictures(found)} <= set(OURS)
+
+
+def test_a_tier_that_the_policy_lacks_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    options = ["--workload", LINE, "--mix", "free=50%,gold=50%", "--policy", str(policy)]
+    found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", *options])
+    assert found.exit_code == 2
+    assert "the traffic has tier gold, the policy only" in found.stderr
 
 
 def test_nobody_there(tmp_path: Path) -> None:
