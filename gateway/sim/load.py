@@ -49,8 +49,8 @@ def load_workload(
     if not path.exists():
         message = f"is neither a file nor a workload that is shipped: {did_you_mean(name, known)}"
         raise PolicyErrors([PolicyError(name, 0, "", f"{message} Shipped: {', '.join(known)}")])
-    trace = open_trace(path, mix or Mix())
-    return _cut(trace if rate_per_s is None else trace.at_rate(rate_per_s), duration_s)
+    trace = _cut(open_trace(path, mix or Mix()), duration_s)
+    return trace if rate_per_s is None else trace.at_rate(rate_per_s)
 
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:

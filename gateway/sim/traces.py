@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -62,6 +62,10 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
     return Mix(tuple(parts), tenants, model)
 
 
+def _unheard(line: int) -> None:
+    """Nobody counts them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out."""
@@ -71,6 +75,8 @@ class Trace:
     mix: Mix
     speed: float = 1.0
     duration_s: float = math.inf
+    on_empty: Callable[[int], None] = field(default=_unheard, compare=False)
+    """Hears the line of each row without prompt or answer, as it is left out."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run, the first tick at 0. Raises TraceError."""
@@ -98,10 +104,15 @@ class Trace:
             )
 
     def at_rate(self, rate_per_s: float) -> Trace:
-        """The same, played at the speed that gives this mean rate. Reads the file once. Raises TraceError."""
+        """The same, at the speed that gives what is played of it this mean rate. Reads so much. Raises TraceError."""
         count, first, last = 0, math.nan, math.nan
-        for row in self.rows():
+        wanted = max(1.0, rate_per_s * self.duration_s)
+        rows = self.rows() if math.isinf(wanted) else spread(self.rows(), self.format.tick_s, Random("rate"))
+        for row in rows:
             first = row.at if not count else first
+            start = self.format.start(first)
+            if count + 0.5 >= wanted and row.at > start:
+                return replace(self, speed=(row.at - start) / self.duration_s)
             last, count = row.at, count + 1
         if count < 2 or last <= first:
             raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
@@ -113,7 +124,11 @@ class Trace:
 
     def rows(self) -> Iterator[Row]:
         """Every request that ran, as recorded. Raises TraceError."""
-        return (row for _, row in self.lines() if row.prompt_tokens > 0 and row.output_tokens > 0)
+        for line, row in self.lines():
+            if row.prompt_tokens > 0 and row.output_tokens > 0:
+                yield row
+            else:
+                self.on_empty(line)
 
     def lines(self) -> Iterator[tuple[int, Row]]:
         """Every row with its line, also of requests that failed when they were recorded. Raises TraceError."""
@@ -138,8 +153,13 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
             head = file.readline().strip().lstrip("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    names = _names(head)
+    if "journal" in names:
+        raise TraceError(
+            f"{path}:1: is a gateway's journal: make a trace of it, python -m loadtests convert {path} OUT"
+        )
     for fmt, wanted in FORMATS.items():
-        if wanted <= _names(head):
+        if wanted <= names:
             return Trace(path, fmt, mix, speed)
     known = "; ".join(f"{fmt.name}: {', '.join(sorted(wanted))}" for fmt, wanted in FORMATS.items())
     raise TraceError(f"{path}:1: is the beginning of no known trace. Known, by their fields: {known}")

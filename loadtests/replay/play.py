@@ -100,6 +100,8 @@ class Played:
     most_under_way: int = 0
     cpu_s: float = 0.0
     interrupted: bool = False
+    empty_rows: int = 0
+    """Of the trace, left out: requests of 0 tokens."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
     """What became of clients that were told to come again, by tier and reason."""
     lag: list[float] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +18,17 @@ DEFAULT_RATE = 10.0
 DEFAULT_DURATION_S = 60.0
 
 
+@dataclass(slots=True)
+class Empty:
+    """Counts the rows of a trace that are left out: requests of 0 tokens, which failed when they were recorded."""
+
+    rows: int = 0
+
+    def add(self, line: int) -> None:
+        """One more."""
+        self.rows += 1
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Arrivals, and what to call them."""
@@ -26,6 +37,7 @@ class Traffic:
     told: str
     planned_s: float | None
     """None: to the end of a trace."""
+    empty: Empty = field(default_factory=Empty)
 
     @property
     def tiers(self) -> set[str] | None:
@@ -51,12 +63,13 @@ def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None,
     if not path.exists():
         raise TraceError(f"{path}: there is no such file")
     trace = open_trace(path, mix, speed or 1.0)
-    told = path.name
+    trace, told = trace if duration_s is None else replace(trace, duration_s=duration_s), path.name
     if rate is not None:
         trace, told = trace.at_rate(rate), f"{told} at {rate:g}/s"
     elif speed is not None:
         told += f" at {speed:g} times its speed"
-    return Traffic(trace if duration_s is None else replace(trace, duration_s=duration_s), told, duration_s)
+    empty = Empty()
+    return Traffic(replace(trace, on_empty=empty.add), told, duration_s, empty)
 
 
 def workload_traffic(

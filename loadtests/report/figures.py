@@ -89,6 +89,7 @@ def _about(run: RunFile) -> Report:
         "length": about.length,
         "warmup_s": about.warmup_s,
         "planned_s": about.planned_s,
+        "empty_rows": run.played.empty_rows,
     }
 
 

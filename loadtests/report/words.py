@@ -61,6 +61,11 @@ def warnings(report: Report) -> list[str]:
             f"Closed loop: {about['clients']} clients wait for each answer before they ask again, so a target that "
             "stalls is sent less, and the waiting that users would have had is in none of these figures."
         )
+    if about.get("empty_rows"):
+        found.append(
+            f"{about['empty_rows']:,} rows of the trace were left out: they are of 0 tokens, so they failed when they "
+            "were recorded."
+        )
     if about["policy"] is None:
         found.append("No policy was given: there are no objectives, and every request that was answered is good.")
     counted, wanted = prompts["prompt_tokens_counted"], prompts["prompt_tokens"]

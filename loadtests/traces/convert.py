@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import IO
@@ -37,6 +37,12 @@ class Converted:
     """Whether requests with the same time were spread over their tick."""
     guessed: int = 0
     missing: int = 0
+
+    def leave_out(self, line: int) -> None:
+        """A row without prompt or answer."""
+        self.empty += 1
+        if self.empty <= SHOWN_LINES:
+            self.empty_lines.append(line)
 
     def as_json(self) -> dict[str, object]:
         """For a program."""
@@ -95,21 +101,11 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     """Of a trace, from 0 on, those that ran."""
     if len(sources) != 1:
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
-    trace = open_trace(sources[0], Mix())
+    trace = replace(open_trace(sources[0], Mix()), on_empty=done.leave_out)
     done.format = trace.format.name
     done.spread = trace.format.tick_s > tick_s
-
-    def kept() -> Iterator[Row]:
-        for line, row in trace.lines():
-            if row.prompt_tokens > 0 and row.output_tokens > 0:
-                yield row
-            else:
-                done.empty += 1
-                if done.empty <= SHOWN_LINES:
-                    done.empty_lines.append(line)
-
     start: float | None = None
-    for row in spread(kept(), trace.format.tick_s if done.spread else 0.0, Random("1 jitter")):
+    for row in spread(trace.rows(), trace.format.tick_s if done.spread else 0.0, Random("1 jitter")):
         if start is None:
             start = trace.format.start(row.at)
         row.at -= start

@@ -112,9 +112,31 @@ def test_a_trace_is_played_at_another_rate_and_cut(tmp_path: Path) -> None:
     assert len(list(load_workload(file, rate_per_s=2.2, duration_s=1.5).arrivals(1))) == 3
 
 
+@pytest.mark.parametrize("duration_s", [10.0, 60.0])
+def test_a_stretch_of_a_trace_has_the_rate_that_was_asked_for(tmp_path: Path, duration_s: float) -> None:
+    ats = [n / 2 for n in range(2000)] + [1000 + n / 50 for n in range(50000)]  # quiet, then busy
+    text = "".join(f'{{"at": {at}, "prompt_tokens": 1, "output_tokens": 1}}\n' for at in ats)
+    played = list(replace(trace(tmp_path, text), duration_s=duration_s).at_rate(20.0).arrivals(1))
+    assert len(played) == pytest.approx(20.0 * duration_s, abs=1)
+
+
+def test_a_stretch_that_is_less_than_a_tick_has_its_rate(tmp_path: Path) -> None:
+    text = BURSTGPT.splitlines()[0] + "\n" + "45,ChatGPT,10,10,20,Conversation log\n" * 1000
+    (tmp_path / "t.csv").write_text(text)
+    played = list(load_workload(tmp_path / "t.csv", rate_per_s=10.0, duration_s=20.0).arrivals(1))
+    assert len(played) == pytest.approx(200, abs=60)  # by chance: where in the second they stand is drawn
+
+
+def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
+    lines: list[int] = []
+    list(replace(trace(tmp_path, AZURE_2024), on_empty=lines.append).arrivals(1))
+    assert lines == [3]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('{"journal":1,"run":"r","part":1,"version":"1"}\n', "trace:1: is a gateway's journal: .* convert "),
         ("time,tokens\n", "trace:1: is the beginning of no known trace. Known, by their fields: azure: ContextTokens"),
         ("", "trace:1: is the beginning of no known trace"),
         (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),

@@ -143,6 +143,16 @@ async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
     assert (found["complete"], found["totals"]["offered"], found["totals"]["finished"]) == (False, 3, 3)
 
 
+async def test_rows_of_no_tokens_are_left_out_and_told(replica: EmulatedReplica, tmp_path: Path) -> None:
+    trace, row = tmp_path / "trace.jsonl", '{{"at": 0.1, "prompt_tokens": 40, "output_tokens": {}}}\n'
+    trace.write_text(row.format(5) + row.format(0) * 3 + row.format(5))
+    options = ["--target", replica.url, "--model", "m", "--trace", str(trace)]
+    status, out, _ = await run(*options, "--max-late", "5000", "--out", str(tmp_path / "out"), "--no-png")
+    assert status == 0
+    assert "3 rows of the trace were left out" in out
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["about"]["empty_rows"] == 3
+
+
 def test_what_an_earlier_test_has_left_is_no_report_of_this_one(tmp_path: Path) -> None:
     for name in ("report.json", "report.html", "run.json", "requests.npy", "misses.png", "notes.txt"):
         (tmp_path / name).write_text("earlier")
