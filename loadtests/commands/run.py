@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,17 +17,16 @@ import uvloop
 from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
-from gateway.sim.traces import Mix, mix_of
 from gateway.sim.workload import Arrival
+from loadtests.commands.asked import fields_of, keys_of, traffic_of
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
-from loadtests.replay.clients import OwnLimit
 from loadtests.replay.columns import Columns
-from loadtests.replay.keys import read_keys
 from loadtests.replay.play import Plan, Played, play
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.target import Length, Target
-from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
+from loadtests.replay.traffic import Traffic
+from loadtests.replay.unconnected import OwnLimit
 from loadtests.report.judged import slo_of
 from loadtests.report.run_file import About, write_run
 
@@ -141,12 +139,11 @@ def run_command(
     errors = console(stderr=True)
     try:
         held = None if policy is None else load(policy)
-        traffic = _traffic(trace, workload, _mix(mix, held, model), rate, speed, duration, mixed=mix is not None)
-        for tier in sorted(traffic.tiers or ()):
-            slo_of(held, tier)
-        known = traffic.tiers if held is None else {*held.tiers, *(traffic.tiers or ())}
-        by_tier = read_keys([*(key or []), *_lines(keys)], known)
-        aimed = Target(target.rstrip("/"), model, keys=by_tier, length=length, extra=_extra(extra))
+        traffic = traffic_of(
+            trace, workload, mix=mix, policy=held, model=model, rate=rate, speed=speed, duration=duration
+        )
+        by_tier = keys_of(key or [], keys, traffic, held)
+        aimed = Target(target.rstrip("/"), model, keys=by_tier, length=length, extra=fields_of(extra))
     except PolicyErrors as found:
         print_errors(found.errors, errors)
         raise typer.Exit(2) from None
@@ -184,10 +181,7 @@ def run_command(
         played = uvloop.run(_test(traffic, held, wrong, aimed, plan, about, folder, probe_first))
     except (NoContact, OSError) as error:
         errors.print(str(error), style="red")
-        raise typer.Exit(1) from None
-    except OwnLimit as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(3) from None
+        raise typer.Exit(3 if isinstance(error, OwnLimit) else 1) from None
     except ValueError as error:  # a trace whose first row is wrong
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
@@ -251,52 +245,3 @@ async def _test(
     played.interrupted = played.interrupted or bool(wrong)
     write_run(folder, about, played, columns)
     return played
-
-
-def _traffic(
-    trace: Path | None,
-    workload: str | None,
-    mix: Mix,
-    rate: float | None,
-    speed: float | None,
-    duration: float | None,
-    *,
-    mixed: bool,
-) -> Traffic:
-    """Raises ValueError or PolicyErrors."""
-    if (trace is None) == (workload is None):
-        raise ValueError("say what to send: --trace FILE or --workload SPEC, one of them")
-    if rate is not None and speed is not None:
-        raise ValueError("--rate and --speed both say how fast: keep one")
-    if trace is not None:
-        return trace_traffic(trace, mix, rate, speed, duration)
-    if speed is not None:
-        raise ValueError("--speed is for traces: a workload has a --rate")
-    assert workload is not None
-    return workload_traffic(workload, mix, rate, duration, mixed=mixed)
-
-
-def _mix(text: str | None, policy: Policy | None, model: str | None) -> Mix:
-    """Whose requests are, where the traffic does not say: of the policy's default tier unless told otherwise."""
-    asked = model or (next(iter(policy.models)) if policy is not None else "default")
-    if text is not None:
-        return mix_of(text, asked)
-    return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
-
-
-def _lines(file: Path | None) -> list[str]:
-    """Those with something on them. Raises OSError."""
-    lines = [] if file is None else [line.strip() for line in file.read_text().splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def _extra(text: str | None) -> dict[str, object]:
-    if text is None:
-        return {}
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--extra is no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise ValueError('--extra is no JSON object: write one such as {"temperature": 0}')
-    return fields

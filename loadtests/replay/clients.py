@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -16,25 +14,15 @@ import httptools
 from loadtests.replay.answer import Answer
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target
+from loadtests.replay.unconnected import OwnLimit, own_limit, told
 
 IDLE_S = 4.0
 """A connection that has been idle for longer is left alone: servers close theirs after 5 s, and a request that meets
 that moment would be lost by no fault of theirs."""
 SHED = (429, 503, 504)
 EMPTY = "200 with an empty answer"
-OWN_LIMITS = {
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the machine's limit of open files (sysctl fs.file-max)",
-    errno.EADDRNOTAVAIL: "all local ports are in use: lower the rate, or give the target a second address",
-    errno.ENOBUFS: "the system has no memory left for sockets: lower the rate",
-}
-"""Errors that are of the machine the generator runs on, and what helps."""
 Gap = Callable[[Request, float, int], None]
 """Hears of `count` pieces of content that came together, a time after those before them."""
-
-
-class OwnLimit(Exception):
-    """The generator's machine takes no more connections: what would have been measured from here on is its own."""
 
 
 class Client(asyncio.Protocol):
@@ -143,17 +131,6 @@ def what_came(answer: Answer) -> tuple[Outcome, str]:
     if status in SHED:
         return Outcome.SHED, reason
     return (Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED), reason
-
-
-def told(error: OSError) -> str:
-    """Why there is no connection. The numbers of TLS errors are not those of the system."""
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}"
-    return (
-        os.strerror(error.errno)
-        if error.errno and error.errno > 0
-        else error.strerror or str(error) or "connection lost"
-    )
 
 
 class Clients:
@@ -286,12 +263,8 @@ class Clients:
             client = await self._connect()
         except OSError as error:
             request.outcome, request.reason = Outcome.CONNECT, told(error)
-            if error.errno in OWN_LIMITS and not isinstance(error, ssl.SSLError):
-                request.outcome = Outcome.INTERRUPTED
-                self.limit = OwnLimit(
-                    f"the generator could open no more than {len(self.open):,} connections ({request.reason}), so "
-                    f"nothing is reported: {OWN_LIMITS[error.errno]}"
-                )
+            if (limit := own_limit(error, len(self.open))) is not None:
+                request.outcome, self.limit = Outcome.INTERRUPTED, limit
                 self.on_limit()
             self.over(request, True)
             return

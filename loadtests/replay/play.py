@@ -170,7 +170,7 @@ class Player:
         return self._lag
 
     async def play(self, stop: asyncio.Event | None = None) -> Played:
-        """To the end, or until `stop`. Raises OSError if nobody listens, OwnLimit if this machine is at its end."""
+        """To the end, or until `stop`. Raises OSError if nobody listens, or this machine can do no more (OwnLimit)."""
         stop = stop or asyncio.Event()
         self._clients.on_limit = stop.set
         raise_file_limit(FILES)

@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import replace
 
 from gateway.sim.workload import Arrival
-from loadtests.replay.clients import Clients, told
+from loadtests.replay.clients import Clients
 from loadtests.replay.prompts import Prompts, Sizes, fitted
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target, Writer
+from loadtests.replay.unconnected import told
 
 WORDS = (8, 136)
 TIMEOUT_S = 60.0

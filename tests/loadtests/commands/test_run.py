@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -119,6 +120,23 @@ def test_a_workload_that_has_tiers_of_its_own_is_held_against_a_policy(
     options = ["--target", "http://127.0.0.1:1", "--workload", spec, "--policy", str(policy), "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert (found.exit_code, "cannot be reached" in found.stderr) == (1, True), found.stderr
+
+
+async def test_where_the_generator_can_open_no_more_connections_nothing_is_reported(
+    replica: EmulatedReplica, tmp_path: Path
+) -> None:
+    replica.fault("pause")
+    options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "200", "--no-probe"]
+    command = shlex.join([sys.executable, "-m", "loadtests", "run", *options, "--out", str(tmp_path)])
+    process = await asyncio.create_subprocess_shell(
+        f"ulimit -n 64 && exec {command}",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    _, errors = await process.communicate()
+    told = " ".join(errors.decode().split())
+    assert (process.returncode, "ulimit -n" in told) == (3, True), told
+    assert not (tmp_path / "report.json").exists()
 
 
 @pytest.mark.parametrize(

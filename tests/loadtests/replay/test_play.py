@@ -16,12 +16,12 @@ from gateway.sim.workload import Arrival, Poisson
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
 from loadtests.replay.again import Told
-from loadtests.replay.clients import OwnLimit
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import Kept, Plan, Player, play
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target
+from loadtests.replay.unconnected import OwnLimit
 from loadtests.report.run_file import About, read_run, write_run
 
 FAST = Plan(lead_s=0.0, warm_connections=1, grace_s=20.0)

@@ -1,0 +1,72 @@
+"""What the options of `run` ask for: traffic, keys, fields of bodies. All raise ValueError that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.core.rules import Policy
+from gateway.sim.traces import Mix, mix_of
+from loadtests.replay.keys import read_keys
+from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
+from loadtests.report.judged import slo_of
+
+
+def traffic_of(
+    trace: Path | None,
+    workload: str | None,
+    *,
+    mix: str | None,
+    policy: Policy | None,
+    model: str | None,
+    rate: float | None,
+    speed: float | None,
+    duration: float | None,
+) -> Traffic:
+    """What is sent. Raises PolicyErrors, too."""
+    if (trace is None) == (workload is None):
+        raise ValueError("say what to send: --trace FILE or --workload SPEC, one of them")
+    if rate is not None and speed is not None:
+        raise ValueError("--rate and --speed both say how fast: keep one")
+    whose = _whose(mix, policy, model)
+    if trace is not None:
+        found = trace_traffic(trace, whose, rate, speed, duration)
+    else:
+        if speed is not None:
+            raise ValueError("--speed is for traces: a workload has a --rate")
+        assert workload is not None
+        found = workload_traffic(workload, whose, rate, duration, mixed=mix is not None)
+    for tier in sorted(found.tiers or ()):
+        slo_of(policy, tier)
+    return found
+
+
+def keys_of(
+    given: Sequence[str], file: Path | None, traffic: Traffic, policy: Policy | None
+) -> dict[str, tuple[str, ...]]:
+    """Those on the command line and in a file, by tier. Raises OSError, too."""
+    lines = [] if file is None else [line.strip() for line in file.read_text().splitlines()]
+    known = traffic.tiers if policy is None else {*policy.tiers, *(traffic.tiers or ())}
+    return read_keys([*given, *(line for line in lines if line and not line.startswith("#"))], known)
+
+
+def fields_of(text: str | None) -> dict[str, object]:
+    """A JSON object; empty where nothing is asked for."""
+    if text is None:
+        return {}
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--extra is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError('--extra is no JSON object: write one such as {"temperature": 0}')
+    return fields
+
+
+def _whose(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
+    """Whose requests are, where the traffic does not say: of the policy's default tier unless told otherwise."""
+    asked = model or (next(iter(policy.models)) if policy is not None else "default")
+    if mix is not None:
+        return mix_of(mix, asked)
+    return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
