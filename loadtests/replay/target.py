@@ -103,6 +103,7 @@ class Writer:
         key = self._target.key_of(tier, tenant)
         if key not in self._heads:
             host, port = self._target.address
+            host = f"[{host}]" if ":" in host else host
             authorization = f"authorization: Bearer {key}\r\n" if key else ""
             self._heads[key] = (
                 f"POST {Endpoint.CHAT.value} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}"

@@ -87,6 +87,10 @@ def test_each_tier_has_its_key() -> None:
     assert target.key_of("free", "free-1") == "k"
 
 
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert b"\r\nhost: [::1]:8080\r\n" in Writer(Target("http://[::1]:8080"), PROMPTS).request(1, arrival())
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://x:1/v1/chat/completions", "http://x/?a=1"])
 def test_what_is_no_target(url: str) -> None:
     with pytest.raises(ValueError, match=r"http://127.0.0.1:8080|leave out"):
