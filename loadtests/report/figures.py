@@ -158,7 +158,6 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Rep
             }
             for metric, objective in slo.objectives()
         ],
-        "retry_after": {reason: asdict(of) for reason, of in run.played.told.get(name, {}).items()},
         "latencies": _latencies(done),
         "itl": _itl(run, [name]),
         "misses": misses(judged, run.reasons),
@@ -174,6 +173,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Rep
             for number in np.unique(rows["served_tier"])
             if number
         },
+        "retry_after": {reason: asdict(of) for reason, of in run.played.told.get(name, {}).items()},
     }
 
 
