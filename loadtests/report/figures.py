@@ -15,7 +15,7 @@ from gateway.observe.lag import EDGES
 from loadtests.replay.columns import Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
-from loadtests.report.judged import ERRORS, Judged, judge, misses, slo_of
+from loadtests.report.judged import ERRORS, Judged, apart, judge, misses, slo_of
 from loadtests.report.run_file import RunFile
 from loadtests.report.timeline import timeline
 from loadtests.waits import edge_of
@@ -161,13 +161,9 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Rep
         "latencies": _latencies(done),
         "itl": _itl(run, [name]),
         "misses": misses(judged, run.reasons),
-        "sheds": _sheds(rows, run.reasons),
+        "sheds": _sheds(rows[judged.counted], run.reasons),
         "errors": {label: count for outcome, label in ERRORS.items() if (count := _count(rows["outcome"] == outcome))},
-        "apart": {
-            outcome.name.lower(): count
-            for outcome in Outcome
-            if not outcome.counts and (count := _count(rows["outcome"] == outcome))
-        },
+        "apart": apart(judged, run.reasons),
         "served_as": {
             run.tiers[number]: _count(rows["served_tier"] == number)
             for number in np.unique(rows["served_tier"])

@@ -89,7 +89,15 @@ def misses(judged: Judged, reasons: list[str]) -> dict[str, int]:
         left &= ~judged.late[metric]
         if count:
             found[name] = count
-    others = rows[missed & ~judged.finished]
+    return _ranked(found, rows[missed & ~judged.finished], reasons)
+
+
+def apart(judged: Judged, reasons: list[str]) -> dict[str, int]:
+    """Requests that are no part of any share, by reason, the most frequent first."""
+    return _ranked({}, judged.rows[~judged.counted], reasons)
+
+
+def _ranked(found: dict[str, int], others: Rows, reasons: list[str]) -> dict[str, int]:
     for outcome, reason, count in _groups(others):
         name = _named(Outcome(outcome), reasons[reason])
         found[name] = found.get(name, 0) + count
@@ -109,7 +117,9 @@ def _named(outcome: Outcome, reason: str) -> str:
             return f"shed: {reason}"
         case Outcome.CUT:
             return f"cut short: {reason}"
-        case Outcome.UNFINISHED:
-            return "unfinished"
+        case Outcome.UNFINISHED | Outcome.INTERRUPTED:
+            return outcome.name.lower()
+        case Outcome.QUOTA | Outcome.INVALID:
+            return f"{outcome.name.lower()}: {reason}"
         case _:
             return f"{ERRORS[outcome]}: {reason}" if reason else ERRORS[outcome]

@@ -26,7 +26,12 @@ def print_report(report: Report, out: Console) -> None:
         f"generator late by {time(generator['late_p99_s'])} (p99), {generator['cpu']:.2f} of a core"
     )
     out.print(_tiers(report))
-    for title, rows in (("Objectives, of what was answered", _objectives(report)), ("Not good", _misses(report))):
+    sections = {
+        "Objectives, of what was answered": _objectives(report),
+        "Not good": _reasons(report, "misses"),
+        "Counted apart": _reasons(report, "apart"),
+    }
+    for title, rows in sections.items():
         if rows:
             out.print(Text(title, style="bold"))
             for row in rows:
@@ -69,7 +74,5 @@ def _objectives(report: Report) -> list[str]:
     ]
 
 
-def _misses(report: Report) -> list[str]:
-    return [
-        f"{name}: {reason} {count:,}" for name, of in report["tiers"].items() for reason, count in of["misses"].items()
-    ]
+def _reasons(report: Report, kind: str) -> list[str]:
+    return [f"{name}: {reason} {count:,}" for name, of in report["tiers"].items() for reason, count in of[kind].items()]

@@ -50,7 +50,7 @@ def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
         "offered_per_s": per_s(due),
         "answered_per_s": per_s(ended[judged.finished]),
         "good_per_s": per_s(ended[judged.good]),
-        "shed_per_s": per_s(due[np.isin(outcome, (Outcome.SHED, Outcome.QUOTA))]),
+        "shed_per_s": per_s(due[outcome == Outcome.SHED]),
         "failed_per_s": per_s(due[failed]),
     } | {
         f"{metric}_{name}_s": [found[n] for found in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 Report = dict[str, Any]
@@ -38,11 +39,17 @@ def headline(report: Report) -> str:
     """The one sentence."""
     totals = report["totals"]
     if report["about"]["policy"] is None:
-        return f"{share(totals['goodput'])} of {totals['counted']:,} requests were answered."
+        return f"{share(totals['goodput'])} of {_counted(totals)} were answered."
     return (
-        f"{share(totals['goodput'])} of {totals['counted']:,} requests were good: answered in full, "
+        f"{share(totals['goodput'])} of {_counted(totals)} were good: answered in full, "
         "within the objectives of their tier."
     )
+
+
+def _counted(totals: Report) -> str:
+    if totals["counted"] == totals["offered"]:
+        return f"{totals['counted']:,} requests"
+    return f"{totals['counted']:,} requests that count (of {totals['offered']:,})"
 
 
 def warnings(report: Report) -> list[str]:
@@ -54,6 +61,8 @@ def warnings(report: Report) -> list[str]:
             f"Not to be trusted: the generator was late by {time(generator['late_p99_s'])} (p99); "
             f"{time(generator['max_late_s'])} were allowed."
         )
+    if left_out := _apart(report):
+        found.append(left_out)
     if not report["complete"]:
         found.append("Partial: the test was stopped. What was under way then is counted apart.")
     if about["mode"] == "closed loop":
@@ -79,3 +88,14 @@ def warnings(report: Report) -> list[str]:
             names = ", ".join(f"{count:,} as {name}" for name, count in others.items())
             found.append(f"Requests of tier {tier} were served as another tier ({names}): give its key with --key.")
     return found
+
+
+def _apart(report: Report) -> str:
+    """How many stand in no share, and why; empty where all count."""
+    reasons: Counter[str] = Counter()
+    for of in report["tiers"].values():
+        reasons.update(of["apart"])
+    if not reasons:
+        return ""
+    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+    return f"{reasons.total():,} of {report['totals']['offered']:,} requests are counted apart, in no share: {told}."

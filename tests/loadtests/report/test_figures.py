@@ -61,8 +61,17 @@ def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
     }
     for tier in tiers.values():
         assert sum(tier["misses"].values()) == tier["counted"] - tier["good"]
-    assert tiers["free"]["apart"] == {"quota": 1, "invalid": 1, "interrupted": 1}
+    assert tiers["free"]["apart"] == {"quota: limit-tokens": 1, "invalid: context-length": 1, "interrupted": 1}
     assert tiers["free"]["errors"] == {"broken off": 1}
+
+
+def test_every_request_stands_in_one_place(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    for tier in found["tiers"].values():
+        assert tier["good"] + sum(tier["misses"].values()) + sum(tier["apart"].values()) == tier["offered"]
+    assert list(found["tiers"]["free"]["sheds"]) == ["evicted"]
+    over = found["tiers"]["free"]["over_time"]
+    assert sum(over["shed_per_s"]) * over["bin_s"] == pytest.approx(1)
 
 
 def test_refusals_say_whether_they_said_when_to_try_again(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from rich.console import Console
 
 from loadtests.charts.png import draw
 from loadtests.replay.columns import read_rows
+from loadtests.replay.request import Outcome
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
-from loadtests.report.words import share, time, warnings
-from tests.loadtests.report.made import answered, policy, written
+from loadtests.report.words import headline, share, time, warnings
+from tests.loadtests.report.made import answered, policy, refused, written
 from tests.loadtests.report.test_figures import MIXED
 
 
@@ -51,7 +52,8 @@ def test_the_summary_fits_a_terminal(tmp_path: Path) -> None:
     out = Console(width=80, record=True, file=StringIO())
     print_report(made(tmp_path), out)
     text = out.export_text()
-    assert "22.2% of 9 requests were good" in text
+    assert "22.2% of 9 requests that count (of 12) were good" in text
+    assert "free: invalid: context-length 1" in text
     assert "gold: p99 TTFT ≤ 1 s: 1.5 s, missed" in text
     assert "free: shed: evicted 1" in text
 
@@ -70,6 +72,17 @@ def test_what_has_to_be_known_is_said_first(tmp_path: Path, about: dict[str, Any
     short.output_tokens = 3
     assert warnings(made(tmp_path / "a", [answered(1.0)])) == []
     assert any(told in text for text in warnings(made(tmp_path / "b", [answered(1.0), short], **about)))
+
+
+def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: Path) -> None:
+    wrong = [refused(2.0 + n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(3)]
+    found = made(tmp_path, [answered(1.0), *wrong, refused(9.0, "free", Outcome.QUOTA, "limit-tokens")])
+    assert found["totals"]["goodput"] == 1.0
+    (told,) = warnings(found)
+    assert told == (
+        "4 of 5 requests are counted apart, in no share: 3 invalid: invalid_api_key, 1 quota: limit-tokens."
+    )
+    assert headline(found).startswith("100.0% of 1 requests that count (of 5) were good")
 
 
 def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:
