@@ -180,15 +180,13 @@ class Player:
         self._begins(self._began)
         watching = asyncio.create_task(self._lag.run())
         stopping = asyncio.create_task(stop.wait())
-        sending = asyncio.create_task(self._send_all())
+        sending, cpu = asyncio.create_task(self._send_all()), time.process_time()
         try:
             await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
+            self.played.sending_s, self.played.cpu_s = self.clock(), time.process_time() - cpu
             if sending.done():
                 sending.result()
-                self.played.sending_s = self.clock()
                 await self._until_quiet(stopping)
-            else:
-                self.played.sending_s = self.clock()
             self.played.interrupted = stopping.done()
         finally:
             for task in (sending, stopping, watching):
@@ -200,7 +198,6 @@ class Player:
         return self.played
 
     async def _send_all(self) -> None:
-        cpu = time.process_time()
         if self._plan.clients is None:
             await pace(self._items, self.clock, asyncio.sleep, self._send)
         else:
@@ -211,7 +208,6 @@ class Player:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._exhausted.wait(), left_s)
             self._exhausted.set()
-        self.played.cpu_s = time.process_time() - cpu
 
     def _made(self, arrivals: Iterable[Arrival]) -> Iterator[_Item]:
         for number, arrival in enumerate(arrivals):

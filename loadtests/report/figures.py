@@ -64,7 +64,7 @@ def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool 
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
-        "totals": _totals(judged, run, seconds, policy) | _rates(over_time),
+        "totals": _totals(judged, run, seconds, policy) | _rates(everything, run, over_time),
         "tiers": {
             name: _tier(name, part, run, policy) | {"over_time": tiers_over_time[name]} for name, part in tiers.items()
         },
@@ -123,16 +123,22 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Policy | None)
         "weighted_goodput": _ratio(float(weights[judged.good].sum()), float(weights[judged.counted].sum())),
         "offered_per_s": offered / seconds,
         "good_per_s": good / seconds,
-        "output_tokens_per_s": int(rows["output_tokens"].sum()) / seconds,
         "sent_again": int((rows["tries"].astype(np.int64) - 1).sum()),
         "latencies": _latencies(rows[judged.finished]),
         "itl": _itl(run, run.gaps),
     }
 
 
-def _rates(over_time: Report) -> Report:
+def _rates(everything: Judged, run: RunFile, over_time: Report) -> Report:
     """Throughput: what was complete while requests were sent, whenever it was due."""
-    return {"answered_per_s": fmean(over_time["answered_per_s"])}
+    from_s, until_s = run.about.warmup_s, run.played.sending_s
+    done = everything.rows[everything.finished]
+    ended_s = done["due_s"] + done["e2e_s"]
+    tokens = done["output_tokens"][(ended_s >= from_s) & (ended_s < until_s)].sum()
+    return {
+        "answered_per_s": fmean(over_time["answered_per_s"]),
+        "output_tokens_per_s": int(tokens) / (until_s - from_s),
+    }
 
 
 def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Report:

@@ -160,6 +160,7 @@ async def test_a_stop_ends_everything_and_says_what_was_under_way(replica: Emula
     stop.set()
     found = await playing
     assert found.interrupted
+    assert found.cpu_s > 0
     assert len(kept.requests) == found.sent >= 5
     assert {request.outcome for request in kept.requests} == {Outcome.INTERRUPTED}
 

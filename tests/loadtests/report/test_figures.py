@@ -96,8 +96,18 @@ def test_throughput_is_what_was_complete_while_requests_were_sent(tmp_path: Path
     totals = made(tmp_path, requests, warmup_s=40.0)["totals"]
     assert totals["finished"] == totals["offered"] == 600
     assert totals["answered_per_s"] == pytest.approx(10.0)
+    assert totals["output_tokens_per_s"] == pytest.approx(110.0)
     late = made(tmp_path / "cold", requests)["totals"]
     assert late["answered_per_s"] == pytest.approx(7.0)
+
+
+def test_what_drains_after_the_last_request_is_no_throughput(tmp_path: Path) -> None:
+    # Thirty a second into a target that carries ten: the queue is answered in the 200 s after the last was sent.
+    requests = [answered(n / 30, ttft_s=n / 10 - n / 30 + 0.05, tpot_s=0.0) for n in range(3000)]
+    totals = made(tmp_path, requests)["totals"]
+    assert (totals["finished"], totals["offered_per_s"]) == (3000, pytest.approx(30.0))
+    assert totals["answered_per_s"] == pytest.approx(10.0, rel=0.01)
+    assert totals["output_tokens_per_s"] == pytest.approx(110.0, rel=0.01)
 
 
 def test_the_warm_up_is_left_out(tmp_path: Path) -> None:
