@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.core.rules import Policy
+from gateway.core.rules import Metric, Objective, Policy, Slo
 from gateway.observe.lag import EDGES
 from loadtests.replay.columns import Rows, percentiles
 from loadtests.replay.gaps import middle_s
@@ -154,16 +154,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Rep
         "good": good,
         "goodput": _ratio(good, counted),
         "goodput_of_finished": _ratio(good, finished),
-        "objectives": [
-            {
-                "metric": metric.value,
-                "quantile": objective.quantile,
-                "threshold_s": objective.threshold_s,
-                "measured_s": (measured := percentiles(done[f"{metric.value}_s"], (objective.quantile,))[0]),
-                "met": None if measured is None else measured <= objective.threshold_s,
-            }
-            for metric, objective in slo.objectives()
-        ],
+        "objectives": [_objective(metric, objective, slo, done) for metric, objective in slo.objectives()],
         "latencies": _latencies(done),
         "itl": _itl(run, [name]),
         "misses": misses(judged, run.reasons),
@@ -176,6 +167,21 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Rep
             if number
         },
         "retry_after": {reason: asdict(of) for reason, of in run.played.told.get(name, {}).items()},
+    }
+
+
+def _objective(metric: Metric, objective: Objective, slo: Slo, done: Rows) -> Report:
+    """Held against the answers that it is about."""
+    up_to = slo.e2e_up_to_tokens if metric is Metric.E2E else None
+    about = done if up_to is None else done[done["output_tokens"] <= up_to]
+    measured = percentiles(about[f"{metric.value}_s"], (objective.quantile,))[0]
+    return {
+        "metric": metric.value,
+        "quantile": objective.quantile,
+        "threshold_s": objective.threshold_s,
+        "up_to_tokens": up_to,
+        "measured_s": measured,
+        "met": None if measured is None else measured <= objective.threshold_s,
     }
 
 

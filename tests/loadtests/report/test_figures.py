@@ -14,6 +14,7 @@ from loadtests.replay.request import Outcome
 from loadtests.report import figures
 from loadtests.report.figures import TooLate, report
 from loadtests.report.run_file import read_run
+from loadtests.report.words import objective
 from tests.loadtests.report.made import SECONDS, answered, policy, refused, written
 
 SCHEMA = json.loads((Path(figures.__file__).parent / "report.schema.json").read_text())
@@ -88,6 +89,15 @@ def test_percentiles_are_of_what_was_answered_from_when_it_was_due(tmp_path: Pat
     assert tier["itl"]["n"] == 1000
     assert tier["itl"]["p50"] == pytest.approx(0.02, rel=0.01)
     assert [(row["quantile"], row["met"]) for row in tier["objectives"]] == [(0.5, False), (0.99, True), (0.99, True)]
+
+
+def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path) -> None:
+    long = [answered(10.0 + n, "free", ttft_s=20.0, tokens=101) for n in range(10)]
+    found = made(tmp_path, [answered(1.0, "free", ttft_s=1.0), *long])["tiers"]["free"]
+    (row,) = found["objectives"]
+    assert (row["up_to_tokens"], row["met"], row["measured_s"]) == (100, True, pytest.approx(1.2))
+    assert objective(row) == "p95 e2e ≤ 10 s up to 100 tokens"
+    assert found["good"] == 11
 
 
 def test_throughput_is_what_was_complete_while_requests_were_sent(tmp_path: Path) -> None:
