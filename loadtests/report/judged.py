@@ -48,7 +48,8 @@ def judge(rows: Rows, tiers: list[str], policy: Policy | None) -> Judged:
     """Hold every row against its tier's objectives; without a policy what finished is good.
 
     Good is: finished, not cut short, and every latency that could be observed within the threshold of its metric's
-    highest percentile. Latencies count from when the request was due.
+    highest percentile; a stream that never had a first token has missed any objective of TTFT. Latencies count from
+    when the request was due.
     """
     outcome = rows["outcome"]
     counted = ~np.isin(outcome, NOT_COUNTED)
@@ -59,8 +60,11 @@ def judge(rows: Rows, tiers: list[str], policy: Policy | None) -> Judged:
         own = finished & (rows["tier"] == number)
         bounds = {"ttft": slo.ttft_bound_s, "tpot": slo.tpot_bound_s, "e2e": slo.e2e_bound_s}
         for metric, bound_s in bounds.items():
-            # Not a number (not observed) is beyond nothing.
-            beyond = own & (rows[f"{metric}_s"] > bound_s)
+            # Not a number (not observed) is beyond nothing, unless it should have been: the first token of a stream.
+            values = rows[f"{metric}_s"]
+            beyond = own & (values > bound_s)
+            if metric == "ttft" and slo.ttft:
+                beyond |= own & (rows["streamed"] != 0) & np.isnan(values)
             if metric == "e2e" and slo.e2e_up_to_tokens is not None:
                 beyond &= rows["output_tokens"] <= slo.e2e_up_to_tokens
             late[metric] |= beyond

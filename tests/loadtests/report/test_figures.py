@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,14 @@ def test_percentiles_are_of_what_was_answered_from_when_it_was_due(tmp_path: Pat
     assert tier["itl"]["n"] == 1000
     assert tier["itl"]["p50"] == pytest.approx(0.02, rel=0.01)
     assert [(row["quantile"], row["met"]) for row in tier["objectives"]] == [(0.5, False), (0.99, True), (0.99, True)]
+
+
+@pytest.mark.parametrize(("streamed", "good"), [(True, 0), (False, 1)])
+def test_a_stream_without_a_first_token_misses_its_objective(tmp_path: Path, streamed: bool, good: int) -> None:
+    silent = answered(1.0)
+    silent.first_s, silent.arrival = None, replace(silent.arrival, stream=streamed)
+    gold = made(tmp_path, [silent])["tiers"]["gold"]
+    assert (gold["finished"], gold["good"], gold["misses"]) == (1, good, {} if good else {"late: TTFT": 1})
 
 
 def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path) -> None:
