@@ -235,7 +235,7 @@ async def _test(
         loop.remove_signal_handler(signal.SIGINT)  # whoever asks twice will not wait
 
     loop.add_signal_handler(signal.SIGINT, interrupted)
-    columns = Columns(folder)
+    columns = Columns(folder, about.warmup_s)
     try:
         with Progress(columns, console(stderr=True), traffic.planned_s) as shown:
             played = await play(chain([first], arrivals), target, shown, plan, look=shown.look, stop=stop)

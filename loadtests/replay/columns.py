@@ -79,17 +79,20 @@ class Names:
 class Columns:
     """A recorder that writes rows to `folder`. Close it, or the file says that it is empty."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warmup_s: float = 0.0) -> None:
         self.rows = 0
+        self._warmup_s = warmup_s
         self.tiers, self.reasons, self.replicas = Names(), Names(), Names()
         self.gaps: dict[str, Gaps] = {}
-        """By tier."""
+        """By tier, of requests due after the warm-up: once in a histogram they cannot be told from the others."""
         self._file = (folder / FILE).open("wb+")
         self._buffer = bytearray()
         self._head()
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
         """Pieces of content came."""
+        if request.arrival.at < self._warmup_s:
+            return
         tier = request.arrival.tier
         if tier not in self.gaps:
             self.gaps[tier] = Gaps()

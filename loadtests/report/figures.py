@@ -196,7 +196,7 @@ def _latencies(finished: Rows) -> Report:
 
 
 def _itl(run: RunFile, tiers: Sequence[str] | Mapping[str, object]) -> Report:
-    """Between pieces of content, of everything that was streamed, from histograms (1% off at most)."""
+    """Between pieces of content, of what was streamed after the warm-up, from histograms (1% off at most)."""
     counts: dict[int, int] = {}
     for tier in tiers:
         for bucket, count in run.gaps.get(tier, {}).items():

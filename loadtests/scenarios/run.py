@@ -181,7 +181,7 @@ class _Test:
             retries=of.retries,
             warmup_s=of.warmup * self._part,
         )
-        columns = Columns(self._folder)
+        columns = Columns(self._folder, of.warmup * self._part)
         happening: list[asyncio.Task[None]] = []
 
         def begins(_: float) -> None:

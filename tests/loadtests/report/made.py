@@ -57,7 +57,7 @@ def refused(
 def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
     """As a load test that lasted SECONDS would have written them."""
     folder.mkdir(parents=True, exist_ok=True)
-    columns = Columns(folder)
+    columns = Columns(folder, float(about.get("warmup_s", 0.0)))  # type: ignore[arg-type]
     for number, request in enumerate(requests):
         request.number = number
         for _ in range(request.chunks - 1):

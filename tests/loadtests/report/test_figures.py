@@ -132,6 +132,7 @@ def test_what_drains_after_the_last_request_is_no_throughput(tmp_path: Path) -> 
 def test_the_warm_up_is_left_out(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(1.0, ttft_s=9.0), answered(20.0)], warmup_s=10.0)
     assert (found["totals"]["offered"], found["totals"]["goodput"]) == (1, 1.0)
+    assert found["totals"]["itl"]["n"] == found["tiers"]["gold"]["itl"]["n"] == 10
     assert found["seconds"] == SECONDS - 10.0
 
 
