@@ -15,9 +15,10 @@ from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors, load
 from loadtests.commands.screen import screen
 from loadtests.report.bootstrap import Range
-from loadtests.report.comparison import Comparison, Row, compare, headline, read_test
+from loadtests.report.comparison import Comparison, Row, compare, headline
 from loadtests.report.page import document, figures, table
 from loadtests.report.side import over_each_other
+from loadtests.report.tested import read_test
 from loadtests.report.words import share, time
 
 COLOURS = {"better": "green", "worse": "red"}
@@ -39,7 +40,8 @@ def compare_command(
 ) -> None:
     """Is B better than A? Every figure of both, the change, and its 95% interval.
 
-    A change counts if its interval does not hold "no change". Latencies are compared as B / A.
+    A change counts if its interval does not hold "no change". Latencies are compared as B / A. Each is held against
+    the objectives that its report was made with; where these differ there is no verdict, unless --policy is given.
     """
     errors = console(stderr=True)
     try:

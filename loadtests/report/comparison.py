@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import orjson
 
-from gateway.core.rules import Policy
-from gateway.policy import load
-from loadtests.replay.columns import Mask, read_rows
+from loadtests.replay.columns import Mask
 from loadtests.replay.request import Outcome
 from loadtests.report.bootstrap import Blocks, Range, Values, blocks_for, latency, quantiles, ranged, shares
-from loadtests.report.figures import report
-from loadtests.report.judged import ERRORS, Judged, judge
-from loadtests.report.run_file import RunFile, read_run
+from loadtests.report.judged import ERRORS, Judged
+from loadtests.report.tested import Tested
 
 LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
 SAME_LOAD = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Tested:
-    """A load test that has been read."""
-
-    name: str
-    run: RunFile
-    judged: Judged
-    report: dict[str, Any]
+GOODPUT = "goodput"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +51,8 @@ class Comparison:
     """Whether both were sent the same requests at the same times."""
     rows: list[Row]
     notes: list[str]
-
-
-def read_test(folder: Path, policy: Policy | None) -> Tested:
-    """Read a test. Without a policy it is that of its report. Raises ValueError or OSError."""
-    run, rows = read_run(folder), read_rows(folder)
-    made = orjson.loads((folder / "report.json").read_bytes()) if (folder / "report.json").exists() else {}
-    file = made.get("about", {}).get("policy") or run.about.policy
-    if policy is None and file is not None:
-        if not Path(file).exists():
-            raise ValueError(f"{folder}: was held against {file}, which is not there: give --policy")
-        policy = load(file)
-    found = report(run, rows, policy, allow_late=True)
-    judged = judge(rows[rows["due_s"] >= run.about.warmup_s], run.tiers, policy)
-    return Tested(folder.name, run, judged, found)
+    withheld: str
+    """Why there is no verdict; empty where there is one."""
 
 
 def compare(a: Tested, b: Tested) -> Comparison:
@@ -87,7 +61,24 @@ def compare(a: Tested, b: Tested) -> Comparison:
     blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]))
     draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
     rows = _rows(a, b, blocks, [draw.astype(np.float64) for draw in draws])
-    return Comparison(a, b, paired, rows, _notes(a, b, paired))
+    withheld = _held_apart(a, b)
+    if withheld:
+        rows = [replace(row, change=None) if row.name.startswith(GOODPUT) else row for row in rows]
+    return Comparison(a, b, paired, rows, _notes(a, b, paired), withheld)
+
+
+def _held_apart(a: Tested, b: Tested) -> str:
+    """Good is not the same in both."""
+    if a.held is b.held:
+        return ""
+    ours, theirs = a.slos(), b.slos()
+    differ = [tier for tier in sorted({*ours, *theirs}) if ours.get(tier) != theirs.get(tier)]
+    if not differ:
+        return ""
+    return (
+        f"they were held against different objectives (of tier {', '.join(differ)}), so that good is not the same in "
+        "both. Give --policy to hold them against the same"
+    )
 
 
 def _paired(a: Judged, b: Judged) -> bool:
@@ -109,10 +100,10 @@ def _rows(a: Tested, b: Tested, blocks: Blocks, draws: list[Values]) -> list[Row
             values.append(shares(blocks, block_of, part, whole, drawn))
         found.append(_row(name, values, False, more_is_better))
 
-    share("goodput", lambda one: (one.judged.good & one.judged.counted, one.judged.counted), True)
+    share(GOODPUT, lambda one: (one.judged.good & one.judged.counted, one.judged.counted), True)
     names = [name for name in a.report["tiers"] if name in b.report["tiers"]]
     for tier in names if len(names) > 1 else ():
-        share(f"goodput of {tier}", lambda one, tier=tier: _of_tier(one, tier), True)
+        share(f"{GOODPUT} of {tier}", lambda one, tier=tier: _of_tier(one, tier), True)
     share("answered", lambda one: (one.judged.finished, one.judged.counted), True)
     share("shed", lambda one: (_outcomes(one, (Outcome.SHED,)), one.judged.counted), False)
     share("failed", lambda one: (_outcomes(one, tuple(ERRORS)), one.judged.counted), False)
@@ -162,6 +153,8 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
 
 def headline(found: Comparison) -> str:
     """The verdict, by goodput."""
+    if found.withheld:
+        return f"No verdict: {found.withheld}."
     goodput = found.rows[0]
     if goodput.change is None:
         return "Nothing to judge: one of them has no request that counts."

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from gateway.core.rules import Metric, Objective, Policy, Slo
+from gateway.core.rules import Metric, Objective, Slo
 from gateway.observe.lag import EDGES
 from loadtests.replay.columns import Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
-from loadtests.report.judged import ERRORS, Judged, apart, judge, misses, slo_of
+from loadtests.report.judged import ERRORS, Held, Judged, apart, judge, misses, slo_of
 from loadtests.report.run_file import RunFile
 from loadtests.report.timeline import timeline
 from loadtests.waits import edge_of
@@ -33,7 +33,7 @@ class TooLate(Exception):
     """The generator fell behind: what it measured says as much of itself as of the target."""
 
 
-def report(run: RunFile, rows: Rows, policy: Policy | None, *, allow_late: bool = False) -> Report:
+def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = False) -> Report:
     """All figures. Raises TooLate if the generator fell behind, ValueError where the policy does not fit."""
     about = run.about
     counts = rows["due_s"] >= about.warmup_s
@@ -109,7 +109,7 @@ def _generator(run: RunFile, rows: Rows) -> Report:
     }
 
 
-def _totals(judged: Judged, run: RunFile, seconds: float, policy: Policy | None) -> Report:
+def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -> Report:
     rows = judged.rows
     offered, counted = len(rows), _count(judged.counted)
     finished, good = _count(judged.finished), _count(judged.good)
@@ -141,7 +141,7 @@ def _rates(everything: Judged, run: RunFile, over_time: Report) -> Report:
     }
 
 
-def _tier(name: str, judged: Judged, run: RunFile, policy: Policy | None) -> Report:
+def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Report:
     rows = judged.rows
     counted, finished, good = _count(judged.counted), _count(judged.finished), _count(judged.good)
     slo = slo_of(policy, name)
@@ -272,7 +272,7 @@ def _by_tier(judged: Judged, run: RunFile) -> dict[str, Judged]:
     return {run.tiers[number]: judged.of(judged.rows["tier"] == number) for number in numbers}
 
 
-def _weight(policy: Policy | None, tier: str) -> float:
+def _weight(policy: Held | None, tier: str) -> float:
     return policy.tiers[tier].weight if policy is not None and tier in policy.tiers else 1.0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from gateway.core.rules import Policy, Slo
+from gateway.core.rules import Slo, Tier
 from loadtests.replay.columns import Mask, Rows
 from loadtests.replay.request import Outcome
 
@@ -24,6 +25,13 @@ ERRORS = {
     Outcome.NO_HTTP: "no HTTP",
 }
 """Outcomes that are somebody's fault, and what they are called."""
+
+
+class Held(Protocol):
+    """What requests are held against: a policy, or what is kept of one."""
+
+    @property
+    def tiers(self) -> Mapping[str, Tier]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class Judged:
         return Judged(self.rows[chosen], self.counted[chosen], self.finished[chosen], self.good[chosen], late)
 
 
-def judge(rows: Rows, tiers: list[str], policy: Policy | None) -> Judged:
+def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
     """Hold every row against its tier's objectives; without a policy what finished is good.
 
     Good is: finished, not cut short, and every latency that could be observed within the threshold of its metric's
@@ -72,7 +80,7 @@ def judge(rows: Rows, tiers: list[str], policy: Policy | None) -> Judged:
     return Judged(rows, counted, finished, good, late)
 
 
-def slo_of(policy: Policy | None, tier: str) -> Slo:
+def slo_of(policy: Held | None, tier: str) -> Slo:
     """The objectives of a tier; none without a policy. Raises ValueError if the policy has no such tier."""
     if policy is None:
         return NO_SLO

@@ -9,9 +9,11 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
+from gateway.policy.load import load_text
 from loadtests.__main__ import app
 from loadtests.replay.request import Request
-from loadtests.report.comparison import Comparison, compare, headline, read_test
+from loadtests.report.comparison import Comparison, compare, headline
+from loadtests.report.tested import read_test
 from tests.loadtests.report.made import POLICY, answered, policy, refused, written
 
 
@@ -84,6 +86,40 @@ def test_the_command(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["compare", *folders, "--policy", str(file)])
     assert "goodput" in shown.stdout
     assert "worse" in shown.stdout
+
+
+def reported(folder: Path, policy: str | None) -> str:
+    """A test with a report that was made with a policy, which is gone since."""
+    written(folder, traffic(0.1, seed=1))
+    file = folder / "policy.yaml"
+    file.write_text(policy or "")
+    given = [] if policy is None else ["--policy", str(file)]
+    made = CliRunner().invoke(app, ["report", str(folder), "--no-png", *given])
+    assert made.exit_code == 0, made.output
+    file.unlink()
+    return str(folder)
+
+
+def test_objectives_that_differ_forbid_a_verdict(tmp_path: Path) -> None:
+    strict = POLICY.replace("{p50: 200ms, p99: 1s}", "{p99: 60ms}")
+    folders = [reported(tmp_path / "a", strict), reported(tmp_path / "b", None)]
+    found = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).stdout)
+    assert found["verdict"].startswith("No verdict: they were held against different objectives (of tier gold)")
+    assert (found["rows"][0]["change"], found["rows"][0]["verdict"]) == (None, "")
+    file = tmp_path / "policy.yaml"
+    file.write_text(strict)
+    again = json.loads(CliRunner().invoke(app, ["compare", *folders, "--policy", str(file), "--json"]).stdout)
+    assert again["verdict"].startswith("No difference in goodput")
+
+
+def test_a_test_is_held_against_what_its_report_was(tmp_path: Path) -> None:
+    # The files are gone, and both tests were written with no objectives but those of their reports.
+    strict = POLICY.replace("{p50: 200ms, p99: 1s}", "{p99: 60ms}")
+    folders = [reported(tmp_path / name, strict) for name in "ab"]
+    found = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).stdout)
+    assert found["verdict"].startswith("No difference in goodput")
+    assert found["rows"][0]["a"]["value"] < 0.5
+    assert read_test(Path(folders[0]), None).slos() == {"gold": load_text(strict, "policy.yaml").tiers["gold"].slo}
 
 
 @pytest.mark.parametrize("folder", ["nothing-here"])

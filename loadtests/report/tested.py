@@ -1,0 +1,77 @@
+"""A load test that is over, read to be compared: held against the objectives that its report was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.core.rules import Objective, Policy, Slo, Tier
+from gateway.policy import load
+from loadtests.replay.columns import read_rows
+from loadtests.report.figures import report
+from loadtests.report.judged import Held, Judged, judge, slo_of
+from loadtests.report.run_file import RunFile, read_run
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The objectives of a report, by tier: those that held when it was made, whatever its policy file says by now."""
+
+    tiers: Mapping[str, Tier]
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A load test that has been read."""
+
+    name: str
+    run: RunFile
+    judged: Judged
+    report: Report
+    held: Held | None
+
+    def slos(self) -> dict[str, Slo]:
+        """What each of its tiers was held against."""
+        return {tier: slo_of(self.held, tier) for tier in self.report["tiers"]}
+
+
+def read_test(folder: Path, policy: Policy | None) -> Tested:
+    """Read a test. Without a policy it is held against what its report was. Raises ValueError or OSError."""
+    run, rows = read_run(folder), read_rows(folder)
+    held = policy or _held(folder, run)
+    found = report(run, rows, held, allow_late=True)
+    return Tested(folder.name, run, judge(rows[rows["due_s"] >= run.about.warmup_s], run.tiers, held), found, held)
+
+
+def _held(folder: Path, run: RunFile) -> Held | None:
+    file = folder / "report.json"
+    if file.exists():
+        made = orjson.loads(file.read_bytes())
+        return None if made["about"]["policy"] is None else Kept(_kept(file, made, run))
+    if run.about.policy is None:
+        return None
+    if not Path(run.about.policy).exists():
+        raise ValueError(f"{folder}: was held against {run.about.policy}, which is not there: give --policy")
+    return load(Path(run.about.policy))
+
+
+def _kept(file: Path, made: Report, run: RunFile) -> dict[str, Tier]:
+    """A tier that was seen in the warm-up alone has no objectives in the report, and needs none."""
+    found = {name: Tier(name) for name in run.tiers}
+    for name, of in made["tiers"].items():
+        objectives: dict[str, list[Objective]] = {"ttft": [], "tpot": [], "e2e": []}
+        up_to = None
+        for row in of["objectives"]:
+            if "up_to_tokens" not in row:
+                raise ValueError(f"{file}: was made by an older load tester: make it again, or give --policy")
+            objectives[row["metric"]].append(Objective(row["quantile"], row["threshold_s"]))
+            up_to = up_to or row["up_to_tokens"]
+        ttft, tpot, e2e = (tuple(group) for group in objectives.values())
+        found[name] = Tier(name, weight=of["weight"], slo=Slo(ttft, tpot, e2e, up_to))
+    return found
