@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from loadtests.report.bootstrap import Range
 from loadtests.report.comparison import Comparison, Row, compare, headline
 from loadtests.report.page import document, figures, table
 from loadtests.report.side import over_each_other
-from loadtests.report.tested import read_test
+from loadtests.report.tested import read_both
 from loadtests.report.words import share, time
 
 COLOURS = {"better": "green", "worse": "red"}
@@ -46,7 +47,7 @@ def compare_command(
     errors = console(stderr=True)
     try:
         held = None if policy is None else load(policy)
-        found = compare(read_test(a, held), read_test(b, held))
+        found = compare(*read_both(a, b, held))
     except PolicyErrors as wrong:
         print_errors(wrong.errors, errors)
         raise typer.Exit(2) from None
@@ -64,7 +65,7 @@ def compare_command(
         out_to.print(Text(note, style="yellow"))
     shown = Table(box=None, pad_edge=False)
     for column in ("", found.a.name, found.b.name, "change", ""):
-        shown.add_column(column, justify="right" if column else "left")
+        shown.add_column(Text(column), justify="right" if column else "left")
     for row in found.rows:
         shown.add_row(*_cells(row), Text(row.verdict, style=COLOURS.get(row.verdict, "dim")))
     out_to.print(shown)
@@ -87,8 +88,8 @@ def _change(of: Range | None, is_ratio: bool) -> str:
 def _page(found: Comparison) -> str:
     rows = [[*_cells(row), row.verdict] for row in found.rows]
     parts = [
-        f"<h1>{headline(found)}</h1>",
-        *(f'<p class="warning">{note}</p>' for note in found.notes),
+        f"<h1>{escape(headline(found))}</h1>",
+        *(f'<p class="warning">{escape(note)}</p>' for note in found.notes),
         figures(over_each_other({one.name: one.report for one in (found.a, found.b)})),
         table(["", found.a.name, found.b.name, "change (95%)", ""], rows),
     ]

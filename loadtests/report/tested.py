@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,18 @@ class Tested:
     def slos(self) -> dict[str, Slo]:
         """What each of its tiers was held against."""
         return {tier: slo_of(self.held, tier) for tier in self.report["tiers"]}
+
+
+def read_both(a: Path, b: Path, policy: Policy | None) -> tuple[Tested, Tested]:
+    """Two tests, named by so much of the ends of their paths as tells them apart. Raises ValueError or OSError."""
+    ours, theirs = a.resolve().parts, b.resolve().parts
+    if ours == theirs:
+        raise ValueError(f"{a} and {b} are the same test: give two")
+    parts = next(n for n in range(1, max(len(ours), len(theirs)) + 1) if ours[-n:] != theirs[-n:])
+    first, second = (
+        replace(read_test(folder, policy), name=str(Path(*path[-parts:]))) for folder, path in ((a, ours), (b, theirs))
+    )
+    return first, second
 
 
 def read_test(folder: Path, policy: Policy | None) -> Tested:

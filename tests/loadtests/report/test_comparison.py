@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from random import Random
 
@@ -122,8 +123,23 @@ def test_a_test_is_held_against_what_its_report_was(tmp_path: Path) -> None:
     assert read_test(Path(folders[0]), None).slos() == {"gold": load_text(strict, "policy.yaml").tiers["gold"].slo}
 
 
-@pytest.mark.parametrize("folder", ["nothing-here"])
-def test_what_cannot_be_read(folder: str) -> None:
-    found = CliRunner().invoke(app, ["compare", folder, folder])
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name, of in (("<i>1", traffic(0.1, seed=1)), ("T2", traffic(0.3, seed=2))):
+        written(tmp_path / name / "tailgate", of, policy=None, interrupted=True)
+    folders = [str(tmp_path / name / "tailgate") for name in ("<i>1", "T2")]
+    page = tmp_path / "page.html"
+    found = json.loads(CliRunner().invoke(app, ["compare", *folders, "--out", str(page), "--json"]).stdout)
+    assert (found["a"], found["b"]) == ("<i>1/tailgate", "T2/tailgate")
+    assert found["verdict"].startswith("T2/tailgate is worse than <i>1/tailgate")
+    text = page.read_text()
+    assert "<i>1" not in text
+    for drawing in re.findall(r"<figure>.*?</figure>", text):
+        assert "&lt;i&gt;1/tailgate</li>" in drawing
+        assert "T2/tailgate</li>" in drawing
+
+
+@pytest.mark.parametrize("folders", [("nothing-here", "nor-here"), ("nothing-here", "nothing-here")])
+def test_what_cannot_be_read(folders: tuple[str, str]) -> None:
+    found = CliRunner().invoke(app, ["compare", *folders])
     assert found.exit_code == 2
-    assert folder in found.stderr
+    assert folders[0] in found.stderr
