@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from html import escape
+from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -81,8 +82,10 @@ def _change(of: Range | None, is_ratio: bool) -> str:
     if of is None:
         return "–"
     if is_ratio:
-        return f"x {of.value:.2f} ({of.low:.2f} to {of.high:.2f})"
-    return f"{100 * of.value:+.1f} ({100 * of.low:+.1f} to {100 * of.high:+.1f})"
+        value, ends = f"x {of.value:.2f}", f"({of.low:.2f} to {of.high:.2f})"
+    else:
+        value, ends = f"{100 * of.value:+.1f}", f"({100 * of.low:+.1f} to {100 * of.high:+.1f})"
+    return value if isnan(of.low) else f"{value} {ends}"
 
 
 def _page(found: Comparison) -> str:

@@ -1,8 +1,10 @@
 """Intervals around the figures of a load test: what chance could have made of it.
 
 Requests of one moment share their fate, so single requests must not be drawn anew: what is drawn is stretches of time
-(a block bootstrap; Künsch, "The jackknife and the bootstrap for general stationary observations", 1989). Two tests of
-the same traffic had the same bursts at the same time, so their stretches are drawn together.
+(a block bootstrap; Künsch, "The jackknife and the bootstrap for general stationary observations", 1989).
+It holds only where a stretch is much longer than what happens in it is felt: here as long as answers take, since each
+shares the queue and the batch with all that it meets. Two tests of the same traffic had the same bursts at the same
+time, so their stretches are drawn together.
 """
 
 from __future__ import annotations
@@ -12,20 +14,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.replay.columns import Mask, Rows
+from loadtests.replay.columns import Mask, Rows, percentiles
 from loadtests.replay.gaps import BUCKETS, LOW_S, RATIO
 from loadtests.report.judged import Judged
 
 DRAWS = 2000
 LEVEL = 0.95
 BLOCKS = 40
+"""At most."""
+LEAST_BLOCKS = 10
+"""Of fewer no interval is made: their spread says too little of that of the whole."""
 LEAST_BLOCK_S = 1.0
+MEDIANS = 4
+"""A stretch is at least so many median answers long, and as long as all but 1% of the answers."""
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A figure and the middle 95% of what other draws would have made of it."""
+    """A figure and the middle 95% of what other draws would have made of it; not numbers where none were drawn."""
 
     value: float
     low: float
@@ -37,6 +44,13 @@ class Blocks:
     """Counts by stretch of time, from which every figure of every draw is made."""
 
     count: int
+    least_s: float
+    """How long they have to be."""
+
+    @property
+    def too_few(self) -> bool:
+        """The test is too short to be judged."""
+        return self.count < LEAST_BLOCKS
 
     def of(self, rows: Rows, from_s: float, until_s: float) -> npt.NDArray[np.int64]:
         """The stretch that each row was due in."""
@@ -45,15 +59,21 @@ class Blocks:
         return found
 
     def draws(self, seed: int) -> npt.NDArray[np.int64]:
-        """How often each stretch stands in each draw; the first draw is what happened."""
+        """How often each stretch stands in each draw; the first draw is what happened, and all if they are too few."""
+        if self.too_few:
+            return np.ones((1, self.count), dtype=np.int64)
         drawn = np.random.default_rng(seed).multinomial(self.count, [1 / self.count] * self.count, size=DRAWS)
         whole: npt.NDArray[np.int64] = np.vstack([np.ones((1, self.count), dtype=np.int64), drawn])
         return whole
 
 
-def blocks_for(seconds: float) -> Blocks:
-    """As many as there are, of at least a second each."""
-    return Blocks(max(2, min(BLOCKS, int(seconds / LEAST_BLOCK_S))))
+def blocks_for(seconds: float, *tests: Judged) -> Blocks:
+    """As many as there are of that length, by the slowest of the tests."""
+    least_s = LEAST_BLOCK_S
+    for judged in tests:
+        p50, p99 = percentiles(latency(judged, "e2e"), (0.5, 0.99))
+        least_s = max(least_s, MEDIANS * (p50 or 0.0), p99 or 0.0)
+    return Blocks(max(1, min(BLOCKS, int(seconds / least_s))), least_s)
 
 
 def shares(blocks: Blocks, block_of: npt.NDArray[np.int64], part: Mask, whole: Mask, draws: Values) -> Values:
@@ -66,9 +86,9 @@ def shares(blocks: Blocks, block_of: npt.NDArray[np.int64], part: Mask, whole: M
 
 
 def quantiles(blocks: Blocks, block_of: npt.NDArray[np.int64], values: Values, q: float, draws: Values) -> Values:
-    """Of each draw: a quantile of what is a number, within 1%."""
-    known = ~np.isnan(values) & (values > 0)
-    bucket = np.clip(np.log(values[known] / LOW_S) / np.log(RATIO), 0, BUCKETS - 1).astype(np.int64)
+    """Of each draw: a quantile of what is a number, within 1%; what is less than LOW_S counts as that."""
+    known = ~np.isnan(values)
+    bucket = np.clip(np.log(np.maximum(values[known], LOW_S) / LOW_S) / np.log(RATIO), 0, BUCKETS - 1).astype(np.int64)
     counts = np.zeros((blocks.count, BUCKETS))
     np.add.at(counts, (block_of[known], bucket), 1.0)
     reached = np.cumsum(draws @ counts, axis=1)
@@ -82,8 +102,10 @@ def ranged(of_draws: Values) -> Range | None:
     """The first draw with the interval of the others; None where the figure does not exist."""
     value, drawn = float(of_draws[0]), of_draws[1:]
     drawn = drawn[~np.isnan(drawn)]
-    if np.isnan(value) or not len(drawn):
+    if np.isnan(value):
         return None
+    if not len(drawn):
+        return Range(value, np.nan, np.nan)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Range(value, float(low), float(high))
 

@@ -10,9 +10,20 @@ import numpy as np
 
 from loadtests.replay.columns import Mask
 from loadtests.replay.request import Outcome
-from loadtests.report.bootstrap import Blocks, Range, Values, blocks_for, latency, quantiles, ranged, shares
+from loadtests.report.bootstrap import (
+    LEAST_BLOCKS,
+    Blocks,
+    Range,
+    Values,
+    blocks_for,
+    latency,
+    quantiles,
+    ranged,
+    shares,
+)
 from loadtests.report.judged import ERRORS, Judged
 from loadtests.report.tested import Tested
+from loadtests.report.words import time
 
 LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
 SAME_LOAD = 0.02
@@ -33,7 +44,7 @@ class Row:
     @property
     def verdict(self) -> str:
         """`better`, `worse`, or `even` where the interval holds no change as well; empty where it cannot be said."""
-        if self.change is None:
+        if self.change is None or np.isnan(self.change.low):
             return ""
         none = 1.0 if self.is_ratio else 0.0
         if self.change.low <= none <= self.change.high:
@@ -58,13 +69,13 @@ class Comparison:
 def compare(a: Tested, b: Tested) -> Comparison:
     """B against A."""
     paired = _paired(a.judged, b.judged)
-    blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]))
+    blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]), a.judged, b.judged)
     draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
     rows = _rows(a, b, blocks, [draw.astype(np.float64) for draw in draws])
-    withheld = _held_apart(a, b)
-    if withheld:
+    apart = _held_apart(a, b)
+    if apart:
         rows = [replace(row, change=None) if row.name.startswith(GOODPUT) else row for row in rows]
-    return Comparison(a, b, paired, rows, _notes(a, b, paired), withheld)
+    return Comparison(a, b, paired, rows, _notes(a, b, paired), apart or _too_short(blocks))
 
 
 def _held_apart(a: Tested, b: Tested) -> str:
@@ -78,6 +89,15 @@ def _held_apart(a: Tested, b: Tested) -> str:
     return (
         f"they were held against different objectives (of tier {', '.join(differ)}), so that good is not the same in "
         "both. Give --policy to hold them against the same"
+    )
+
+
+def _too_short(blocks: Blocks) -> str:
+    if not blocks.too_few:
+        return ""
+    return (
+        f"too short to judge. With answers that take so long, an interval needs {LEAST_BLOCKS} stretches of "
+        f"{time(blocks.least_s)}, {time(LEAST_BLOCKS * blocks.least_s)} in all"
     )
 
 

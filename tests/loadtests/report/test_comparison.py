@@ -7,12 +7,14 @@ import re
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from gateway.policy.load import load_text
 from loadtests.__main__ import app
 from loadtests.replay.request import Request
+from loadtests.report.bootstrap import Blocks, blocks_for, quantiles
 from loadtests.report.comparison import Comparison, compare, headline
 from loadtests.report.tested import read_test
 from tests.loadtests.report.made import POLICY, answered, policy, refused, written
@@ -30,6 +32,12 @@ def traffic(missed: float, *, seed: int, slower: float = 1.0, count: int = 2000)
 def compared(folder: Path, a: list[Request], b: list[Request]) -> Comparison:
     tests = [read_test(written(folder / name, of), policy()) for name, of in (("a", a), ("b", b))]
     return compare(*tests)
+
+
+def policy_in(folder: Path) -> str:
+    file = folder / "policy.yaml"
+    file.write_text(POLICY)
+    return str(file)
 
 
 def verdicts(of: Comparison) -> dict[str, str]:
@@ -68,23 +76,57 @@ def test_requests_that_fail_together_are_not_counted_as_many(tmp_path: Path) -> 
     assert widths[1] > 5 * widths[0]
 
 
+def test_stretches_are_longer_than_answers(tmp_path: Path) -> None:
+    def blocks(name: str, slow_s: float) -> Blocks:
+        slow = [answered(0.5 * n, ttft_s=slow_s * (1 + n % 2), tpot_s=0.0) for n in range(200)]
+        quick = [answered(0.5 * n, ttft_s=0.01, tpot_s=0.0) for n in range(200)]
+        tests = [read_test(written(tmp_path / name / of, rows), policy()) for of, rows in (("a", slow), ("b", quick))]
+        return blocks_for(100.0, *(test.judged for test in tests))
+
+    assert [(blocks(f"{s}", s).count, blocks(f"{s}", s).too_few) for s in (0.01, 1.0, 2.0, 60.0)] == [
+        (40, False), (25, False), (12, False), (1, True),
+    ]  # fmt: skip
+
+
+def test_what_is_too_short_for_its_answers_is_not_judged(tmp_path: Path) -> None:
+    a, b = ([answered(0.05 * n, ttft_s=ttft_s, tpot_s=0.5) for n in range(2000)] for ttft_s in (0.1, 0.9))
+    found = compared(tmp_path, a, b)
+    assert headline(found).startswith("No verdict: too short to judge. ")
+    assert "10 stretches of 23.6 s, 236 s in all" in headline(found)
+    assert set(verdicts(found).values()) == {""}
+    ttft = next(row.change for row in found.rows if row.name == "TTFT p50")
+    assert ttft is not None
+    assert ttft.value == pytest.approx(9.0, rel=0.03)
+    folders = [str(tmp_path / name) for name in "ab"]
+    shown = CliRunner().invoke(app, ["compare", *folders, "--policy", policy_in(tmp_path)]).stdout
+    assert f"x {ttft.value:.2f}  \n" in shown
+    assert "nan" not in shown
+
+
+def test_latencies_of_nothing_are_latencies() -> None:
+    # Answers that came in one piece have a TPOT of 0: nine of ten here.
+    values = np.array([0.0] * 9 + [0.1])
+    once = np.ones((1, 1))
+    medians = quantiles(Blocks(1, 1.0), np.zeros(10, dtype=np.int64), values, 0.5, once)
+    assert medians[0] < 1e-4
+
+
 def test_what_forbids_a_judgement_is_said(tmp_path: Path) -> None:
     notes = " ".join(compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2, count=1000)).notes)
     assert "Not the same load: 20 and 10 requests/s" in notes
 
 
 def test_the_command(tmp_path: Path) -> None:
-    file = tmp_path / "policy.yaml"
-    file.write_text(POLICY)
+    file = policy_in(tmp_path)
     for name, of in (("a", traffic(0.1, seed=1)), ("b", traffic(0.3, seed=2))):
         written(tmp_path / name, of)
     folders = [str(tmp_path / name) for name in "ab"]
     page = tmp_path / "page.html"
-    found = CliRunner().invoke(app, ["compare", *folders, "--policy", str(file), "--out", str(page), "--json"])
+    found = CliRunner().invoke(app, ["compare", *folders, "--policy", file, "--out", str(page), "--json"])
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["verdict"].startswith("b is worse than a")
     assert page.read_text().count("<svg") == 4
-    shown = CliRunner().invoke(app, ["compare", *folders, "--policy", str(file)])
+    shown = CliRunner().invoke(app, ["compare", *folders, "--policy", file])
     assert "goodput" in shown.stdout
     assert "worse" in shown.stdout
 
