@@ -39,9 +39,7 @@ def _over_load(reports: Reports, name: str) -> Iterator[Picture]:
 
 def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[Picture]:
     part = next(iter(reports.values()))["about"]["planned_s"] / scenario.lasts
-    marks: dict[str, float] = {}
-    for event in scenario.events:
-        marks.setdefault(event.told, event.at * part)
+    marks = _marks(scenario, part)
     tier = scenario.traffic[0].tier
     for series, title, axis, log in (
         ("good_per_s", "Good answers, requests/s", "requests/s", False),
@@ -60,6 +58,13 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
         yield Chart(f"{name}-{kind}", title, "s since the start", axis, lines, log_y=log, marks=marks)
 
 
+def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
+    """One for each event; those that are told alike are numbered."""
+    told = [event.told for event in scenario.events]
+    names = [f"{name} ({told[: n + 1].count(name)})" if told.count(name) > 1 else name for n, name in enumerate(told)]
+    return {name: event.at * part for name, event in zip(names, scenario.events, strict=True)}
+
+
 def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
     """A row for each test. TTFT is that of one tier: of all together it would say which tier had more answers."""
     tier = scenario.traffic[0].tier
@@ -67,6 +72,8 @@ def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
     several = tiers if len(tiers) > 1 else []
     columns = ["", "offered/s", "answered/s", "good/s", "goodput", *(["weighted", *several] if several else [])]
     columns += [f"TTFT p50 of {tier}" if several else "TTFT p50", "p99", "shed", "failed"]
+    given_up = any(_not_waited_for(of) for of in reports.values())
+    columns += ["not waited for"] if given_up else []
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
@@ -75,6 +82,7 @@ def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = of["tiers"][tier]["latencies"]["ttft"]
         cells += [time(ttft["p50"]), time(ttft["p99"]), f"{_sheds(of):,}", f"{_failures(of):,}"]
+        cells += [f"{_not_waited_for(of):,}"] if given_up else []
         rows.append([f"{contender} {times:g}x" if scenario.sweep else contender, *cells])
     return Grid("", columns, rows)
 
@@ -84,6 +92,9 @@ def _sheds(of: Report) -> int:
 
 
 def _failures(of: Report) -> int:
-    """Errors, and what never ended."""
-    tiers = of["tiers"].values()
-    return sum(sum(tier["errors"].values()) + tier["misses"].get("unfinished", 0) for tier in tiers)
+    return sum(sum(tier["errors"].values()) for tier in of["tiers"].values())
+
+
+def _not_waited_for(of: Report) -> int:
+    """Under way when the tester ended the test, because none of it could be good any more or its grace was over."""
+    return sum(tier["misses"].get("unfinished", 0) for tier in of["tiers"].values())

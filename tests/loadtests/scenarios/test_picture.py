@@ -6,23 +6,23 @@ from pathlib import Path
 
 from loadtests.charts.chart import Chart
 from loadtests.replay.columns import read_rows
+from loadtests.replay.request import Outcome
 from loadtests.report.figures import report
 from loadtests.report.run_file import read_run
 from loadtests.scenarios.file import ScenarioFile
 from loadtests.scenarios.picture import Report, grid, pictures
-from tests.loadtests.report.made import SECONDS, answered, policy, written
+from tests.loadtests.report.made import SECONDS, answered, policy, refused, written
 
 STREAM = {"rate": "1/s", "prompt_tokens": 50, "output_tokens": 11}
-SCENARIO = ScenarioFile.model_validate(
-    {
-        "apiVersion": "tailgate/v1",
-        "kind": "Scenario",
-        "title": "Two tiers",
-        "contenders": ["tailgate"],
-        "traffic": [{"tier": "gold", **STREAM}, {"tier": "free", **STREAM}],
-        "lasts": "100s",
-    }
-)
+FILE = {
+    "apiVersion": "tailgate/v1",
+    "kind": "Scenario",
+    "title": "Two tiers",
+    "contenders": ["tailgate"],
+    "traffic": [{"tier": "gold", **STREAM}, {"tier": "free", **STREAM}],
+    "lasts": "100s",
+}
+SCENARIO = ScenarioFile.model_validate(FILE)
 
 
 def mixed(folder: Path) -> Report:
@@ -44,6 +44,24 @@ def test_it_is_that_of_the_first_stream_and_not_of_all_together(tmp_path: Path) 
     assert isinstance(ttft, Chart)
     assert "gold" in ttft.title
     assert {round(value, 3) for value in ttft.lines[0].y if value is not None} == {0.1}
+
+
+def test_what_is_not_waited_for_has_not_failed(tmp_path: Path) -> None:
+    requests = [answered(1.0), refused(2.0, outcome=Outcome.UNFINISHED, reason=""), refused(3.0, outcome=Outcome.RESET)]
+    written(tmp_path / "left", requests)
+    left = report(read_run(tmp_path / "left"), read_rows(tmp_path / "left"), policy())
+    found = grid(SCENARIO, {("tailgate", 1.0): left, ("nginx", 1.0): mixed(tmp_path / "mixed")})
+    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+    assert [(row["failed"], row["not waited for"]) for row in rows] == [("1", "1"), ("0", "0")]
+    assert "not waited for" not in grid(SCENARIO, {("nginx", 1.0): mixed(tmp_path / "mixed")}).columns
+
+
+def test_every_event_has_its_mark(tmp_path: Path) -> None:
+    events = [{"at": "20s", "reload": "a.yaml"}, {"at": "30s", "drain": "r1"}, {"at": "40s", "reload": "b.yaml"}]
+    scenario = ScenarioFile.model_validate({**FILE, "events": events})
+    (chart, _) = pictures(scenario, {("tailgate", 1.0): mixed(tmp_path)}, "reloads")
+    assert isinstance(chart, Chart)
+    assert chart.marks == {"reload (1)": 20.0, "drain r1": 30.0, "reload (2)": 40.0}
 
 
 def test_goodput_is_that_of_all(tmp_path: Path) -> None:
