@@ -16,6 +16,7 @@ from loadtests.replay.columns import Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
 from loadtests.report.judged import ERRORS, Held, Judged, apart, judge, misses, slo_of
+from loadtests.report.over_load import over_load
 from loadtests.report.run_file import RunFile
 from loadtests.report.timeline import timeline
 from loadtests.waits import edge_of
@@ -71,6 +72,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
         "replicas": _replicas(judged, run),
         "prompts": _prompts(chosen),
         "over_time": over_time,
+        "over_load": over_load(everything, about.warmup_s, run.played.sending_s),
         "curves": {name: _curves(part.rows) for name, part in tiers.items()},
     }
 

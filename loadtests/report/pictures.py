@@ -11,12 +11,26 @@ MOST_REASONS = 10
 
 
 def pictures(report: Report) -> list[Picture]:
-    """Over time, by percentile, and by reason."""
+    """Over the load where that varied, over time, by percentile, and by reason."""
     streamed = report["totals"]["latencies"]["ttft"]["n"] > 0
-    found: list[Picture] = [_rates(report)]
+    found: list[Picture] = [*_over_load(report), _rates(report)]
     found.append(_latency_over_time(report, *(("ttft", "TTFT") if streamed else ("e2e", "e2e"))))
     found += [chart for metric, name in (("ttft", "TTFT"), ("e2e", "e2e")) if (chart := _curve(report, metric, name))]
     return [*found, _misses(report)]
+
+
+def _over_load(report: Report) -> list[Picture]:
+    over = report["over_load"]
+    x = over["offered_per_s"]
+    if not x:
+        return []
+    lines = [
+        Line("all that is offered", x, x, dashed=True),
+        Line("answered (throughput)", x, over["answered_per_s"], bold=True),
+        Line("good, of those due (goodput)", x, over["good_per_s"]),
+    ]
+    title = "Throughput and goodput over the offered load, requests/s"
+    return [Chart("over-load", title, "requests/s offered", "requests/s", lines)]
 
 
 def _times(report: Report) -> list[float]:

@@ -26,8 +26,7 @@ def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
     was complete, those of the warm-up and not those after the last request: a target that falls behind shows there.
     """
     most = max(1.0, min(MOST_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / LEAST_REQUESTS))
-    step_s = next((step for step in STEPS_S if (until_s - from_s) / step <= most), STEPS_S[-1])
-    bins = max(1, round((until_s - from_s) / step_s))
+    bins = round_bins(until_s - from_s, most)
     bin_s = (until_s - from_s) / bins
     rows = judged.rows
     due = np.floor((rows["due_s"] - from_s) / bin_s).astype(np.int64)
@@ -57,3 +56,9 @@ def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
         for metric, values in (("ttft", ttft), ("e2e", e2e))
         for n, name in enumerate(("p50", "p95", "p99"))
     }
+
+
+def round_bins(seconds: float, most: float) -> int:
+    """How many bins of nearly a round length there are, not many more than `most`."""
+    step_s = next((step for step in STEPS_S if seconds / step <= most), STEPS_S[-1])
+    return max(1, round(seconds / step_s))

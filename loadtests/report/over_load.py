@@ -1,0 +1,49 @@
+"""What came of so much offered load: throughput and goodput by how much was offered, where that varied."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from loadtests.replay.columns import percentiles
+from loadtests.report.judged import Judged
+from loadtests.report.timeline import MOST_BINS, round_bins
+
+LEAST_REQUESTS = 100
+"""In a bin, in the mean: by chance a bin has a tenth more or less than another."""
+LEVELS = 8
+APART = 4.0
+"""Levels are so many standard deviations of a Poisson process apart, or else all that differs is chance."""
+LEAST_LEVELS = 3
+
+
+def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[float]]:
+    """Requests/s by level of offered load; empty where it was nearly the same all the time.
+
+    The time that counts is cut into bins, and bins that were offered about the same are one level. Offered and good are
+    by when requests were due, answered by when the answer was complete: bins are no shorter than answers take.
+    """
+    bins = round_bins(until_s - from_s, _most_bins(judged, from_s, until_s))
+    bin_s = (until_s - from_s) / bins
+    due_s = judged.rows["due_s"]
+    ended_s = due_s + judged.rows["e2e_s"]
+    edges = np.linspace(from_s, until_s, bins + 1)
+    offered, answered, good = (
+        np.histogram(at, edges)[0] / bin_s for at in (due_s, ended_s[judged.finished], due_s[judged.good])
+    )
+    width = max(np.ptp(offered) / LEVELS, APART * math.sqrt(offered.mean() / bin_s))
+    level = np.floor((offered - offered.min()) / width) if width else np.zeros(bins)
+    levels = [level == which for which in np.unique(level)]
+    if len(levels) < LEAST_LEVELS:
+        levels = []
+    return {
+        f"{name}_per_s": [float(rate[chosen].mean()) for chosen in levels]
+        for name, rate in (("offered", offered), ("answered", answered), ("good", good))
+    }
+
+
+def _most_bins(judged: Judged, from_s: float, until_s: float) -> float:
+    requests = np.count_nonzero(judged.rows["due_s"] >= from_s)
+    e2e_s = percentiles(judged.rows["e2e_s"][judged.finished], (0.5,))[0] or 0.0
+    return max(1.0, min(MOST_BINS, requests / LEAST_REQUESTS, (until_s - from_s) / max(1.0, e2e_s)))

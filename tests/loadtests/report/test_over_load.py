@@ -1,0 +1,72 @@
+"""Throughput and goodput by how much was offered, and nothing where only chance made it vary."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from loadtests.replay.columns import read_rows
+from loadtests.replay.request import Request
+from loadtests.report.figures import report
+from loadtests.report.page import page
+from loadtests.report.pictures import pictures
+from loadtests.report.run_file import read_run
+from tests.loadtests.report.made import SECONDS, answered, policy, written
+
+CARRIES = 40.0
+
+
+def steps(*rates: float) -> list[float]:
+    """When requests are due that come regularly, at one rate after the other."""
+    each_s = SECONDS / len(rates)
+    return [n * each_s + k / rate for n, rate in enumerate(rates) for k in range(int(rate * each_s))]
+
+
+def served(due: list[float]) -> list[Request]:
+    """By a target that carries so many a second and lets all others wait."""
+    found, free_s = [], 0.0
+    for at in due:
+        free_s = max(at, free_s) + 1 / CARRIES
+        found.append(answered(at, ttft_s=free_s - at, tpot_s=0.0))
+    return found
+
+
+def made(folder: Path, requests: list[Request]) -> dict[str, Any]:
+    written(folder, requests)
+    return report(read_run(folder), read_rows(folder), policy())
+
+
+def test_throughput_plateaus_and_goodput_falls(tmp_path: Path) -> None:
+    found = made(tmp_path, served(steps(10, 20, 30, 60, 90)))
+    over = found["over_load"]
+    assert over["offered_per_s"] == pytest.approx([10, 20, 30, 60, 90], rel=0.05)
+    assert over["answered_per_s"] == pytest.approx([10, 20, 30, 40, 40], rel=0.05)
+    assert over["good_per_s"][:3] == pytest.approx([10, 20, 30], rel=0.05)
+    assert over["good_per_s"][3] < 10
+    assert over["good_per_s"][4] == 0.0
+    first = pictures(found)[0]
+    assert first.name == "over-load"
+    assert re.search(r"<figcaption>Throughput and goodput over the offered load", page(found))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_chance_is_no_load_that_varies(tmp_path: Path, seed: int) -> None:
+    draw = Random(seed)
+    due = [at for at in accumulate(draw.expovariate(30) for _ in range(4000)) if at < SECONDS]
+    found = made(tmp_path, served(due))
+    assert found["over_load"] == {"offered_per_s": [], "answered_per_s": [], "good_per_s": []}
+    assert "over the offered load" not in page(found)
+    assert "over-load" not in [picture.name for picture in pictures(found)]
+
+
+def test_a_ramp_has_some_levels(tmp_path: Path) -> None:
+    draw = Random(1)
+    ramp = sorted(SECONDS * draw.random() ** 0.5 for _ in range(4000))
+    offered = made(tmp_path, served(ramp))["over_load"]["offered_per_s"]
+    assert 3 <= len(offered) <= 9
+    assert offered == sorted(offered)
