@@ -28,10 +28,8 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     bin_s = (until_s - from_s) / bins
     due_s = judged.rows["due_s"]
     ended_s = due_s + judged.rows["e2e_s"]
-    edges = np.linspace(from_s, until_s, bins + 1)
-    offered, answered, good = (
-        np.histogram(at, edges)[0] / bin_s for at in (due_s, ended_s[judged.finished], due_s[judged.good])
-    )
+    moments = (due_s, ended_s[judged.finished], due_s[judged.good])
+    offered, answered, good = (np.histogram(at, bins, (from_s, until_s))[0] / bin_s for at in moments)
     width = max(np.ptp(offered) / LEVELS, APART * math.sqrt(offered.mean() / bin_s))
     level = np.floor((offered - offered.min()) / width) if width else np.zeros(bins)
     levels = [level == which for which in np.unique(level)]

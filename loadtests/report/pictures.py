@@ -27,7 +27,7 @@ def _over_load(report: Report) -> list[Picture]:
     lines = [
         Line("all that is offered", x, x, dashed=True),
         Line("answered (throughput)", x, over["answered_per_s"], bold=True),
-        Line("good, of those due (goodput)", x, over["good_per_s"]),
+        Line("good, of those due", x, over["good_per_s"]),
     ]
     title = "Throughput and goodput over the offered load, requests/s"
     return [Chart("over-load", title, "requests/s offered", "requests/s", lines)]
@@ -48,7 +48,7 @@ def _rates(report: Report) -> Chart:
     for name in ("shed", "failed"):
         if any(over[f"{name}_per_s"]):
             lines.append(Line(name, x, over[f"{name}_per_s"]))
-    return Chart("throughput", "Throughput and goodput, requests/s", "s since the start", "requests/s", lines)
+    return Chart("throughput", "Throughput and goodput over time, requests/s", "s since the start", "requests/s", lines)
 
 
 def _latency_over_time(report: Report, metric: str, name: str) -> Chart:
