@@ -24,6 +24,9 @@ BLOCKS = 40
 """At most."""
 LEAST_BLOCKS = 10
 """Of fewer no interval is made: their spread says too little of that of the whole."""
+FEWER = 3
+"""Draws have so many stretches less than there are: as many would make the intervals of few stretches too narrow. Of n,
+(n - 1) (1.96 / t)^2, which is n - 3, spread as far as Student's t asks at 95%."""
 LEAST_BLOCK_S = 1.0
 MEDIANS = 4
 """A stretch is at least so many median answers long, and as long as all but 1% of the answers."""
@@ -62,7 +65,7 @@ class Blocks:
         """How often each stretch stands in each draw; the first draw is what happened, and all if they are too few."""
         if self.too_few:
             return np.ones((1, self.count), dtype=np.int64)
-        drawn = np.random.default_rng(seed).multinomial(self.count, [1 / self.count] * self.count, size=DRAWS)
+        drawn = np.random.default_rng(seed).multinomial(self.count - FEWER, [1 / self.count] * self.count, size=DRAWS)
         whole: npt.NDArray[np.int64] = np.vstack([np.ones((1, self.count), dtype=np.int64), drawn])
         return whole
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gateway.policy.load import load_text
 from loadtests.__main__ import app
 from loadtests.replay.request import Request
-from loadtests.report.bootstrap import Blocks, blocks_for, quantiles
+from loadtests.report.bootstrap import Blocks, blocks_for, quantiles, ranged, shares
 from loadtests.report.comparison import Comparison, compare, headline
 from loadtests.report.tested import read_test
 from tests.loadtests.report.made import POLICY, answered, policy, refused, written
@@ -86,6 +86,19 @@ def test_stretches_are_longer_than_answers(tmp_path: Path) -> None:
     assert [(blocks(f"{s}", s).count, blocks(f"{s}", s).too_few) for s in (0.01, 1.0, 2.0, 60.0)] == [
         (40, False), (25, False), (12, False), (1, True),
     ]  # fmt: skip
+
+
+def test_an_interval_of_few_stretches_is_as_wide_as_that_of_student() -> None:
+    blocks, each = Blocks(10, 1.0), 1000
+    good = np.array([500, 520, 480, 560, 440, 510, 490, 530, 470, 500])
+    block_of = np.repeat(np.arange(10), each)
+    part = np.concatenate([np.arange(each) < count for count in good])
+    whole = np.ones(10 * each, dtype=np.bool_)
+    found = ranged(shares(blocks, block_of, part, whole, blocks.draws(1).astype(np.float64)))
+    assert found is not None
+    assert found.value == 0.5
+    wanted = 2 * 2.262 * np.std(good / each, ddof=1) / np.sqrt(10)
+    assert found.high - found.low == pytest.approx(wanted, rel=0.06)
 
 
 def test_what_is_too_short_for_its_answers_is_not_judged(tmp_path: Path) -> None:
