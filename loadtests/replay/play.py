@@ -176,11 +176,12 @@ class Player:
         raise_file_limit(FILES)
         await self._clients.warm(self._plan.warm_connections)
         gc.freeze()  # what is there by now is there to stay
+        cpu = time.process_time()
         self._began = time.monotonic() + self._plan.lead_s
         self._begins(self._began)
         watching = asyncio.create_task(self._lag.run())
         stopping = asyncio.create_task(stop.wait())
-        sending, cpu = asyncio.create_task(self._send_all()), time.process_time()
+        sending = asyncio.create_task(self._send_all())
         try:
             await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
             self.played.sending_s, self.played.cpu_s = self.clock(), time.process_time() - cpu
