@@ -23,7 +23,7 @@ from loadtests.report.bootstrap import (
 )
 from loadtests.report.judged import ERRORS, Judged
 from loadtests.report.tested import Tested
-from loadtests.report.words import time
+from loadtests.report.words import apart, time
 
 LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
 SAME_LOAD = 0.02
@@ -72,10 +72,10 @@ def compare(a: Tested, b: Tested) -> Comparison:
     blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]), a.judged, b.judged)
     draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
     rows = _rows(a, b, blocks, [draw.astype(np.float64) for draw in draws])
-    apart = _held_apart(a, b)
-    if apart:
+    differ = _held_apart(a, b)
+    if differ:
         rows = [replace(row, change=None) if row.name.startswith(GOODPUT) else row for row in rows]
-    return Comparison(a, b, paired, rows, _notes(a, b, paired), apart or _too_short(blocks))
+    return Comparison(a, b, paired, rows, _notes(a, b, paired), differ or _too_short(blocks))
 
 
 def _held_apart(a: Tested, b: Tested) -> str:
@@ -167,6 +167,8 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
             found.append(f"{one.name}: the generator fell behind; its figures are not to be trusted.")
         if not one.report["complete"]:
             found.append(f"{one.name} was stopped before its end.")
+        if left_out := apart(one.report):
+            found.append(f"{one.name}: {left_out}")
     found.append("Latencies are of what was answered: who refuses more has less to answer late.")
     return found
 

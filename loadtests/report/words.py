@@ -62,7 +62,7 @@ def warnings(report: Report) -> list[str]:
             f"Not to be trusted: the generator was late by {time(generator['late_p99_s'])} (p99); "
             f"{time(generator['max_late_s'])} were allowed."
         )
-    if left_out := _apart(report):
+    if left_out := apart(report):
         found.append(left_out)
     if not report["complete"]:
         found.append("Partial: the test was stopped. What was under way then is counted apart.")
@@ -91,7 +91,7 @@ def warnings(report: Report) -> list[str]:
     return found
 
 
-def _apart(report: Report) -> str:
+def apart(report: Report) -> str:
     """How many stand in no share, and why; empty where all count."""
     reasons: Counter[str] = Counter()
     for of in report["tiers"].values():

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gateway.policy.load import load_text
 from loadtests.__main__ import app
-from loadtests.replay.request import Request
+from loadtests.replay.request import Outcome, Request
 from loadtests.report.bootstrap import Blocks, blocks_for, quantiles, ranged, shares
 from loadtests.report.comparison import Comparison, compare, headline
 from loadtests.report.tested import read_test
@@ -127,6 +127,13 @@ def test_latencies_of_nothing_are_latencies() -> None:
 def test_what_forbids_a_judgement_is_said(tmp_path: Path) -> None:
     notes = " ".join(compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2, count=1000)).notes)
     assert "Not the same load: 20 and 10 requests/s" in notes
+
+
+def test_what_is_in_no_share_is_said(tmp_path: Path) -> None:
+    wrong = [refused(99.0 + 0.01 * n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(5)]
+    notes = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2) + wrong).notes
+    told = "5 of 2,005 requests are counted apart, in no share: 5 invalid: invalid_api_key."
+    assert [note for note in notes if "counted apart" in note] == [f"b: {told}"]
 
 
 def test_the_command(tmp_path: Path) -> None:
