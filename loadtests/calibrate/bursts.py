@@ -16,7 +16,7 @@ APART_S = 0.002
 """Between two requests of a burst."""
 LEAD_S = 0.05
 WARMED = 16
-"""Bursts of no more requests are sent once before they are measured."""
+"""Bursts of no more requests are sent once before any is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,24 @@ def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
     alone = [Burst(1, 32, 64), Burst(1, long // 4, 16), Burst(1, long // 2, 16), Burst(1, long, 16)]
     few = [Burst(2, 32, 64), Burst(4, 32, 64), Burst(8, 32, 64), Burst(4, long // 2, 32)]
     many = [Burst(16, 32, 96), Burst(48, 32, 96), Burst(16, long // 4, 64), Burst(8, long, 32), Burst(16, long, 64)]
-    return [*alone * 4, *few * 2, *many, Burst(most_at_once, 32, 64)]
+    return [*alone * 2, *few, *many, Burst(most_at_once, 32, 64)]
 
 
-async def send(
-    plan: Sequence[Burst], target: Target, sizes: Sizes, seed: int, tell: Callable[[int], None] = lambda n: None
-) -> list[list[Seen]]:
-    """Each burst when the one before it is over; `tell` hears how many are done. Raises Failed and OSError."""
-    seeds = Random(seed)
-    # The first requests of a size are not like the others: an engine compiles for them, and finds memory.
+async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random) -> None:
+    """Small bursts once, unmeasured: the first requests of a size have an engine compile, and find memory."""
     for burst in dict.fromkeys(plan):
         if burst.requests <= WARMED:
             await sent(burst.arrivals(), target, sizes, seeds, burst.requests)
+
+
+async def send(
+    plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random, tell: Callable[[], None] = lambda: None
+) -> list[list[Seen]]:
+    """Each burst when the one before it is over; `tell` hears of each that is. Raises Failed and OSError."""
     found = []
     for burst in plan:
         found.append(await sent(burst.arrivals(), target, sizes, seeds, burst.requests))
-        tell(len(found))
+        tell()
     return found
 
 

@@ -1,70 +1,92 @@
 """How far off the simulator is with a fitted profile, on traffic that it was not fitted to.
 
 Requests of mixed lengths at random times, in an open loop, at two shares of the rate at which the profile says that the
-engine is full; then the same requests, at the times at which they were sent, in the simulator.
+engine is full; then the same requests, at the times at which they were sent, in the simulator. The same several times
+over: what differs from one time to the next is the engine, and no profile can tell it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from random import Random
+from itertools import chain, islice
+from statistics import median
 
 from gateway.sim.lengths import Mixture, Part
 from gateway.sim.profiles import Profile
 from gateway.sim.synthetic import Share, Synthetic
 from gateway.sim.workload import Arrival
-from loadtests.calibrate.bursts import Seen, sent
+from loadtests.calibrate.bursts import Seen
 from loadtests.calibrate.fit import served
 from loadtests.quantiles import interval, off, rank
-from loadtests.replay.prompts import Sizes
-from loadtests.replay.target import Target
 
 SHARES = (0.5, 0.75)
-REQUESTS = 300
-CONNECTIONS = 32
+MANY = 6000
+"""Requests enough to fill an engine."""
 FIGURES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure: the median of all rounds, of the engine and as simulated; and the engine's least and most."""
+
+    live: float
+    told: float
+    least: float
+    most: float
+
+    @property
+    def off(self) -> float:
+        """How far the simulator is from the engine, as a share."""
+        return off(self.live, self.told)
+
+    @property
+    def apart(self) -> float:
+        """How far the engine is from itself, as a share: its most against its least."""
+        return off(self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
-    """The same requests at the engine and in the simulator, at a share of what it can carry (`rate`: requests/s)."""
+    """The same requests at the engine and in the simulator, round by round, at a share of what it can carry."""
 
     share: float
     rate: float
-    live: list[Seen]
-    told: list[Seen]
+    """Requests per second."""
+    live: list[list[Seen]]
+    told: list[list[Seen]]
 
-    def ttft_s(self, figure: str) -> tuple[float, float]:
-        """A percentile of the time to first token: live, and as the simulator told it."""
-        live, told = (rank(sorted(one.first_s - one.sent_s for one in of), FIGURES[figure]) for of in self._sides)
-        return live, told
+    def ttft_s(self, figure: str) -> Compared:
+        """A percentile of the time to first token."""
+        return self._compared(lambda seen: rank(sorted(map(_ttft_s, seen)), FIGURES[figure]))
+
+    def tpot_s(self) -> Compared:
+        """The median time per token."""
+        return self._compared(lambda seen: rank(sorted(map(_tpot_s, seen)), 0.5))
+
+    def goodput(self, bound_s: float) -> Compared:
+        """The share of requests whose first token came within `bound_s`."""
+        return self._compared(lambda seen: sum(_ttft_s(one) <= bound_s for one in seen) / len(seen))
 
     @property
     def p99_overlaps(self) -> bool:
-        """Whether the 95% intervals of the p99 of the time to first token meet."""
+        """Whether the 95% intervals of the p99 of the time to first token meet, of all rounds together."""
         (low, high), (bottom, top) = (
-            interval(sorted(one.first_s - one.sent_s for one in of), FIGURES["p99"]) for of in self._sides
+            interval(sorted(map(_ttft_s, chain(*side))), FIGURES["p99"]) for side in (self.live, self.told)
         )
         return low <= top and bottom <= high
 
-    def tpot_s(self) -> tuple[float, float]:
-        """The median time per token."""
-        live, told = (
-            rank(sorted((one.last_s - one.first_s) / max(1, one.output_tokens - 1) for one in of), 0.5)
-            for of in self._sides
-        )
-        return live, told
+    def _compared(self, figure: Callable[[list[Seen]], float]) -> Compared:
+        live, told = (list(map(figure, side)) for side in (self.live, self.told))
+        return Compared(median(live), median(told), min(live), max(live))
 
-    def goodput(self, bound_s: float) -> tuple[float, float]:
-        """The share of requests whose first token came within `bound_s`."""
-        live, told = (sum(one.first_s - one.sent_s <= bound_s for one in of) / len(of) for of in self._sides)
-        return live, told
 
-    @property
-    def _sides(self) -> tuple[list[Seen], list[Seen]]:
-        return self.live, self.told
+def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[list[Seen]]]) -> list[Checked]:
+    """Checks in the simulator: `live` has for each of `SHARES`, sent at its rate of `rates`, the rounds."""
+    return [
+        Checked(share, rate, list(rounds), [served(profile, seen) for seen in rounds])
+        for share, rate, rounds in zip(SHARES, rates, live, strict=True)
+    ]
 
 
 def full(profile: Profile, seed: int = 1) -> float:
@@ -72,12 +94,12 @@ def full(profile: Profile, seed: int = 1) -> float:
 
     So many that it matters little how the engine empties after the last of them has got its place.
     """
-    many = mixed(profile, 1.0, seed, 20 * REQUESTS)
+    many = mixed(profile, 1.0, seed, MANY)
     asked = [Seen(0.0, 0.0, 0.0, a.prompt_tokens, a.output_tokens) for a in many]
     return len(asked) / max(one.last_s for one in served(profile, asked))
 
 
-def mixed(profile: Profile, rate: float, seed: int, requests: int = REQUESTS) -> list[Arrival]:
+def mixed(profile: Profile, rate: float, seed: int, requests: int) -> list[Arrival]:
     """Requests whose lengths vary as those of chats do, as far as the context allows, at exponential gaps."""
     most = profile.max_model_len // 4
     prompts = Mixture((Part(1.0, min(512.0, most / 4), 0.9),), most, 16)
@@ -86,26 +108,21 @@ def mixed(profile: Profile, rate: float, seed: int, requests: int = REQUESTS) ->
     return list(islice(Synthetic(rate, 100.0 * requests / rate, (share,)).arrivals(seed), requests))
 
 
-async def check(
-    profile: Profile, target: Target, sizes: Sizes, seed: int, tell: Callable[[], None] = lambda: None
-) -> list[Checked]:
-    """One of each share; `tell` hears of each that is over. Raises Failed and OSError."""
-    seeds, rate, found = Random(f"{seed} check"), full(profile), []
-    for share in SHARES:
-        arrivals = mixed(profile, share * rate, seed)
-        live = await sent(arrivals, target, sizes, seeds, CONNECTIONS)
-        found.append(Checked(share, share * rate, live, served(profile, live)))
-        tell()
-    return found
-
-
 def good_s(found: Sequence[Checked]) -> float:
     """What is taken for a good time to first token (s): twice the median of the first."""
-    return 2.0 * found[0].ttft_s("p50")[0]
+    return 2.0 * found[0].ttft_s("p50").live
 
 
-def worst(found: Sequence[Checked]) -> float:
-    """The most that p50, p95 or goodput is off, as a share of what came."""
+def judged(found: Sequence[Checked]) -> Iterator[Compared]:
+    """The figures that have to be right: p50, p95 and goodput of each share."""
     bound_s = good_s(found)
-    pairs = [pair for one in found for pair in (one.ttft_s("p50"), one.ttft_s("p95"), one.goodput(bound_s))]
-    return max(off(live, told) for live, told in pairs)
+    for one in found:
+        yield from (one.ttft_s("p50"), one.ttft_s("p95"), one.goodput(bound_s))
+
+
+def _ttft_s(one: Seen) -> float:
+    return one.first_s - one.sent_s
+
+
+def _tpot_s(one: Seen) -> float:
+    return (one.last_s - one.first_s) / max(1, one.output_tokens - 1)

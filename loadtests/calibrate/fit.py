@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gateway.sim.profiles import Profile
+from gateway.sim.profiles import TIMES, Profile
 from gateway.sim.replica import Kind, Replica, Request
 from loadtests.calibrate.bursts import Failed, Seen
 from loadtests.quantiles import rank
@@ -61,13 +61,17 @@ def fit(
     context_tokens: int,
     kv_capacity_tokens: int | None = None,
     name: str = "fitted",
-    mixed: Sequence[Seen] = (),
+    mixed: Sequence[Sequence[Seen]] = (),
+    near: Profile | None = None,
 ) -> Fitted:
-    """`seen` are bursts, not necessarily all of a probe but of several kinds. Needs scipy (the extra `sim`)."""
+    """`seen` are bursts, not necessarily all of a probe but of several kinds; `near` is where to begin, if it is known.
+
+    Needs scipy (the extra `sim`).
+    """
     from scipy.optimize import minimize
 
     slots, slots_seen = _slots(seen)
-    groups = [*((1.0, burst) for burst in seen), (WEIGHT, mixed)]
+    groups = [*((1.0, burst) for burst in seen), *((WEIGHT, part) for part in mixed)]
     measured = [(weight, value) for weight, burst in groups for value in _figures(burst)]
     kept = max(context_tokens, kv_capacity_tokens or slots * context_tokens)
 
@@ -91,10 +95,12 @@ def fit(
         options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3, "maxfev": tries}
         return minimize(cost, x0, args=(budget,), method="Nelder-Mead", options=options)
 
-    best = min((least(list(map(math.log, start)), BUDGET, 120) for start in STARTS), key=lambda found: found.fun)
-    budget = min(BUDGETS, key=lambda tokens: cost(best.x, tokens))
-    best = least(best.x, budget, 600)
-    found = profile(best.x, budget)
+    if near is None:
+        best = min((least(list(map(math.log, start)), BUDGET, 120).x for start in STARTS), key=cost)
+    else:
+        best = [math.log(max(LEAST, getattr(near, which))) for which in TIMES]
+    budget = min(BUDGETS, key=lambda tokens: cost(best, tokens))
+    found = profile(least(best, budget, 600).x, budget)
     return Fitted(found, math.sqrt(fmean(error * error for error in errors(found))), slots_seen)
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from secrets import randbits
 from typing import Annotated
 
@@ -21,9 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gateway.cli.output import console
 from gateway.cli.tables import new_table, show
 from gateway.sim.workload import Arrival
-from loadtests.calibrate.bursts import Failed, bursts, send, sent
-from loadtests.calibrate.check import CONNECTIONS, FIGURES, SHARES, Checked, check, full, good_s, mixed, worst
-from loadtests.calibrate.fit import Fitted, fit
+from loadtests.calibrate.bursts import Failed, bursts
+from loadtests.calibrate.check import FIGURES, Checked, Compared, good_s, judged
+from loadtests.calibrate.fit import Fitted
+from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -32,9 +32,7 @@ CONTEXT_TOKENS = 8192
 """Where the target does not say how long its context is."""
 CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 GOOD_FIT = 0.15
-FITTED_SHARE, FITTED_REQUESTS = 0.6, 240
 GOOD = 0.25
-SIDES = ("engine", "simulated")
 
 
 def calibrate_command(
@@ -48,6 +46,9 @@ def calibrate_command(
     seed: Annotated[
         int | None, typer.Option(help="Of prompts; new ones each time unless given: an engine keeps old ones cached.")
     ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often all of it is done: more tell how far the engine is from itself.")
+    ] = 3,
     checked: Annotated[
         bool, typer.Option("--check/--no-check", help="Then see how far off the simulator is on other traffic.")
     ] = True,
@@ -56,7 +57,7 @@ def calibrate_command(
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
     Some hundred requests, alone and together, short and long, then mixed ones at half and at three quarters of what
-    it carries: half a minute to some minutes, on an engine that has nothing else to do. Then:
+    it carries, three times in turn: a minute to some minutes, on an engine that has nothing else to do. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 
@@ -71,48 +72,37 @@ def calibrate_command(
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
     try:
-        found, checks = uvloop.run(_calibrated(first, most, seed, out, checked))
+        found = uvloop.run(_calibrated(first, most, randbits(32) if seed is None else seed, rounds, out, checked))
     except (NoContact, Failed, OSError, httpx.HTTPError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
+    if found.unchecked is not None:
+        errors.print(f"not checked: {found.unchecked}", style="yellow")
+    fitted = found.fitted
     if as_json:
-        print(json.dumps({"profile": asdict(found.profile), "error": found.error, "check": _said(checks)}, indent=2))
+        said = {"profile": asdict(fitted.profile), "error": fitted.error, "check": _said(found.checks)}
+        print(json.dumps(said, indent=2))
         return
-    _tell(found, out)
-    if checks:
-        _tell_checks(checks)
+    _tell(fitted, out)
+    if found.checks:
+        _tell_checks(found.checks)
 
 
-async def _calibrated(
-    target: Target, most: int, seed: int | None, out: Path, checked: bool
-) -> tuple[Fitted, list[Checked]]:
-    """The profile, written to `out`, and the checks of it: none if they were not wanted, or if one went wrong."""
+async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Path, checked: bool) -> Calibrated:
+    """What was found, with a bar meanwhile; the profile is written to `out`."""
     named, context, kept = await _about(target)
-    seed = randbits(32) if seed is None else seed
     sizes = await probe(named, Arrival(0.0, "default", "calibrate", "default", 32, 1), seed) or Sizes()
     plan = bursts(context, most)
     terminal = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("probing", total=len(plan))
-        seen = await send(plan, named, sizes, seed, lambda done: bar.update(task, completed=done))
-        bar.reset(task, description="fitting", total=None)
-        found = await asyncio.to_thread(fit, seen, context, kept, out.stem)
-        seeds = Random(f"{seed} mixed")
-        arrivals = mixed(found.profile, FITTED_SHARE * full(found.profile), seeds.getrandbits(32), FITTED_REQUESTS)
-        bar.reset(task, description="probing mixed traffic", total=None)
-        together = await sent(arrivals, named, sizes, seeds, CONNECTIONS)
-        bar.reset(task, description="fitting", total=None)
-        found = await asyncio.to_thread(fit, seen, context, kept, out.stem, together)
-        await asyncio.to_thread(out.write_text, json.dumps(asdict(found.profile), indent=2) + "\n")
-        if not checked:
-            return found, []
-        bar.reset(task, description="checking", total=len(SHARES))
-        try:
-            return found, await check(found.profile, named, sizes, seed, lambda: bar.advance(task))
-        except (Failed, OSError) as error:
-            terminal.print(f"not checked: {error}", style="yellow")
-            return found, []
+        task = bar.add_task("", total=steps(plan, rounds, checked))
+        engine = Engine(named, sizes, context, kept)
+        found = await calibrated(
+            engine, plan, seed, rounds=rounds, checked=checked, name=out.stem, tell=lambda: bar.advance(task)
+        )
+    await asyncio.to_thread(out.write_text, json.dumps(asdict(found.fitted.profile), indent=2) + "\n")
+    return found
 
 
 async def _about(target: Target) -> tuple[Target, int, int | None]:
@@ -159,34 +149,55 @@ def _said(checks: Sequence[Checked]) -> dict[str, object] | None:
     """The checks as JSON."""
     if not checks:
         return None
-    bound_s, most_off = good_s(checks), worst(checks)
+    bound_s = good_s(checks)
     loads = [
         {
             "share": one.share,
             "rate": one.rate,
-            **{f"ttft_{name}_s": dict(zip(SIDES, one.ttft_s(name), strict=True)) for name in FIGURES},
+            **{f"ttft_{name}_s": _both(one.ttft_s(name)) for name in FIGURES},
             "ttft_p99_overlaps": one.p99_overlaps,
-            "tpot_p50_s": dict(zip(SIDES, one.tpot_s(), strict=True)),
-            "good": dict(zip(SIDES, one.goodput(bound_s), strict=True)),
+            "tpot_p50_s": _both(one.tpot_s()),
+            "good": _both(one.goodput(bound_s)),
         }
         for one in checks
     ]
-    return {"most_off": most_off if most_off < math.inf else None, "good_s": bound_s, "loads": loads}
+    most_off, apart = (value if value < math.inf else None for value in _worst(checks))
+    return {"most_off": most_off, "engine_apart": apart, "good_s": bound_s, "loads": loads}
+
+
+def _both(figure: Compared) -> dict[str, float]:
+    return {
+        "engine": figure.live,
+        "simulated": figure.told,
+        "engine_least": figure.least,
+        "engine_most": figure.most,
+    }
+
+
+def _worst(checks: Sequence[Checked]) -> tuple[float, float]:
+    """The most that a figure is off, and the most that the engine is off itself, as shares."""
+    figures = list(judged(checks))
+    return max(one.off for one in figures), max(one.apart for one in figures)
 
 
 def _tell_checks(checks: Sequence[Checked]) -> None:
     table = new_table("load", "requests/s", *(f"TTFT {name}" for name in FIGURES), "TPOT p50", "good")
-    bound_s = good_s(checks)
+    bound_s, rounds = good_s(checks), len(checks[0].live)
     for one in checks:
-        times = [one.ttft_s(name) for name in FIGURES] + [one.tpot_s()]
-        cells = [f"{live * 1e3:.3g} / {told * 1e3:.3g}" for live, told in times]
-        good = " / ".join(f"{value:.3f}" for value in one.goodput(bound_s))
-        table.add_row(f"{one.share:.0%}", f"{one.rate:.3g}", *cells, good)
+        times, good = [*map(one.ttft_s, FIGURES), one.tpot_s()], one.goodput(bound_s)
+        cells = [f"{figure.live * 1e3:.3g} / {figure.told * 1e3:.3g}" for figure in times]
+        table.add_row(f"{one.share:.0%}", f"{one.rate:.3g}", *cells, f"{good.live:.3f} / {good.told:.3f}")
+        if rounds > 1:
+            spread = [f"{figure.least * 1e3:.3g} to {figure.most * 1e3:.3g}" for figure in times]
+            table.add_row("", "engine", *spread, f"{good.least:.3f} to {good.most:.3f}")
     terminal = console()
-    show(terminal, table, "The simulator with this profile, on other traffic (ms: engine / simulated)")
-    terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
-    off = worst(checks)
-    said = f"at most {off:.0%} off in the p50, the p95 and goodput"
-    terminal.print(
-        said if off <= GOOD else said + ": do not trust plans made with it", style="" if off <= GOOD else "yellow"
+    show(
+        terminal, table, f"The simulator with this profile, on other traffic (ms: engine / simulated; {rounds} rounds)"
     )
+    terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
+    most_off, apart = _worst(checks)
+    said = f"at most {most_off:.0%} off in the p50, the p95 and goodput"
+    if rounds > 1:
+        said += f"; the engine was up to {apart:.0%} from itself, from one round to another"
+    trusted = most_off <= GOOD
+    terminal.print(said if trusted else said + ": do not trust plans made with it", style="" if trusted else "yellow")

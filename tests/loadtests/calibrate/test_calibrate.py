@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from typer.testing import CliRunner
 
 from gateway.sim.profiles import profile_of
 from loadtests.__main__ import app
+from loadtests.calibrate import rounds
 from loadtests.calibrate.bursts import Failed, bursts, send
 from loadtests.commands.calibrate import _about, _calibrated
 from loadtests.emulator import Emulator
@@ -37,9 +39,9 @@ async def test_the_engine_says_its_model_its_context_and_its_cache(engine: Emula
 async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_counted(engine: Emulator) -> None:
     named, context, _ = await _about(target(engine))
     plan = bursts(context, 24)
-    done: list[int] = []
-    seen = await send(plan, named, Sizes(), 1, done.append)
-    assert done == list(range(1, len(plan) + 1))
+    done: list[None] = []
+    seen = await send(plan, named, Sizes(), Random(1), lambda: done.append(None))
+    assert len(done) == len(plan)
     assert [len(burst) for burst in seen] == [burst.requests for burst in plan]
     for asked, burst in zip(plan, seen, strict=True):
         assert {one.output_tokens for one in burst} == {asked.output_tokens}
@@ -47,19 +49,21 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
         assert all(one.prompt_tokens == pytest.approx(asked.prompt_tokens, abs=24) for one in burst)
 
 
-async def test_from_the_probe_to_a_profile(engine: Emulator, tmp_path: Path) -> None:
-    found, checks = await _calibrated(target(engine), 24, 1, tmp_path / "here.json", checked=False)
-    assert found.profile.name == "here"
-    assert found.profile.max_model_len == engine.profile.max_model_len
-    assert found.profile.kv_capacity_tokens == engine.profile.kv_capacity_tokens
-    assert checks == []
-    assert profile_of(str(tmp_path / "here.json")) == found.profile
+async def test_from_the_probe_to_a_profile(engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "FITTED_REQUESTS", 20)
+    found = await _calibrated(target(engine), 24, 1, 1, tmp_path / "here.json", checked=False)
+    profile = found.fitted.profile
+    assert profile.name == "here"
+    assert profile.max_model_len == engine.profile.max_model_len
+    assert profile.kv_capacity_tokens == engine.profile.kv_capacity_tokens
+    assert (found.checks, found.unchecked) == ([], None)
+    assert profile_of(str(tmp_path / "here.json")) == profile
 
 
 async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:
     named, _, _ = await _about(target(engine))
     with pytest.raises(Failed, match="a request of the probe was invalid, not finished"):
-        await send(bursts(100 * engine.profile.max_model_len, 16), named, Sizes(per_word=0.1), 1)
+        await send(bursts(100 * engine.profile.max_model_len, 16), named, Sizes(per_word=0.1), Random(1))
 
 
 def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:

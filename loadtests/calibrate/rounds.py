@@ -1,0 +1,89 @@
+"""A calibration: bursts, mixed traffic and the check of it, and all of that several times in turn.
+
+In turn, because an engine is not as fast in one minute as in the next: what is fitted and what is checked then have all
+of those minutes in them, and how far the engine is from itself can be told from how far the profile is from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from loadtests.calibrate.bursts import Burst, Failed, Seen, send, sent, warm
+from loadtests.calibrate.check import SHARES, Checked, compared, full, mixed
+from loadtests.calibrate.fit import Fitted, fit
+from loadtests.replay.prompts import Sizes
+from loadtests.replay.target import Target
+
+CONNECTIONS = 32
+FITTED_SHARE, FITTED_REQUESTS = 0.6, 120
+"""Of the mixed traffic of a round: at what part of the rate that the engine can carry, and how many."""
+REQUESTS = 200
+"""Of each check in a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What an engine says of itself, and how to ask it."""
+
+    target: Target
+    sizes: Sizes
+    context_tokens: int
+    kv_capacity_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A profile, the checks of it, and why there are none if they were wanted."""
+
+    fitted: Fitted
+    checks: list[Checked]
+    unchecked: str | None
+
+
+def steps(plan: list[Burst], rounds: int, checked: bool) -> int:
+    """How often `tell` of `calibrated` is called."""
+    return rounds * (len(plan) + 1 + checked)
+
+
+async def calibrated(
+    engine: Engine,
+    plan: list[Burst],
+    seed: int,
+    *,
+    rounds: int = 1,
+    checked: bool = True,
+    name: str = "fitted",
+    tell: Callable[[], None] = lambda: None,
+) -> Calibrated:
+    """So many rounds of `plan`; the first one tells at which rates the rest is sent. Raises Failed and OSError."""
+
+    seeds, sizes = Random(seed), (engine.context_tokens, engine.kv_capacity_tokens)
+    bursts: list[list[Seen]] = []
+    together: list[list[Seen]] = []
+    live: tuple[list[list[Seen]], ...] = tuple([] for _ in SHARES)
+    unchecked = None
+    await warm(plan, engine.target, engine.sizes, seeds)
+    for number in range(rounds):
+        bursts += await send(plan, engine.target, engine.sizes, seeds, tell)
+        if number == 0:
+            first = (await asyncio.to_thread(fit, bursts, *sizes, name)).profile
+            rate = full(first)
+        arrivals = mixed(first, FITTED_SHARE * rate, seeds.getrandbits(32), FITTED_REQUESTS)
+        together.append(await sent(arrivals, engine.target, engine.sizes, seeds, CONNECTIONS))
+        tell()
+        if checked and unchecked is None:
+            try:
+                for share, seen in zip(SHARES, live, strict=True):
+                    # The same lengths and times each round, so that rounds can be told apart by the engine alone.
+                    arrivals = mixed(first, share * rate, seed, REQUESTS)
+                    seen.append(await sent(arrivals, engine.target, engine.sizes, seeds, CONNECTIONS))
+            except (Failed, OSError) as error:
+                unchecked = str(error)
+            tell()
+    found = await asyncio.to_thread(fit, bursts, *sizes, name, together, first)
+    if not checked or unchecked is not None:
+        return Calibrated(found, [], unchecked)
+    return Calibrated(found, compared(found.profile, [share * rate for share in SHARES], live), None)
