@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Dispatch, Endpoint, Refuse, Why
+from gateway.core.model import Ask, Endpoint, Why
 from gateway.core.rules import ANONYMOUS, Limits, Model, Policy, Pool, Slo, Tier, Timeouts
 from gateway.policy.keys import hash_of
 from gateway.wire.request import BadRequest, Parsed, parse

@@ -33,6 +33,7 @@ from typing import Final
 from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
 from gateway.core.books import Books
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.deadlines import next_deadline, slo_deadline
 from gateway.core.explain import Explanation, explain
 from gateway.core.extra import ExtraBudget
@@ -41,22 +42,7 @@ from gateway.core.forecast import Forecaster
 from gateway.core.hedge import Hedges
 from gateway.core.ledger import Attempt, Live, held_by_pool
 from gateway.core.limits import Left
-from gateway.core.model import (
-    Ask,
-    Cancel,
-    Command,
-    Commit,
-    Cut,
-    Dispatch,
-    End,
-    Ended,
-    Finish,
-    Outcome,
-    Random,
-    Refuse,
-    Sample,
-    Why,
-)
+from gateway.core.model import Ask, End, Finish, Outcome, Random, Sample, Why
 from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow
 from gateway.core.prompt import PromptEstimator

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core import written
+from gateway.core.commands import Command, Commit, Dispatch, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Commit, Dispatch, Ended, Finish, Random, Sample, Why
+from gateway.core.model import Ask, Finish, Random, Sample, Why
 from gateway.core.plain import RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
 from gateway.core.rules import Model, Policy, Tier
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.model import Ask, Commit, Dispatch, End, Endpoint, Finish, Hedged, Outcome, Record, Why
+from gateway.core.commands import Commit, Dispatch
+from gateway.core.model import Ask, End, Endpoint, Finish, Hedged, Outcome, Record, Why
 from gateway.core.plain import members
 
 _ENDPOINTS: Final = members(Endpoint)

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended
 from gateway.core.controller import Controller
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import Ask, Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Record, Sample, Why
+from gateway.core.model import Ask, End, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.proxy.clock import monotonic
 from gateway.wire.replies import CLIENT_FAULTS

@@ -8,24 +8,11 @@ timeout. It holds nothing, orders nothing and predicts nothing; a `Gate` before 
 from __future__ import annotations
 
 from gateway.core.alarms import Alarms
+from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.health import Breaker
 from gateway.core.ledger import Live
 from gateway.core.limits import Tenants
-from gateway.core.model import (
-    Ask,
-    Cancel,
-    Command,
-    Commit,
-    Dispatch,
-    End,
-    Ended,
-    Finish,
-    Outcome,
-    Random,
-    Refuse,
-    Sample,
-    Why,
-)
+from gateway.core.model import Ask, End, Finish, Outcome, Random, Sample, Why
 from gateway.core.route import ROUTERS
 from gateway.core.rules import Policy, Pool
 from gateway.core.snapshot import ReplicaState

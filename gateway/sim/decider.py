@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.core.model import Ask, Command, Finish, Sample
+from gateway.core.commands import Command
+from gateway.core.model import Ask, Finish, Sample
 
 
 class Decider(Protocol):

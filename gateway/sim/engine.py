@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.model import Ask, Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Refuse
+from gateway.core.model import Ask, End, Finish
 from gateway.core.rules import Policy
 from gateway.sim.decider import Decider
 from gateway.sim.fleet import Fault, Host

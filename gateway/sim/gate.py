@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from gateway.core.commands import Command, Ended, Refuse
 from gateway.core.ledger import Live
-from gateway.core.model import Ask, Command, Ended, Finish, Outcome, Refuse, Sample, Why
+from gateway.core.model import Ask, Finish, Outcome, Sample, Why
 from gateway.core.rules import Policy, Pool
 from gateway.sim.balancer import Balancer
 from gateway.sim.decider import Decider

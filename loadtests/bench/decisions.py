@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gateway.core.commands import Command, Dispatch, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Dispatch, End, Ended, Endpoint, Finish, Sample
+from gateway.core.model import Ask, End, Endpoint, Finish, Sample
 from gateway.core.rules import Policy
 from gateway.policy.load import load as load_policy
 from loadtests.bench import canned

@@ -20,8 +20,9 @@ from itertools import pairwise
 from random import Random
 from statistics import fmean
 
+from gateway.core.commands import Command
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Finish, Sample
+from gateway.core.model import Ask, Finish, Sample
 from gateway.core.rules import Policy
 from gateway.plan.knee import Search, scaled
 from gateway.sim.engine import Options

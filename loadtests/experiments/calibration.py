@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
 from gateway.core.forecast import Forecast
 from gateway.core.labels import PRIOR_VARIANCE, over
-from gateway.core.model import Ask, Command, Ended
+from gateway.core.model import Ask
 from gateway.core.rules import Admission, AdmissionMode, Policy
 from gateway.core.trust import Trust
 from gateway.sim.decider import Overheard

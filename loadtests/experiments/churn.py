@@ -12,22 +12,9 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import BREAKERS, Controller
-from gateway.core.model import (
-    Ask,
-    Cancel,
-    Command,
-    Commit,
-    Cut,
-    Dispatch,
-    End,
-    Ended,
-    Endpoint,
-    Finish,
-    Refuse,
-    Sample,
-    Why,
-)
+from gateway.core.model import Ask, End, Endpoint, Finish, Sample, Why
 from gateway.core.replica import Replica
 from gateway.core.rules import Policy
 

@@ -14,18 +14,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 
+from gateway.core.commands import Cancel, Command, Dispatch, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import (
-    Ask,
-    Cancel,
-    Command,
-    Dispatch,
-    End,
-    Ended,
-    Endpoint,
-    Finish,
-    Record,
-)
+from gateway.core.model import Ask, End, Endpoint, Finish, Record
 from gateway.core.rules import Admission, AdmissionMode, Hedge, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
 from loadtests.quantiles import rank
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 
+from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
-from gateway.core.model import Command, Dispatch
 from gateway.core.rules import Policy, ReplicaSpec
 from gateway.core.snapshot import Snapshot
 from gateway.sim.decider import Overheard

@@ -19,7 +19,8 @@ from dataclasses import replace
 from random import Random as Seeded
 from typing import TypeVar, cast
 
-from gateway.core.model import Ask, Command, Random
+from gateway.core.commands import Command
+from gateway.core.model import Ask, Random
 from gateway.core.route import Candidate as Replica
 from gateway.core.route import Router
 from gateway.core.rules import Policy, ReplicaSpec

@@ -17,8 +17,9 @@ from typing import cast
 import uvloop
 
 from gateway.app import Gateway
+from gateway.core.commands import Command
 from gateway.core.controller import Controller
-from gateway.core.model import Command, Sample, Why
+from gateway.core.model import Sample, Why
 from gateway.core.rules import Policy
 from gateway.policy import load
 from gateway.settings import Settings

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import Command, Ended, Outcome, Record
+from gateway.core.model import Outcome, Record
 from gateway.policy.load import load
 from gateway.sim.baselines import setup
 from gateway.sim.decider import Decider, Overheard

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gateway.core.commands import Ended
 from gateway.core.journal import Decoder, Raised
-from gateway.core.model import Ask, Ended, Outcome, Record
+from gateway.core.model import Ask, Outcome, Record
 from gateway.core.plain import Unreadable
 from gateway.observe.replay import Line, NotReplayable, in_order, lines
 from gateway.sim.trace_formats import Row

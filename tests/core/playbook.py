@@ -15,23 +15,9 @@ from typing import Any
 
 import pytest
 
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.model import (
-    Cancel,
-    Command,
-    Commit,
-    Cut,
-    Dispatch,
-    End,
-    Ended,
-    Finish,
-    Hedged,
-    Outcome,
-    Record,
-    Refuse,
-    Sample,
-    Why,
-)
+from gateway.core.model import End, Finish, Hedged, Outcome, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.core.snapshot import LimitView, PoolView, ReplicaView
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.core.commands import Refuse
 from gateway.core.forecast import Ahead, Forecast
 from gateway.core.ledger import Live
-from gateway.core.model import Outcome, Refuse, Sample, Why
+from gateway.core.model import Outcome, Sample, Why
 from gateway.core.pools import PoolNow
 from gateway.core.replica import Replica
 from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo, Tier, Timeouts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.model import Cut, Outcome, Why
+from gateway.core.commands import Cut
+from gateway.core.model import Outcome, Why
 from gateway.core.rules import Caps, Policy
 
 from .made import policy, pool, tier

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.commands import Dispatch
 from gateway.core.eject import most_slow
-from gateway.core.model import Dispatch, End
+from gateway.core.model import End
 from gateway.core.pulse import Out, Pulse, Score
 from gateway.core.rules import Ejection, Health, Policy
 from gateway.core.snapshot import ReplicaState

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.explain import Explanation
-from gateway.core.model import Dispatch, Refuse
 from gateway.core.place import Impossible
 from gateway.core.rules import Admission, AdmissionMode
 from tests.interpreted import interpreted

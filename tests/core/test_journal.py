@@ -17,22 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from gateway.core import rules
+from gateway.core.commands import Command, Cut, Dispatch, Ended, Refuse
 from gateway.core.journal import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
-from gateway.core.model import (
-    Ask,
-    Command,
-    Cut,
-    Dispatch,
-    End,
-    Ended,
-    Endpoint,
-    Finish,
-    Outcome,
-    Record,
-    Refuse,
-    Sample,
-    Why,
-)
+from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
 from gateway.core.plain import Unreadable
 from gateway.core.rules import Policy
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import BREAKERS, Controller
 from gateway.core.journal import Recorded, Told
-from gateway.core.model import Cancel, Command, Commit, Cut, Dispatch, End, Ended, Finish, Refuse, Sample
+from gateway.core.model import End, Finish, Sample
 from gateway.core.rules import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
 from gateway.core.snapshot import ReplicaState
 

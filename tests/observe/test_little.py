@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.commands import Command, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.model import Command, Dispatch, End, Ended, Finish, Refuse
+from gateway.core.model import End, Finish
 from gateway.observe.little import EVERY_S, MOST_MARKS, Little, LittleView
 from gateway.observe.metrics import Metrics
 from gateway.proxy.presence import Presence

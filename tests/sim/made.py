@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.core.model import Cancel, Command, Dispatch, Ended, Finish, Record, Refuse
+from gateway.core.commands import Cancel, Command, Dispatch, Ended, Refuse
+from gateway.core.model import Finish, Record
 from gateway.core.rules import (
     Admission,
     AdmissionMode,

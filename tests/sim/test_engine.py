@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Command, Dispatch, End, Outcome, Sample, Why
+from gateway.core.model import Ask, End, Outcome, Sample, Why
 from gateway.core.rules import Caps, Health, Policy, Timeouts
 from gateway.sim.engine import Options
 from gateway.sim.fleet import Fault, FleetSpec, Harm

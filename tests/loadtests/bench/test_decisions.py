@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from gateway.core.model import Command, Commit, Dispatch
+from gateway.core.commands import Command, Commit, Dispatch
 from loadtests.bench import canned
 from loadtests.bench.decisions import IN_FLIGHT, Decisions, Fleet, _only, fleet_policy, run_decisions
 
