@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import gc
 import logging
 import math
-import os
 import random
 import resource
-import signal
 import socket
-import ssl
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +17,6 @@ from pathlib import Path
 from time import monotonic
 
 import uvicorn
-import uvloop
 
 from gateway.core.controller import Controller
 from gateway.core.journal import Recorded
@@ -36,14 +29,11 @@ from gateway.observe.admin import Done, admin_app
 from gateway.observe.journal import Journal
 from gateway.observe.lag import LoopLag
 from gateway.observe.little import Little
-from gateway.observe.logs import AccessLog, configure_logging, log_quarantine
+from gateway.observe.logs import AccessLog, log_quarantine
 from gateway.observe.metrics import Metrics
-from gateway.observe.parts import JournalError
 from gateway.observe.sources import Reload, Sources, Watched
-from gateway.policy.builtin import builtin
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.exposure import exposure_error
-from gateway.policy.load import load
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
 from gateway.proxy.gate import Gate, TokenCounter
@@ -51,17 +41,14 @@ from gateway.proxy.guard import SWEEP_S, Guard
 from gateway.proxy.listening import tune
 from gateway.proxy.server import FrontDoor
 from gateway.proxy.upstream import Upstreams
-from gateway.settings import Settings, strangers
+from gateway.settings import Settings
 from gateway.wire.tokens import TokenizerError, Tokenizers
 
 log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
 BACKLOG = 4096
-GC_ALLOCATIONS = 50_000
 SPARE_DESCRIPTORS = 128
-CANNOT_LISTEN = 3
-"""Exit code, as of uvicorn."""
 # After the drain deadline, error events have been written; clients that do not take them are cut off after this.
 CLOSE_GRACE_S = 2.0
 
@@ -401,65 +388,3 @@ def _authority(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     return f"[{host}]" if ":" in host else host
-
-
-def _taken(settings: Settings) -> str | None:
-    """Which port somebody else listens on, in one line; whatever else is wrong with an address, listening tells."""
-    for host, port, option in (
-        (settings.host, settings.port, "port"),
-        (settings.admin_host, settings.admin_port, "admin_port"),
-    ):
-        try:
-            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                with socket.socket(family, kind) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                flag = option.replace("_", "-")
-                return f"port {port} is taken: --{flag} (TAILGATE_{option.upper()}), 0 takes a free one"
-    return None
-
-
-def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...]) -> int:
-    """Run the gateway until SIGTERM or SIGINT; the exit status."""
-    configure_logging(settings.log_level, as_json=settings.log_format == "json")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    # Requests leave no reference cycles behind (docs/adr/0006), so the collector would mostly re-read what stays.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
-    for unknown, meant in strangers(os.environ):
-        log.warning("%s is no setting and does nothing%s", unknown, f": did you mean {meant}?" if meant else "")
-    try:
-        policy = load(policy_path) if policy_path is not None else builtin(replicas)
-        problem = exposure_error(policy, settings.host)
-        if problem is None:
-            problem = _taken(settings)
-            if problem is None:
-                return uvloop.run(_run(settings, policy, policy_path))
-            print(problem, file=sys.stderr)
-            return CANNOT_LISTEN
-    except PolicyErrors as errors:
-        problem = str(errors)
-    except JournalError as error:
-        problem = str(error)
-    except ssl.SSLError as error:
-        problem = f"the certificate or its key cannot be used: {error}"
-    print(problem, file=sys.stderr)
-    return 1
-
-
-async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:
-    loop = asyncio.get_running_loop()
-    async with Gateway(settings, policy, policy_path) as gateway, asyncio.TaskGroup() as reloads:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, gateway.stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reload()))
-        log.info("API on %s, admin on %s", gateway.url, gateway.admin_url)
-        ends = [asyncio.create_task(event.wait()) for event in (gateway.stop, gateway.broken)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
-        loop.add_signal_handler(signal.SIGHUP, log.info, "not reloaded: the process is going down")
-    return 1 if gateway.broken.is_set() else 0

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 
 
 def rank(ordered: Sequence[float], q: float) -> float:
-    """A quantile (0-1), by nearest rank: a value that occurred."""
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+    """A quantile (0-1], by nearest rank: the least value that at least a share `q` of them does not exceed.
+
+    Raises ValueError if there are none.
+    """
+    if not ordered:
+        raise ValueError("no values")
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
 
 def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import gateway.app
+import gateway.process
 from gateway.cli import app
 from gateway.policy import load, load_text
 from gateway.settings import Settings
@@ -277,7 +277,7 @@ class TestServe:
             calls.append((settings, policy_path, replicas))
             return 7
 
-        monkeypatch.setattr(gateway.app, "serve", serve)
+        monkeypatch.setattr(gateway.process, "serve", serve)
         return calls
 
     def test_a_policy_is_served_with_the_settings_given(self, served: list[Any], policy: Path) -> None:

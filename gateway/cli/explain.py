@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +12,7 @@ from rich.console import Console
 
 from gateway.cli.explanation import Asked, Explanation, Output, explain
 from gateway.cli.live import Unanswered, ask_gateway, show
-from gateway.cli.output import console, print_errors, print_json
+from gateway.cli.output import console, finite, print_errors, print_json, refuse_unused
 from gateway.core.model import Endpoint
 from gateway.core.rules import Limits, Slo, Timeouts
 from gateway.policy import PolicyErrors, load
@@ -76,7 +74,10 @@ def explain_command(
 
     `tailgate explain --live http://127.0.0.1:9090 --tier free --prompt-tokens 2000`
     """
-    _refuse_unused(context, OF_LIVE if live is None else OF_POLICY, live is not None)
+    if live is None:
+        refuse_unused(context, OF_LIVE, "is for --live only")
+    else:
+        refuse_unused(context, OF_POLICY, "is of no use with --live")
     if live is not None:
         described = {"tier": tier, "model": model, "tenant": tenant, "max_tokens": max_tokens}
         _explain_live(live, {**described, "prompt_tokens": prompt_tokens, "stream": stream}, as_json)
@@ -94,20 +95,11 @@ def explain_command(
         console(stderr=True).print(str(error))
         raise typer.Exit(2) from None
     if as_json:
-        print_json(_finite(asdict(explanation)))
+        print_json(finite(asdict(explanation)))
     else:
         _print(explanation, console())
     if explanation.refusal is not None:
         raise typer.Exit(1)
-
-
-def _refuse_unused(context: typer.Context, names: Iterable[str], live: bool) -> None:
-    """What was written on the command line and would be ignored is an error; the environment may hold more."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            problem = "is of no use with --live" if live else "is for --live only"
-            raise typer.BadParameter(problem, param_hint=f"--{name.replace('_', '-')}")
 
 
 def _explain_live(url: str, question: dict[str, object], as_json: bool) -> None:
@@ -122,19 +114,6 @@ def _explain_live(url: str, question: dict[str, object], as_json: bool) -> None:
         show(found, console())
     if found.get("verdict", "refused") == "refused":
         raise typer.Exit(1)
-
-
-def _finite(value: object) -> object:
-    """The same with null for infinity, which JSON does not have."""
-    match value:
-        case dict():
-            return {name: _finite(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-        case float() if math.isinf(value):
-            return None
-        case _:
-            return value
 
 
 def _print(found: Explanation, out: Console) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -34,6 +36,27 @@ def print_errors(errors: Iterable[PolicyError], out: Console) -> None:
     """One line for each error."""
     for error in errors:
         out.print(error_line(error))
+
+
+def finite(value: object) -> object:
+    """The same with null for infinity, which JSON does not have."""
+    match value:
+        case dict():
+            return {name: finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [finite(item) for item in value]
+        case float() if math.isinf(value):
+            return None
+        case _:
+            return value
+
+
+def refuse_unused(context: typer.Context, names: Iterable[str], problem: str) -> None:
+    """What was written on the command line and would be ignored is an error; the environment may hold more."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(problem, param_hint=f"--{name.replace('_', '-')}")
 
 
 def counted(count: int, noun: str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, print_errors, print_json
+from gateway.cli.output import console, print_errors, print_json, refuse_unused
 from gateway.cli.plan_tables import print_knee, print_plan
 from gateway.cli.traffic import (
     DurationOption,
@@ -114,7 +113,10 @@ def plan_command(
 
     `tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --target 0.99`
     """
-    _refuse_unused(context, OF_SEARCHES if policy is None else OF_ARITHMETIC, policy is None)
+    if policy is None:
+        refuse_unused(context, OF_SEARCHES, "is for simulations: give --policy, too")
+    else:
+        refuse_unused(context, OF_ARITHMETIC, "is of no use with --policy")
     try:
         terms = Terms(spare, price, output_tokens)
         if policy is not None:
@@ -137,14 +139,6 @@ def plan_command(
         print_json(asdict(worked_out))
     else:
         print_plan(worked_out, console())
-
-
-def _refuse_unused(context: typer.Context, names: Iterable[str], without_policy: bool) -> None:
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            problem = "is for simulations: give --policy, too" if without_policy else "is of no use with --policy"
-            raise typer.BadParameter(problem, param_hint=f"--{name.replace('_', '-')}")
 
 
 def _search(

@@ -99,7 +99,7 @@ def serve(
             param_hint=_HINT,
         )
     settings = _settings(given)
-    from gateway.app import serve as run  # the data plane is loaded by this command alone
+    from gateway.process import serve as run  # the data plane is loaded by this command alone
 
     raise typer.Exit(run(settings, policy, replicas))
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, print_errors, print_json
+from gateway.cli.output import console, finite, print_errors, print_json
 from gateway.cli.tables import print_tables
 from gateway.cli.traffic import (
     DurationOption,
@@ -22,7 +22,6 @@ from gateway.cli.traffic import (
     SeedsOption,
     WarmupOption,
     WorkloadOption,
-    finite,
     loaded_policy,
     progress,
     workload_of,

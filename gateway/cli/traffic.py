@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,8 +88,3 @@ def progress(total: int | None) -> Iterator[Callable[[Result], None]]:
             bar.update(task, advance=1, description=f"{result.policy}, seed {result.seed}, {speed}")
 
         yield done
-
-
-def finite(value: dict[str, object]) -> dict[str, object]:
-    """The same with null for infinity, which JSON does not have."""
-    return {name: None if item == math.inf else item for name, item in value.items()}

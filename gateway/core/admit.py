@@ -27,7 +27,7 @@ from gateway.core.trust import Trust
 
 PROBE_EVERY_S: Final = 1.0
 """A tier of which nothing was let in for so long gets its next doubtful request in."""
-MAX_HIGHER_SHARE: Final = 0.95
+MAX_HIGHER_SHARE: Final = 0.9
 SPILL_HEADROOM: Final = 0.3
 """Share of its slots that a pool must have free to take what another one sheds,"""
 SPILL_BREACH: Final = 0.05

@@ -84,10 +84,7 @@ class Books:
     def close(self, live: Live, now: float) -> Record:
         """It is over: settle with its tenant, and let everything that learns know how it ended."""
         if live.use is not None:
-            # What an engine rejected it has not read.
-            worked = live.reached and live.outcome is not Outcome.INVALID
-            used = live.prompt_tokens + live.output_tokens if worked else 0
-            live.use.settle(live.reserved_tokens, used, live.reached, now)
+            worked = live.settle(now)
             if live.charged:
                 self._charge(live, live.output_tokens if worked else 0, now)
         record = live.record()

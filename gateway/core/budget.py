@@ -77,5 +77,4 @@ def _latency(metric: Metric, slo: Slo, record: Record) -> float | None:
         case Metric.TPOT:
             return record.tpot_s
         case Metric.E2E:
-            long = slo.e2e_up_to_tokens is not None and record.output_tokens > slo.e2e_up_to_tokens
-            return None if long else record.e2e_s
+            return record.e2e_s if slo.covers(record.output_tokens) else None

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.core.pools import PoolNow
     from gateway.core.replica import Replica
 
-MAX_HIGHER_SHARE: Final = 0.9
 NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
 EARLY_STEPS: Final = 31
 """Of an answer under way, to be held against what they were expected to take."""
@@ -154,7 +153,7 @@ class Forecaster:
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind = DIRECT
         else:
-            higher_share = min(MAX_HIGHER_SHARE, ahead.higher_share)
+            higher_share = ahead.higher_share
             slow = learned.higher.get(ask.tier.name)
             wait_s = wait_in_gateway_s(costs, pool, ahead, higher_share, higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
@@ -182,10 +181,6 @@ class Forecaster:
     def expected_output(self, live: Live) -> float:
         """Tokens that the answer is likely to have (P50), of all choices together."""
         return min(self._bucket(live).median, float(live.max_tokens)) * live.ask.choices
-
-    def kv_output(self, live: Live) -> float:
-        """Tokens to keep KV cache for (P90), of all choices together."""
-        return min(self._bucket(live).p90, float(live.max_tokens)) * live.ask.choices
 
     def prefill_s_per_token(self, pool: str) -> float | None:
         """What reading one prompt token takes in this pool; None until that is known."""

@@ -170,6 +170,17 @@ class Live:
         if self.outcome is None:
             self.outcome, self.why, self.ended_at = outcome, why, now
 
+    def settle(self, now: float) -> bool:
+        """Give its tenant back what was reserved and not used; whether an engine worked on it.
+
+        What an engine rejected it has not read.
+        """
+        assert self.use is not None
+        worked = self.reached and self.outcome is not Outcome.INVALID
+        used = self.prompt_tokens + self.output_tokens if worked else 0
+        self.use.settle(self.reserved_tokens, used, self.reached, now)
+        return worked
+
     def record(self) -> Record:
         """The facts of an ask that is over."""
         ask = self.ask

@@ -25,7 +25,7 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Bucket:
     """Output lengths of one kind of request, drawn to those of the broader kind above it."""
 
-    __slots__ = ("_above", "_counts", "_fresh", "_parent", "_tail", "median", "p90", "samples")
+    __slots__ = ("_above", "_counts", "_fresh", "_parent", "median", "samples")
 
     def __init__(self, parent: Bucket | None) -> None:
         self._parent = parent
@@ -33,10 +33,8 @@ class Bucket:
         self._fresh: list[int] = []
         self._above: list[float] = []
         """P(output > edge i)."""
-        self._tail: list[float] = []
-        """E[output; output > edge i]: divided by P it is the mean of those that are longer."""
         self.samples = 0.0
-        self.median = self.p90 = 1.0
+        self.median = 1.0
         if parent is None:
             for tokens in PRIOR_TOKENS:
                 self._counts[bisect_left(EDGES, tokens)] += 1.0
@@ -76,19 +74,16 @@ class Bucket:
         total = sum(counts)
         weight = 0.0 if parent is None else SHRINK / (total + SHRINK)
         above: list[float] = [0.0] * len(EDGES)
-        tail: list[float] = [0.0] * len(EDGES)
-        p = mean = 0.0
+        p = 0.0
         for i in range(len(EDGES) - 1, -1, -1):
-            above[i], tail[i] = p, mean
+            above[i] = p
             share = counts[i] / total if total else 0.0
             if parent is not None:
                 before = parent.above(i - 1) - parent.above(i)
                 share = weight * before + (1.0 - weight) * share
             p += share
-            mean += share * (EDGES[i] / 1.12 if i else EDGES[0])
-        self._above, self._tail = above, tail
+        self._above = above
         self.median = self.quantile(0.5)
-        self.p90 = self.quantile(0.9)
 
     def above(self, index: int) -> float:
         """P(output > EDGES[index]); 1 below the first edge."""
@@ -117,15 +112,6 @@ class Bucket:
         lowest = EDGES[low - 1] if low else 0.0
         share = (before - (1.0 - q)) / (before - after) if before > after else 1.0
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
-
-    def mean_beyond(self, tokens: float) -> float:
-        """E[output | output > tokens]."""
-        if tokens < 1.0:
-            return self._tail[0] + EDGES[0] * (1.0 - self._above[0])
-        i = bisect_left(EDGES, tokens)
-        if i >= len(EDGES) or self._above[i] < 1e-9:
-            return tokens * 1.12 + 1.0
-        return max(tokens + 1.0, self._tail[i] / self._above[i])
 
 
 class Lengths:

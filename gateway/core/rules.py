@@ -98,14 +98,17 @@ class Slo:
         """The same with bounds that are at most these, as a request may ask for; a looser wish changes nothing."""
         return replace(self, ttft=_tightened(self.ttft, ttft_s), tpot=_tightened(self.tpot, tpot_s))
 
+    def covers(self, output_tokens: int) -> bool:
+        """Whether the e2e objective holds for an answer of so many tokens."""
+        return self.e2e_up_to_tokens is None or output_tokens <= self.e2e_up_to_tokens
+
     def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float, output_tokens: int) -> bool:
         """True if every latency that was observed lies within its bound; None means it could not be observed."""
         if ttft_s is not None and ttft_s > self.ttft_bound_s:
             return False
         if tpot_s is not None and tpot_s > self.tpot_bound_s:
             return False
-        long = self.e2e_up_to_tokens is not None and output_tokens > self.e2e_up_to_tokens
-        return long or e2e_s <= self.e2e_bound_s
+        return e2e_s <= self.e2e_bound_s or not self.covers(output_tokens)
 
 
 def _tightened(objectives: tuple[Objective, ...], bound_s: float | None) -> tuple[Objective, ...]:

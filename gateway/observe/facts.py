@@ -73,9 +73,6 @@ class Decided(StrEnum):
     WOULD_SHED = "would-shed"
 
 
-DECIDED = tuple(Decided)
-
-
 def decided(record: Record) -> Decided:
     """The decision on a request that was let in."""
     if record.would_shed:
@@ -120,10 +117,9 @@ class TierFacts:
         did not finish missed them all; a finished answer too short to have the latency is left out.
         """
         finished = record.outcome is Outcome.OK
-        up_to = self.tier.slo.e2e_up_to_tokens
         for metric, threshold_s, attainment in self.objectives:
             if metric is Metric.E2E:
-                if up_to is not None and record.output_tokens > up_to:
+                if not self.tier.slo.covers(record.output_tokens):
                     continue
                 value_s: float | None = record.e2e_s
             elif not record.ask.stream:

@@ -14,7 +14,7 @@ from gateway.policy.load import load_document
 
 
 def builtin(replica_urls: Sequence[str]) -> Policy:
-    """One pool without slots, any model name, one tier whose admission only counts. Raises PolicyErrors."""
+    """One pool whose slots are learned, any model name, one tier whose admission only counts. Raises PolicyErrors."""
     data = written(replica_urls)
     try:
         return load_document(Document("--replica", data), hashlib.sha256(json.dumps(data).encode()).hexdigest())

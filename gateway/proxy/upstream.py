@@ -72,7 +72,7 @@ class Upstream:
         """The keep-alive race: the replica closed an idle connection just as a request was put on it.
 
         Not a byte came back, so it is sent once more, on a fresh connection. Whether the replica has seen it the
-        first time is unknown: if it cannot be reached now, that is a reset, which is not retried elsewhere.
+        first time is unknown: if it cannot be reached now, that is a reset.
         """
         self._connect(request, receiver, End.RESET)
 

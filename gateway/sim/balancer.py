@@ -229,7 +229,5 @@ class Balancer:
         del self._jobs[live.ask.id]
         self._alarms.clear(live.ask.id)
         if live.use is not None:
-            worked = live.reached and live.outcome is not Outcome.INVALID
-            used = live.prompt_tokens + live.output_tokens if worked else 0
-            live.use.settle(live.reserved_tokens, used, live.reached, now)
+            live.settle(now)
         return Ended(live.record())

@@ -63,8 +63,7 @@ class Job:
     def deadline(self, costs: Costs) -> float | None:
         """By when its prompt must be computed; None if it cannot be good even alone."""
         slo, timeouts = self.tier.slo, self.tier.timeouts
-        long = slo.e2e_up_to_tokens is not None and self.answer > slo.e2e_up_to_tokens
-        e2e_s = min(math.inf if long else slo.e2e_bound_s, timeouts.total_s)
+        e2e_s = min(slo.e2e_bound_s if slo.covers(self.answer) else math.inf, timeouts.total_s)
         ttft_s = slo.ttft_bound_s if self.stream else math.inf
         if costs.ttft(self) > ttft_s or costs.e2e(self) > e2e_s:
             return None

@@ -38,6 +38,11 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
             told_s = RETRY_AFTER_S if retry_after_s is None else retry_after_s
     elif record.outcome is not Outcome.ABANDONED:
         return None
+    return pause_s(told_s, tries, random)
+
+
+def pause_s(told_s: float | None, tries: int, random: Random) -> float:
+    """How long the OpenAI SDK rests after so many tries (>= 1), if it was told to come back in `told_s`."""
     if told_s is not None and 0.0 < told_s <= MOST_OBEYED_S:
         return told_s
     own_s: float = min(LONGEST_S, FIRST_S * 2.0 ** (tries - 1))

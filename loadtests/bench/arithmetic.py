@@ -1,17 +1,9 @@
-"""The arithmetic of rounds: percentiles, ratios paired round by round, and the order of targets."""
+"""The arithmetic of rounds: ratios paired round by round, and the order of targets."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
-
-
-def percentile(values: Sequence[float], quantile: float) -> float:
-    """The smallest value that at least `quantile` (0-1] of the values do not exceed. Raises ValueError if empty."""
-    if not values:
-        raise ValueError("no values")
-    return sorted(values)[max(0, math.ceil(quantile * len(values)) - 1)]
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

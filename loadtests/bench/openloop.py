@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from loadtests.bench import canned
 from loadtests.bench.answer import Answer, BadAnswer
-from loadtests.bench.arithmetic import percentile
+from loadtests.quantiles import rank
 
 GRACE_S = 5.0
 """How long answers may still come when the last request is sent."""
@@ -94,7 +94,8 @@ def run_open(spec: Open, length: int) -> OpenResult:
     finally:
         for connection in connections:
             connection.sock.close()
-    return OpenResult(len(taken), percentile(taken, 0.5), percentile(taken, 0.99), [])
+    taken.sort()
+    return OpenResult(len(taken), rank(taken, 0.5), rank(taken, 0.99), [])
 
 
 def _drive(spec: Open, length: int, connections: list[_Connection]) -> list[float]:

@@ -55,7 +55,7 @@ def cancel_churn(lab: Lab) -> Findings:
     """Every seed, added up."""
     findings = Findings(lab.seeds)
     requests = REQUESTS // len(lab.seeds)
-    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each, added up"
+    findings.how = f"{len(lab.seeds)} seeds of {requests:,} requests each, added up."
     runs = lab.map(churned, [(seed, requests) for seed in lab.seeds])
     happened, wrong, leaked = Counter[str](), Counter[str](), Counter[str]()
     for run in runs:

@@ -30,7 +30,7 @@ def fan_out(lab: Lab) -> Findings:
     """Every width, both arms, both bounds."""
     findings = Findings(lab.seeds)
     requests = REQUESTS // 2 if lab.effort.quick else REQUESTS
-    findings.how = f"{len(lab.seeds)} seeds of {requests - WARMUP:,} calls at {RATE:g}/s each"
+    findings.how = f"{len(lab.seeds)} seeds of {requests - WARMUP:,} calls at {RATE:g}/s each."
     found = iter(lab.map(_calls, [(hedge, seed, requests) for hedge in ARMS.values() for seed in lab.seeds]))
     judge(findings, {arm: [next(found) for _ in lab.seeds] for arm in ARMS})
     return findings

@@ -21,6 +21,7 @@ from gateway.sim.synthetic import Synthetic
 from gateway.sim.tally import Tally
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab, ours, with_slots, without_admission
+from loadtests.quantiles import off
 
 SLOTS = (16, 32, 40, 48, 56, 64, 72, 80, 96, 128, 256)
 QUICK_SLOTS = (32, 64, 96)
@@ -43,9 +44,9 @@ def hold_depth(lab: Lab) -> Findings:
     learned = mean(lab.map(learned_slots, [(with_slots(policy, None), workload, seed) for seed in lab.seeds]))
     findings.figures |= {
         "knee": bare(knee, len(lab.seeds)),
-        "knee_off_max_num_seqs": bare(abs(knee / DEFAULT.max_num_seqs - 1), len(lab.seeds)),
+        "knee_off_max_num_seqs": bare(off(DEFAULT.max_num_seqs, knee), len(lab.seeds)),
         "learned_slots": learned,
-        "learned_off_knee": bare(abs(learned.value / knee - 1), len(lab.seeds)),
+        "learned_off_knee": bare(off(knee, learned.value), len(lab.seeds)),
         "learned_weighted_goodput": mean([run.weighted for run in learned_runs]),
     }
     rows = [[str(s), written(w), written(t)] for s, w, t in zip(sweep, weighted, tier_0, strict=True)]

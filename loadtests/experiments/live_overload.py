@@ -34,7 +34,6 @@ SCALE = 0.5
 """Virtual seconds per real one. At 1x the fleet generates some 7,300 tokens in a virtual second."""
 SEED = 1
 MOST_LAG_S = 0.005
-MOST_CHUNKS_PER_S = 4000.0
 GRACE_S = 240.0
 BIN_S = 5.0
 CAPS = tuple(

@@ -30,7 +30,7 @@ from gateway.sim.decider import Decider
 from gateway.sim.engine import Engine, Options
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.pace import Constant
-from gateway.sim.report import Interval, bootstrap, mean
+from gateway.sim.report import Interval, bootstrap, mean, ratio
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.synthetic import Synthetic
@@ -127,7 +127,8 @@ def _sweep(lab: Lab, workload_name: str, prefix: str, findings: Findings) -> Non
     findings.figures[f"{prefix}p99_ttft_below_least_requests_{JUDGED:g}"] = below
     most = _below(last[ONE_QUEUE], last["least-requests"])
     findings.figures[f"{prefix}p99_ttft_of_one_queue_below_least_requests_{JUDGED:g}"] = most
-    stale = _ratio(last["snapshot 1 s"], last["least-requests"])
+    stale = ratio(last["snapshot 1 s"], last["least-requests"])
+    assert stale is not None  # no p99 is 0
     findings.figures[f"{prefix}p99_ttft_snapshot_1s_to_live"] = stale
     means = {name: [mean(values) for values in by] for name, by in p99s.items()}
     rows = [[name, *(written(value) for value in by)] for name, by in means.items()]
@@ -190,7 +191,3 @@ def _p99(result: Result) -> float:
 
 def _below(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     return bootstrap(lambda drawn: 1 - sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(ours))
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    return bootstrap(lambda drawn: sum(ours[i] for i in drawn) / sum(theirs[i] for i in drawn), len(ours))

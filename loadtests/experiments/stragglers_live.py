@@ -22,7 +22,7 @@ from loadtests.experiments.lab import SETUP, Lab
 from loadtests.live.rig import Load, Run, run
 from loadtests.live.scaled import key_of
 from loadtests.live.shots import Shot
-from loadtests.quantiles import rank
+from loadtests.quantiles import off, rank
 
 REPLICAS, SLOW = 8, {2: 12.0, 5: 12.0}
 SCALE = 0.5
@@ -49,7 +49,7 @@ def stragglers_live(lab: Lab) -> Findings:
         "p50_ttft_after_to_before": _ratio(after, before, 0.50),
         "p99_ttft_before_s": bare(_quantile(before, 0.99), len(before)),
         "p99_ttft_after_s": bare(_quantile(after, 0.99), len(after)),
-        "p50_ttft_off": bare(abs(_quantile(after, 0.5) / _quantile(before, 0.5) - 1.0), len(after)),
+        "p50_ttft_off": bare(off(_quantile(before, 0.5), _quantile(after, 0.5)), len(after)),
         "finished_after": bare(sum(shot.finished for shot in runs["after"].counted) / len(runs["after"].counted), 1),
     }
     rows = [[name, *_row(found)] for name, found in runs.items()]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Protocol, TypeVar
 
-from gateway.sim.retries import FIRST_S, JITTER, LONGEST_S, MOST_OBEYED_S
+from gateway.sim.retries import pause_s
 from loadtests.replay.request import Outcome, Request
 
 AT_ONCE = 32
@@ -48,12 +48,8 @@ async def pace(
             in_a_row = 0
 
 
-def pause_s(request: Request, random: Random) -> float | None:
+def rests_s(request: Request, random: Random) -> float | None:
     """How long a client rests before it tries again, as the OpenAI SDK does; None where it does not try again."""
     if request.outcome not in TRIED_AGAIN or request.first_s is not None:
         return None
-    told_s = request.retry_after_s
-    if told_s is not None and 0.0 < told_s <= MOST_OBEYED_S:
-        return told_s
-    own_s: float = min(LONGEST_S, FIRST_S * 2.0 ** (request.tries - 1))
-    return own_s * (1.0 - JITTER * random.random())
+    return pause_s(request.retry_after_s, request.tries, random)

@@ -1,4 +1,4 @@
-"""Plays traffic to a target: `await play(arrivals, target, recorder, plan)`. The one load generator of this project."""
+"""Plays traffic to a target: `await play(arrivals, target, recorder, plan)`. The load generator of everything but the bench."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.sim.workload import Arrival
 from loadtests.bench.process import raise_file_limit
 from loadtests.replay.again import Again, Told
 from loadtests.replay.clients import Clients
-from loadtests.replay.pace import pace, pause_s
+from loadtests.replay.pace import pace, rests_s
 from loadtests.replay.prompts import Prompts, Sizes
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target, Writer
@@ -236,7 +236,7 @@ class Player:
 
     def _over(self, request: Request, may_retry: bool) -> None:
         again = may_retry and request.tries <= self._plan.retries
-        rest_s = pause_s(request, self._random) if again else None
+        rest_s = rests_s(request, self._random) if again else None
         self._counted.tried(request, rest_s)
         if rest_s is not None:
             loop = asyncio.get_running_loop()

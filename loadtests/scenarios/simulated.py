@@ -113,4 +113,4 @@ def _faults(event: EventSection, names: list[str], part: float) -> Iterator[Faul
         raise NotSimulated(f"the simulator has no fault like {event.fault}")
     yield Fault(at, name, harm, event.factor or 1.0)
     if event.lasts is not None:
-        yield Fault(at + event.lasts, name, Harm.RECOVER)
+        yield Fault(at + event.lasts * part, name, Harm.RECOVER)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import gateway.app
+import gateway.process
 from gateway.cli.live import show
 from gateway.settings import Settings
 from tests.test_cli import run
@@ -119,11 +119,11 @@ def test_an_option_that_would_be_ignored_is_an_error(arguments: list[str], named
 def test_a_taken_port_is_one_line(
     setting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.app, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings = Settings(**{"port": 0, "admin_port": 0, setting: port})
-        assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 3
+        assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 3
     flag = setting.replace("_", "-")
     said = f"port {port} is taken: --{flag} (TAILGATE_{setting.upper()}), 0 takes a free one\n"
     assert capsys.readouterr().err == said

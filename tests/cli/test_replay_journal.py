@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from typer.testing import CliRunner, Result
 
-import gateway.app
+import gateway.process
 from gateway.app import Gateway
 from gateway.cli import app
 from gateway.core.rules import Policy
@@ -187,9 +187,9 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_journal_that_cannot_be_written_is_said_at_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.app, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(gateway.process, "configure_logging", lambda *_, **__: None)
     settings = Settings(port=0, admin_port=0, journal=tmp_path / "nowhere" / "calls.jsonl")
-    assert gateway.app.serve(settings, None, ("http://127.0.0.1:9",)) == 1
+    assert gateway.process.serve(settings, None, ("http://127.0.0.1:9",)) == 1
     assert "calls.jsonl cannot be written: No such file or directory" in capsys.readouterr().err
 
 

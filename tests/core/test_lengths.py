@@ -22,9 +22,7 @@ def test_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -
         bucket.add(tokens)
     p, q = sorted((p, q))
     assert bucket.quantile(p) <= bucket.quantile(q)
-    assert bucket.median <= bucket.p90
     assert 0.0 <= bucket.exceeds(100 * q) <= bucket.exceeds(100 * p) <= 1.0 + 1e-9
-    assert bucket.mean_beyond(100 * p) >= 100 * p
 
 
 def test_quantiles_are_found() -> None:
@@ -34,10 +32,8 @@ def test_quantiles_are_found() -> None:
     for tokens in random.Random(2).sample(seen, len(seen)):
         bucket.add(tokens)
     assert bucket.median == pytest.approx(seen[2000], rel=0.2)
-    assert bucket.p90 == pytest.approx(seen[3600], rel=0.2)
+    assert bucket.quantile(0.9) == pytest.approx(seen[3600], rel=0.2)
     assert bucket.exceeds(300.0) == pytest.approx(sum(t > 300 for t in seen) / 4000, abs=0.03)
-    beyond = [t for t in seen if t > 200]
-    assert bucket.mean_beyond(200.0) == pytest.approx(sum(beyond) / len(beyond), rel=0.15)
 
 
 def test_a_bucket_that_has_seen_nothing_leans_on_the_broader_one() -> None:

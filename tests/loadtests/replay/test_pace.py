@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gateway.sim.workload import Arrival
-from loadtests.replay.pace import AT_ONCE, pace, pause_s
+from loadtests.replay.pace import AT_ONCE, pace, rests_s
 from loadtests.replay.request import Outcome, Request
 
 
@@ -87,11 +87,11 @@ def over(outcome: Outcome, **details: object) -> Request:
 
 
 def test_clients_that_try_again_obey_retry_after() -> None:
-    assert pause_s(over(Outcome.SHED, retry_after_s=3.0), Random(1)) == 3.0
+    assert rests_s(over(Outcome.SHED, retry_after_s=3.0), Random(1)) == 3.0
 
 
 def test_clients_that_were_told_nothing_back_off() -> None:
-    pauses = [pause_s(over(Outcome.FAILED, tries=tries), Random(1)) for tries in (1, 2, 3, 9)]
+    pauses = [rests_s(over(Outcome.FAILED, tries=tries), Random(1)) for tries in (1, 2, 3, 9)]
     for pause, whole in zip(pauses, (0.5, 1.0, 2.0, 8.0), strict=True):
         assert pause is not None
         assert 0.75 * whole <= pause <= whole
@@ -99,8 +99,8 @@ def test_clients_that_were_told_nothing_back_off() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.INVALID, Outcome.CUT, Outcome.ERROR_EVENT])
 def test_what_is_not_tried_again(outcome: Outcome) -> None:
-    assert pause_s(over(outcome), Random(1)) is None
+    assert rests_s(over(outcome), Random(1)) is None
 
 
 def test_a_stream_that_has_begun_is_not_tried_again() -> None:
-    assert pause_s(over(Outcome.TIMEOUT, first_s=0.5), Random(1)) is None
+    assert rests_s(over(Outcome.TIMEOUT, first_s=0.5), Random(1)) is None
