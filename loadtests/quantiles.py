@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
 
 def rank(ordered: Sequence[float], q: float) -> float:
     """A quantile (0-1], by nearest rank: the least value that at least a share `q` of them does not exceed.
@@ -19,12 +21,20 @@ def rank(ordered: Sequence[float], q: float) -> float:
 def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:
     """95% of a quantile, from the ranks that a binomial count of `n` draws lies between.
 
-    The upper end is inf where there are too few to know it: for a p99 fewer than some 370.
+    The upper end is inf where there are too few to know it: for a p99 fewer than some 480.
     """
     n = len(ordered)
     half = 1.96 * math.sqrt(n * q * (1.0 - q))
     low, high = (max(0, round(n * q + side * half)) for side in (-1, 1))
     return ordered[min(n - 1, low)], ordered[high] if high < n else math.inf
+
+
+def overlap(one: Sequence[float], other: Sequence[float], q: float) -> bool | None:
+    """Whether the 95% intervals of a quantile meet, of two ordered samples; None where either has too few to know."""
+    (low, high), (bottom, top) = interval(one, q), interval(other, q)
+    if math.isinf(high) or math.isinf(top):
+        return None
+    return low <= top and bottom <= high
 
 
 def off(live: float, told: float) -> float:

@@ -26,11 +26,12 @@ class Burst:
     requests: int
     prompt_tokens: int
     output_tokens: int
+    apart_s: float = APART_S
 
     def arrivals(self) -> list[Arrival]:
         """One soon after the other."""
         return [
-            Arrival(i * APART_S, "default", "calibrate", "default", self.prompt_tokens, self.output_tokens)
+            Arrival(i * self.apart_s, "default", "calibrate", "default", self.prompt_tokens, self.output_tokens)
             for i in range(self.requests)
         ]
 
@@ -56,7 +57,7 @@ def bursts(context_tokens: int, most_at_once: int) -> list[Burst]:
     alone = [Burst(1, 32, 64), Burst(1, long // 4, 16), Burst(1, long // 2, 16), Burst(1, long, 16)]
     few = [Burst(2, 32, 64), Burst(4, 32, 64), Burst(8, 32, 64), Burst(4, long // 2, 32)]
     many = [Burst(16, 32, 96), Burst(48, 32, 96), Burst(16, long // 4, 64), Burst(8, long, 32), Burst(16, long, 64)]
-    return [*alone * 2, *few, *many, Burst(most_at_once, 32, 64)]
+    return [*alone * 2, *few, *many, Burst(most_at_once, 32, 128, 0.0)]
 
 
 async def warm(plan: Sequence[Burst], target: Target, sizes: Sizes, seeds: Random) -> None:

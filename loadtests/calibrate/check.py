@@ -18,12 +18,11 @@ from gateway.sim.synthetic import Share, Synthetic
 from gateway.sim.workload import Arrival
 from loadtests.calibrate.bursts import Seen
 from loadtests.calibrate.fit import served
-from loadtests.quantiles import interval, off, rank
+from loadtests.quantiles import PERCENTILES, off, overlap, rank
 
 SHARES = (0.5, 0.75)
 MANY = 6000
 """Requests enough to fill an engine."""
-FIGURES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Checked:
 
     def ttft_s(self, figure: str) -> Compared:
         """A percentile of the time to first token."""
-        return self._compared(lambda seen: rank(sorted(map(_ttft_s, seen)), FIGURES[figure]))
+        return self._compared(lambda seen: rank(sorted(map(_ttft_s, seen)), PERCENTILES[figure]))
 
     def tpot_s(self) -> Compared:
         """The median time per token."""
@@ -69,12 +68,10 @@ class Checked:
         return self._compared(lambda seen: sum(_ttft_s(one) <= bound_s for one in seen) / len(seen))
 
     @property
-    def p99_overlaps(self) -> bool:
-        """Whether the 95% intervals of the p99 of the time to first token meet, of all rounds together."""
-        (low, high), (bottom, top) = (
-            interval(sorted(map(_ttft_s, chain(*side))), FIGURES["p99"]) for side in (self.live, self.told)
-        )
-        return low <= top and bottom <= high
+    def p99_overlaps(self) -> bool | None:
+        """Whether the 95% intervals of the p99 of the time to first token meet, of all rounds; None: too few."""
+        live, told = (sorted(map(_ttft_s, chain(*side))) for side in (self.live, self.told))
+        return overlap(live, told, PERCENTILES["p99"])
 
     def _compared(self, figure: Callable[[list[Seen]], float]) -> Compared:
         live, told = (list(map(figure, side)) for side in (self.live, self.told))

@@ -142,5 +142,6 @@ def _slots(seen: Sequence[Sequence[Seen]]) -> tuple[int, bool]:
     """Of the largest burst."""
     burst = max(seen, key=len)
     ends = min(request.last_s for request in burst)
+    asked = sum(request.sent_s < ends for request in burst)
     begun = sum(request.first_s < ends for request in burst)
-    return begun, begun < len(burst)
+    return begun, begun < asked

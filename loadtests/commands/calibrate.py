@@ -21,9 +21,10 @@ from gateway.cli.output import console
 from gateway.cli.tables import new_table, show
 from gateway.sim.workload import Arrival
 from loadtests.calibrate.bursts import Failed, bursts
-from loadtests.calibrate.check import FIGURES, Checked, Compared, good_s, judged
+from loadtests.calibrate.check import Checked, Compared, good_s, judged
 from loadtests.calibrate.fit import Fitted
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
+from loadtests.quantiles import PERCENTILES
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -154,7 +155,7 @@ def _said(checks: Sequence[Checked]) -> dict[str, object] | None:
         {
             "share": one.share,
             "rate": one.rate,
-            **{f"ttft_{name}_s": _both(one.ttft_s(name)) for name in FIGURES},
+            **{f"ttft_{name}_s": _both(one.ttft_s(name)) for name in PERCENTILES},
             "ttft_p99_overlaps": one.p99_overlaps,
             "tpot_p50_s": _both(one.tpot_s()),
             "good": _both(one.goodput(bound_s)),
@@ -181,10 +182,10 @@ def _worst(checks: Sequence[Checked]) -> tuple[float, float]:
 
 
 def _tell_checks(checks: Sequence[Checked]) -> None:
-    table = new_table("load", "requests/s", *(f"TTFT {name}" for name in FIGURES), "TPOT p50", "good")
+    table = new_table("load", "requests/s", *(f"TTFT {name}" for name in PERCENTILES), "TPOT p50", "good")
     bound_s, rounds = good_s(checks), len(checks[0].live)
     for one in checks:
-        times, good = [*map(one.ttft_s, FIGURES), one.tpot_s()], one.goodput(bound_s)
+        times, good = [*map(one.ttft_s, PERCENTILES), one.tpot_s()], one.goodput(bound_s)
         cells = [f"{figure.live * 1e3:.3g} / {figure.told * 1e3:.3g}" for figure in times]
         table.add_row(f"{one.share:.0%}", f"{one.rate:.3g}", *cells, f"{good.live:.3f} / {good.told:.3f}")
         if rounds > 1:

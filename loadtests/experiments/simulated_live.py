@@ -20,7 +20,7 @@ from statistics import fmean, median
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
-from loadtests.quantiles import interval, off, rank
+from loadtests.quantiles import PERCENTILES, off, overlap, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.run_file import read_run
@@ -40,8 +40,7 @@ NAMES = (
     "burst-2x",
 )
 QUICK_NAMES = ("overload",)
-PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-MOST_LATE_S = 0.02
+TOLD = {True: "yes", False: "no", None: "too few"}
 LEAST = 30
 """Requests of a tier that finished, live or simulated, for percentiles of them to be compared."""
 
@@ -64,10 +63,9 @@ class Pair:
         return rank(self.live, q), fmean(rank(run, q) for run in self.runs)
 
     @property
-    def p99_overlaps(self) -> bool:
-        """Whether the interval of the live p99 meets that of any seed."""
-        low, high = interval(self.live, 0.99)
-        return any(low <= top and bottom <= high for bottom, top in (interval(run, 0.99) for run in self.runs))
+    def p99_overlaps(self) -> bool | None:
+        """Whether the interval of the live p99 meets that of all seeds together; None: too few finished."""
+        return overlap(self.live, sorted(chain(*self.runs)), PERCENTILES["p99"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,15 @@ def simulated_live(lab: Lab) -> Findings:
         findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
         findings.figures[f"{figure}_of_tiers_off"] = bare(median(pair.off(figure) for pair in by_tier), len(by_tier))
     findings.figures["goodput_most_off"] = bare(max(off(*test.goodput) for test in tests), len(tests))
-    findings.figures["p99_overlapping"] = bare(fmean(pair.p99_overlaps for pair in pairs), len(pairs))
-    late = [test.name for test in tests if test.report["generator"]["late_p99_s"] > MOST_LATE_S]
+    known = [overlaps for pair in pairs if (overlaps := pair.p99_overlaps) is not None]
+    if known:
+        findings.figures["p99_overlapping"] = bare(fmean(known), len(known))
+    if len(known) < len(pairs):
+        findings.notes.append(
+            f"In {len(pairs) - len(known)} tests too few requests finished to know the interval of a p99 (some 480 are "
+            f"needed): they stand as `too few`, and count neither way."
+        )
+    late = [test.name for test in tests if not test.report["trusted"]]
     findings.figures["generator_in_time"] = bare(1.0 - len(late) / len(tests), len(tests))
     findings.notes += [f"{name}: the generator was late, this test is void" for name in late]
     findings.grids += [
@@ -158,7 +163,7 @@ def _latencies(title: str, pairs: list[Pair]) -> Grid:
     rows = []
     for pair in pairs:
         cells = [f"{value * 1000:.0f}" for figure in PERCENTILES for value in pair.values(figure)]
-        rows.append([pair.name, f"{len(pair.live):,}", *cells, "yes" if pair.p99_overlaps else "no"])
+        rows.append([pair.name, f"{len(pair.live):,}", *cells, TOLD[pair.p99_overlaps]])
     columns = [f"{figure}, {which}" for figure in PERCENTILES for which in ("live", "simulated")]
     return Grid(title, ["", "finished", *columns, "p99 overlaps"], rows)
 

@@ -1,4 +1,4 @@
-"""Plays traffic to a target: `await play(arrivals, target, recorder, plan)`. The load generator of everything but the bench."""
+"""Plays traffic to a target: `await play(arrivals, target, recorder, plan)`."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from loadtests.quantiles import rank
+from loadtests.quantiles import interval, overlap, rank
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,11 @@ def test_a_quantile_of_one_value_is_that_value() -> None:
 def test_a_quantile_of_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match="no values"):
         rank([], 0.5)
+
+
+def test_intervals_of_few_say_nothing_and_those_of_many_meet_or_do_not() -> None:
+    few, many = range(400), range(600)
+    assert math.isinf(interval(few, 0.99)[1])
+    assert overlap(few, many, 0.99) is None
+    assert overlap(many, range(4, 604), 0.99) is True
+    assert overlap(many, range(300, 900), 0.99) is False

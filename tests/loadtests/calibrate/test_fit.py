@@ -48,6 +48,13 @@ def test_slots_are_counted_where_there_are_fewer_than_requests() -> None:
     assert found.profile.decode_s_per_sequence == pytest.approx(narrow.decode_s_per_sequence, rel=0.05)
 
 
+def test_an_engine_that_ends_before_all_are_sent_has_not_shown_its_slots() -> None:
+    """All of those that had come when the first was over had begun: it may be that there are more slots."""
+    apart = [Seen(0.02 * n, 0.02 * n + 0.001, 0.02 * n + 0.1, 32, 10) for n in range(64)]
+    found = fit([apart], 4096)
+    assert (found.profile.max_num_seqs, found.slots_seen) == (5, False)
+
+
 def test_a_burst_is_served_as_the_simulator_serves() -> None:
     (alone,) = served(DEFAULT, [Seen(0.0, 0.0, 0.0, 100, 11)])
     assert alone.first_s == pytest.approx(DEFAULT.step_base_s + 100 * DEFAULT.prefill_s_per_token)
