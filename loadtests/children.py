@@ -22,14 +22,16 @@ Tell = Callable[[str, str], None]
 
 
 class Child:
-    """One process. `ready` is the first of its lines that matches what was said it would print when it is."""
+    """One process, `ready` when so many of its lines have matched what was said it would print; `found` holds those."""
 
-    def __init__(self, name: str, process: Process, says: str) -> None:
+    def __init__(self, name: str, process: Process, says: str, times: int) -> None:
         self.name = name
         self.process = process
         self.ready: asyncio.Future[re.Match[str]] = asyncio.get_running_loop().create_future()
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.found: list[re.Match[str]] = []
         self._says = re.compile(says)
+        self._times = times
 
     async def read(self, tell: Tell) -> None:
         """Pass on what it prints, until it has ended."""
@@ -38,9 +40,10 @@ class Child:
             line = raw.decode(errors="replace").rstrip()
             self.lines.append(line)
             tell(self.name, line)
-            found = self._says.search(line)
-            if found and not self.ready.done():
-                self.ready.set_result(found)
+            if not self.ready.done() and (found := self._says.search(line)):
+                self.found.append(found)
+                if len(self.found) == self._times:
+                    self.ready.set_result(found)
         await self.process.wait()
 
     @property
@@ -74,8 +77,8 @@ class Children:
         self._readers: list[asyncio.Task[None]] = []
         self._ending = False
 
-    async def start(self, name: str, command: Sequence[str], says: str) -> Child:
-        """Start one; `says` is a regular expression for the line that it prints when it is ready."""
+    async def start(self, name: str, command: Sequence[str], says: str, times: int = 1) -> Child:
+        """Start one; `says` is a regular expression for the line that it prints, so many `times`, when it is ready."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -84,7 +87,7 @@ class Children:
             limit=LINE_LIMIT_BYTES,
             process_group=0,
         )
-        child = Child(name, process, says)
+        child = Child(name, process, says, times)
         self._all.append(child)
         self._readers.append(asyncio.create_task(self._follow(child)))
         return child

@@ -27,6 +27,7 @@ from gateway.sim.profiles import PROFILES
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, short, show
 from loadtests.first_request import NoAnswer, ask
+from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
 
 POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
 HOST = "127.0.0.1"
@@ -34,8 +35,6 @@ PORT, ADMIN_PORT = 8080, 9090
 START_S = 60.0
 DRAIN_S = 5.0
 ENGINES = ("short", "default", "long")  # from the shortest context to the longest
-REPLICA_LISTENS = r"^(http://[\w.:]+)"
-GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
 ANSWER_TOKENS = 100
 
 

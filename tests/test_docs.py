@@ -34,7 +34,7 @@ from gateway.wire.reasons import ROWS
 from loadtests import demo
 from loadtests.__main__ import app as loadtests_app
 from loadtests.emulator.__main__ import parser as emulator_parser
-from loadtests.scenarios.file import load_scenario
+from loadtests.scenarios.load import load_scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

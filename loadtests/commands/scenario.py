@@ -16,10 +16,10 @@ from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors
 from loadtests.commands.screen import screen
 from loadtests.report.page import document, figures, table
-from loadtests.scenarios.file import ScenarioFile, load_scenario, shipped
+from loadtests.scenarios.file import ScenarioFile, shipped
+from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.run import Played, notes, play_scenario, write, write_docs
-from loadtests.scenarios.stage import Broken
 
 FOLDER = Path("loadtest-results")
 
@@ -66,9 +66,15 @@ def scenario_command(
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
             task = progress.add_task("")
             played = play_scenario(scenario, folder, quick, lambda text: progress.update(task, description=text))
-    except (Broken, OSError) as broken:
+    except OSError as broken:
         errors.print(Text(str(broken), style="red"))
         raise typer.Exit(1) from None
+    for why in played.broken.values():
+        errors.print(Text(why, style="red"))
+    if not played.reports and (played.broken or played.interrupted):
+        for note in notes(played):
+            errors.print(Text(note, style="yellow"))
+        raise typer.Exit(130 if played.interrupted else 1)
     write(played, stem, folder)
     (folder / "scenario.html").write_text(_page(played, stem))
     if docs is not None:
@@ -77,6 +83,8 @@ def scenario_command(
         print((folder / "scenario.json").read_text())
     else:
         _print(played, folder)
+    if played.interrupted or played.broken:
+        raise typer.Exit(130 if played.interrupted else 1)
 
 
 def _list() -> None:

@@ -20,14 +20,15 @@ from statistics import fmean, median
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
+from loadtests.live.start import Broken
 from loadtests.quantiles import PERCENTILES, off, overlap, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.run_file import read_run
-from loadtests.scenarios.file import ScenarioFile, load_scenario
+from loadtests.scenarios.file import OURS, ScenarioFile
+from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.run import QUICK, Report, play_scenario
 from loadtests.scenarios.simulated import Simulated, simulated
-from loadtests.scenarios.stage import OURS
 
 NAMES = (
     "overload",
@@ -120,6 +121,8 @@ def _tests(lab: Lab, name: str) -> list[Test]:
     scenario = scenario.model_copy(update={"contenders": ours})
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as folder:
         played = play_scenario(scenario, Path(folder), quick, lambda text: lab.tell(f"{name}: {text}"))
+        if played.broken or played.interrupted:
+            raise Broken("; ".join(played.broken.values()) or f"{name} was interrupted")
         found = []
         for (called, times), report in played.reports.items():
             of = next(one for one in ours if one.called == called)

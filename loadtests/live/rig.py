@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import httpx
 import orjson
 
 from loadtests.bench.process import raise_file_limit, tree_usage
-from loadtests.children import Child, Children
+from loadtests.children import Children
 from loadtests.live.generator import BEGINS, MODEL, Order, Report
 from loadtests.live.scaled import Key, scaled
 from loadtests.live.shots import Shot
+from loadtests.live.start import GATEWAY_LISTENS, Broken, from_checkout, ready, replicas
 from loadtests.waits import edge_of
 
-ROOT = Path(__file__).resolve().parents[2]
-START_S = 30.0
 FILES = 16384
-REPLICA_LISTENS = r"^(http://[\w.:]+)"
-GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
 WAITS = re.compile(r'^tailgate_loop_wait_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
-
-
-class Broken(Exception):
-    """A run that came to no end; says what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +123,8 @@ class _Run:
 
     async def _start_replicas(self) -> tuple[list[str], str]:
         """Their URLs, and where the state of their process is."""
-        options = (
-            "--port",
-            "0",
-            "--replicas",
-            str(self._load.replicas),
-            "--model",
-            MODEL,
-            "--time-scale",
-            str(self._load.scale),
-        )
-        # Answers end at once but for the request's own `min_tokens`.
-        lengths = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")
-        urls: list[str] = []
-        child = await self._start("replicas", "loadtests.emulator", (*options, *lengths), REPLICA_LISTENS)
-        while len(urls) < self._load.replicas:
-            urls = [found[1] for line in child.lines if (found := re.search(REPLICA_LISTENS, line))]
-            await asyncio.sleep(0.01)
+        urls, child = await replicas(self._children, self._load.replicas, MODEL, self._load.scale)
+        self._pids["replicas"] = child.process.pid
         return urls, f"{urls[0]}/emulator/state"
 
     async def _start_gateway(self, urls: Sequence[str]) -> tuple[str, str]:
@@ -156,22 +132,11 @@ class _Run:
         path = self._folder / "policy.json"
         path.write_text(scaled(self._load.policy, self._load.scale, urls, self._load.keys))
         if self._baseline is None:
-            options: tuple[str, ...] = (
-                "serve",
-                "--policy",
-                str(path),
-                "--port",
-                "0",
-                "--admin-port",
-                "0",
-                "--drain-deadline",
-                "0",
-            )
-            child = await self._start("gateway", "gateway", options, GATEWAY_LISTENS)
+            ports = ("--port", "0", "--admin-port", "0", "--drain-deadline", "0")
+            command = from_checkout("gateway", "serve", "--policy", str(path), *ports)
         else:
-            options = ("--policy", str(path), "--baseline", self._baseline)
-            child = await self._start("gateway", "loadtests.live.gateway", options, GATEWAY_LISTENS)
-        found = child.ready.result()
+            command = from_checkout("loadtests.live.gateway", "--policy", str(path), "--baseline", self._baseline)
+        found = await self._start("gateway", command, GATEWAY_LISTENS)
         return found[1], found[2]
 
     async def _start_clients(self, api: str) -> float:
@@ -181,20 +146,13 @@ class _Run:
         order = Order(api, load.warmup_s, until_s, load.grace_s, list(load.shots))
         order_path, report_path = self._folder / "order.json", self._folder / "report.json"
         order_path.write_bytes(orjson.dumps(asdict(order)))
-        options = (str(order_path), str(report_path))
-        child = await self._start("clients", "loadtests.live.generator", options, BEGINS)
-        return float(child.ready.result()[1])
+        command = from_checkout("loadtests.live.generator", str(order_path), str(report_path))
+        return float((await self._start("clients", command, BEGINS))[1])
 
-    async def _start(self, name: str, module: str, options: Sequence[str], says: str) -> Child:
-        """From the checkout, whatever this process runs from: a baseline cannot stand in for a compiled controller."""
-        clean = ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}")
-        child = await self._children.start(name, [*clean, sys.executable, "-m", module, *options], says)
+    async def _start(self, name: str, command: Sequence[str], says: str) -> re.Match[str]:
+        child = await self._children.start(name, command, says)
         self._pids[name] = child.process.pid
-        events: list[asyncio.Future[Any]] = [child.ready, self._children.died]
-        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-        if not child.ready.done():
-            raise Broken(child.how_it_ended if self._children.died.done() else f"{name} is not ready")
-        return child
+        return await ready(child, self._children)
 
     async def _sleep_until(self, at: float) -> None:
         """Raises Broken if a process ends meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from pathlib import Path
@@ -10,11 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from gateway.policy.document import read_text
-from gateway.policy.errors import PolicyError, PolicyErrors, did_you_mean
-from gateway.policy.load import text_of
+from gateway.policy.errors import did_you_mean
 from gateway.policy.section import Section, duration, optional, plain
-from gateway.policy.shape import is_another, shaped
 from gateway.policy.values import Count, CountOrZero, Duration, Name, Rate
 from gateway.sim import pace, synthetic
 from gateway.sim.profiles import PROFILES
@@ -25,6 +22,9 @@ from loadtests.emulator.faults import FaultKind
 FOLDER = Path(__file__).parent
 MODEL = "default"
 RECOVER = "recover"
+OURS = "tailgate"
+PROXIED = ("nginx", "vllm-router", "litellm")
+"""What else can be tried, besides the baselines of the simulator."""
 
 
 def _profile(name: object) -> object:
@@ -161,22 +161,11 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 
 
-def load_scenario(name: str) -> ScenarioFile:
-    """By name, or from a file. Raises PolicyErrors with everything that is wrong."""
-    known = shipped()
-    path = known.get(name, Path(name))
-    if name not in known and not path.exists():
-        message = f"is neither a file nor a scenario: {did_you_mean(name, known)}. There is {', '.join(known)}"
-        raise PolicyErrors([PolicyError(name, 0, "", message)])
-    document = read_text(text_of(path), str(path), {})
-    readable = document.data is not None and not is_another(document, ScenarioFile)
-    found = shaped(document, ScenarioFile) if readable else None
-    if found is None or document.errors:
-        errors = document.errors or [PolicyError(str(path), 0, "", "is empty")]
-        raise PolicyErrors(sorted(set(errors), key=lambda error: (error.line, error.path)))
-    return found
-
-
 def policy_path(name: str) -> Path:
     """Of a policy that a scenario names."""
     return FOLDER / "policies" / name
+
+
+def environment(replicas: Sequence[str]) -> dict[str, str]:
+    """What policies of scenarios call their replicas: R1, R2 and so on."""
+    return {f"R{n}": url for n, url in enumerate(replicas, 1)}

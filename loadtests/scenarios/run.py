@@ -19,6 +19,7 @@ from loadtests.bench.process import raise_file_limit
 from loadtests.charts.png import draw
 from loadtests.children import Children
 from loadtests.experiments.pages import grid_as_markdown
+from loadtests.live.start import Broken
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import FILES, Now, Plan, Player
 from loadtests.replay.request import Request
@@ -27,9 +28,9 @@ from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
 from loadtests.report.words import time
-from loadtests.scenarios.file import ContenderSection, ScenarioFile, policy_path
+from loadtests.scenarios.file import ContenderSection, ScenarioFile, environment, policy_path
 from loadtests.scenarios.picture import grid, pictures
-from loadtests.scenarios.stage import Broken, Stage, environment, happen, key_of, start
+from loadtests.scenarios.stage import Stage, happen, key_of, start
 
 SEED = 1
 MOST_LATE_S = 0.02
@@ -47,10 +48,13 @@ class Played:
     reports: dict[tuple[str, float], Report] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     """Contenders that could not be had, and why."""
+    broken: dict[tuple[str, float], str] = field(default_factory=dict)
+    """Tests in which something ended before its time, and what it said."""
+    interrupted: bool = False
 
 
 def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str], None]) -> Played:
-    """All of it; reports of single tests go into folders of `out`. Raises Broken."""
+    """All of it; reports of single tests go into folders of `out`. What breaks, or Ctrl-C, costs that test alone."""
     raise_file_limit(FILES)
     played = Played(scenario, quick)
     part = QUICK if quick else 1.0
@@ -66,6 +70,11 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
             except Skipped as why:
                 played.skipped[contender.called] = str(why)
                 break
+            except Broken as why:
+                played.broken[contender.called, times] = str(why)
+            except KeyboardInterrupt:
+                played.interrupted = True
+                return played
     return played
 
 
@@ -77,6 +86,10 @@ def write(played: Played, name: str, out: Path) -> None:
         "scenario": name,
         "title": played.scenario.title,
         "skipped": played.skipped,
+        "broken": [
+            {"contender": contender, "times": times, "why": why} for (contender, times), why in played.broken.items()
+        ],
+        "interrupted": played.interrupted,
         "tests": [
             {"contender": contender, "times": times, "report": found}
             for (contender, times), found in played.reports.items()
@@ -97,6 +110,10 @@ def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> boo
 def notes(played: Played) -> list[str]:
     """What has to be known before the figures are believed."""
     found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
+    for (contender, times), why in played.broken.items():
+        found.append(f"{contender} {times:g}x broke off: {why.splitlines()[0]}")
+    if played.interrupted:
+        found.append("Interrupted: what was not over by then is not here")
     if played.quick:
         found.append(f"A quick run, {QUICK:g} of the time: it shows that all of it works, and compares nothing")
     for (contender, times), of in played.reports.items():

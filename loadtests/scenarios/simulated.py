@@ -18,9 +18,8 @@ from gateway.sim.profiles import PROFILES, TIMES, Profile
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from loadtests.emulator.faults import FaultKind
-from loadtests.scenarios.file import RECOVER, ContenderSection, EventSection, ScenarioFile, policy_path
+from loadtests.scenarios.file import OURS, RECOVER, ContenderSection, EventSection, ScenarioFile, policy_path
 from loadtests.scenarios.run import SEED
-from loadtests.scenarios.stage import OURS
 
 HARMS = {
     FaultKind.SLOW: Harm.SLOW,

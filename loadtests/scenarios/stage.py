@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from loadtests.bench import install
 from loadtests.bench.install import Skipped
 from loadtests.bench.targets import free_port, nginx_conf
-from loadtests.children import Child, Children
-from loadtests.scenarios.file import MODEL, ContenderSection, EventSection, ScenarioFile, policy_path
+from loadtests.children import Children
+from loadtests.live.start import GATEWAY_LISTENS, START_S, Broken, from_checkout, ready, replicas
+from loadtests.scenarios.file import MODEL, OURS, ContenderSection, EventSection, ScenarioFile, environment, policy_path
 
-ROOT = Path(__file__).resolve().parents[2]
-START_S = 60.0
-OURS = "tailgate"
 ADMIN_TOKEN = "tg-scenario-admin-token-0123456789"
-REPLICA_LISTENS = r"^(http://[\w.:]+)"
-GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
-
-
-class Broken(Exception):
-    """Something did not start, or ended; says what it said."""
 
 
 @dataclass(slots=True)
@@ -51,28 +40,24 @@ def key_of(tier: str) -> str:
     return f"tg-scenario-{tier}"
 
 
-def environment(replicas: Sequence[str]) -> dict[str, str]:
-    """What policies of scenarios call their replicas: R1, R2 and so on."""
-    return {f"R{n}": url for n, url in enumerate(replicas, 1)}
-
-
 async def start(scenario: ScenarioFile, contender: ContenderSection, children: Children, folder: Path) -> Stage:
     """Replicas, and the contender in front of them, ready to serve. Raises Broken or Skipped."""
-    replicas = await _replicas(scenario, children)
+    fleet = scenario.replicas, MODEL, scenario.time_scale
+    urls, _ = await replicas(children, *fleet, "--profile", scenario.profile)
     policy = policy_path(contender.policy or scenario.policy)
     if contender.kind in PROXIES:
         port = free_port()
-        command = PROXIES[contender.kind](port, replicas, folder)
+        command = PROXIES[contender.kind](port, urls, folder)
         child = await children.start(contender.kind, command, r"$^")
-        stage = Stage(f"http://127.0.0.1:{port}", replicas)
+        stage = Stage(f"http://127.0.0.1:{port}", urls)
     else:
         watched = folder / "policy"
         watched.mkdir()
-        stage = Stage("", replicas, policy=watched / "policy.yaml")
+        stage = Stage("", urls, policy=watched / "policy.yaml")
         assert stage.policy is not None
         stage.policy.write_text(policy.read_text())
-        child = await children.start(contender.called, _gateway(contender, stage.policy, replicas), GATEWAY_LISTENS)
-        found = await _ready(child, children)
+        child = await children.start(contender.called, _gateway(contender, stage.policy, urls), GATEWAY_LISTENS)
+        found = await ready(child, children)
         stage.url = found[1]
         stage.admin = found[2] if contender.kind == OURS else None
     try:
@@ -110,28 +95,6 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
             (await http.post(f"{stage.admin}/admin/{what}", json={"replica": replica}, headers=head)).raise_for_status()
 
 
-async def _replicas(scenario: ScenarioFile, children: Children) -> list[str]:
-    # Answers end at once but for the request's own min_tokens.
-    options = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")
-    fleet = ("--replicas", f"{scenario.replicas}", "--profile", scenario.profile, "--model", MODEL, "--port", "0")
-    command = [sys.executable, "-m", "loadtests.emulator", *fleet, "--time-scale", f"{scenario.time_scale}", *options]
-    child = await children.start("replicas", command, REPLICA_LISTENS)
-    await _ready(child, children)
-    while True:
-        urls = [found[1] for line in child.lines if (found := re.search(REPLICA_LISTENS, line))]
-        if len(urls) == scenario.replicas:
-            return urls
-        await asyncio.sleep(0.01)
-
-
-async def _ready(child: Child, children: Children) -> re.Match[str]:
-    events: list[asyncio.Future[Any]] = [child.ready, children.died]
-    await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-    if not child.ready.done():
-        raise Broken(child.how_it_ended if children.died.done() else f"{child.name} is not ready after {START_S:g} s")
-    return child.ready.result()
-
-
 async def _until_answered(url: str, children: Children) -> None:
     """Every replica is reached by then: as many answers in a row as there may be replicas."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "ready?"}], "max_tokens": 1}
@@ -156,11 +119,11 @@ def _gateway(contender: ContenderSection, policy: Path, replicas: Sequence[str])
     """Ours, or a baseline of the simulator in its place."""
     given = [f"{name}={url}" for name, url in environment(replicas).items()]
     given.append(f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}")
-    clean = ["env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}", *given, sys.executable, "-m"]
     if contender.kind == OURS:
-        ports = ["--port", "0", "--admin-port", "0", "--drain-deadline", "0"]
-        return [*clean, "gateway", "serve", "--policy", str(policy), *ports]
-    return [*clean, "loadtests.live.gateway", "--policy", str(policy), "--baseline", contender.kind]
+        ports = ("--port", "0", "--admin-port", "0", "--drain-deadline", "0")
+        return from_checkout("gateway", "serve", "--policy", str(policy), *ports, given=given)
+    options = ("--policy", str(policy), "--baseline", contender.kind)
+    return from_checkout("loadtests.live.gateway", *options, given=given)
 
 
 def _nginx(port: int, replicas: Sequence[str], folder: Path) -> list[str]:

@@ -9,8 +9,9 @@ import pytest
 
 from gateway.policy import PolicyErrors, load
 from loadtests.experiments.registry import EXPERIMENTS
-from loadtests.scenarios.file import load_scenario, policy_path, shipped
-from loadtests.scenarios.stage import PROXIES, environment, key_of
+from loadtests.scenarios.file import environment, policy_path, shipped
+from loadtests.scenarios.load import load_scenario
+from loadtests.scenarios.stage import PROXIES, key_of
 
 LEAST = """\
 apiVersion: tailgate/v1
@@ -94,11 +95,28 @@ def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
         ("events: [{at: 1s, drain: r1, reload: x.yaml}]", "says drain and reload: give one"),
         ("profil: default", "profil: unknown field: did you mean profile"),
         ("profile: defalt", "defalt is no profile: did you mean default"),
+        ("policy: one-teir.yaml", "policy: there is no policy one-teir.yaml: did you mean one-tier.yaml"),
+        (
+            "events: [{at: 2m, fault: slow, replica: 1}]",
+            r"events\[0\].at: is not before the end: the scenario lasts 60 s",
+        ),
+        ("events: [{at: 1s, fault: slow, replica: 5}]", r"events\[0\].replica: there are 4 replicas"),
+        ("events: [{at: 1s, drain: s1}]", r"events\[0\].drain: s1 is no replica of the policy"),
+        ("replicas: 3", "it.yaml:7: replicas: the policy has 4 replicas, the scenario 3"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, more: str, told: str) -> None:
     with pytest.raises(PolicyErrors, match=told):
         load_scenario(str(scenario(tmp_path, f"{LEAST}{more}\n")))
+
+
+def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
+    text = LEAST.replace("tier: standard", "tier: standart").replace("[tailgate]", "[tailgate, haproxy]")
+    with pytest.raises(PolicyErrors) as caught:
+        load_scenario(str(scenario(tmp_path, text)))
+    told = str(caught.value)
+    assert "traffic[0].tier: standart is no tier of the policy: did you mean standard?" in told
+    assert "contenders[1]: haproxy is nobody that can be tried" in told
 
 
 def test_a_name_that_nobody_knows() -> None:

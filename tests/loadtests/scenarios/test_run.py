@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
+from loadtests.live.start import Broken
+from loadtests.scenarios import run
 from loadtests.scenarios.stage import PROXIES
 
 TEXT = """\
@@ -47,6 +49,42 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert "A replica dies" in page
     assert "dead 2" in page
     assert (out / "tailgate" / "report.html").exists()
+
+
+def test_what_breaks_costs_its_own_test_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run._Test.run
+
+    async def breaking(test: run._Test) -> run.Report:
+        if test._contender.kind == "round-robin":
+            raise Broken("round-robin exited with status 1")
+        return await whole(test)
+
+    monkeypatch.setattr(run._Test, "run", breaking)
+    file, out = tmp_path / "it.yaml", tmp_path / "out"
+    file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin, tailgate]"))
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
+    assert done.exit_code == 1
+    assert "round-robin 1x broke off: round-robin exited with status 1" in done.stdout
+    found = json.loads((out / "scenario.json").read_text())
+    assert [test["contender"] for test in found["tests"]] == ["tailgate"]
+    assert [test["contender"] for test in found["broken"]] == ["round-robin"]
+
+
+def test_after_an_interruption_there_is_what_was_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run._Test.run
+
+    async def interrupted(test: run._Test) -> run.Report:
+        if test._contender.kind == "round-robin":
+            raise KeyboardInterrupt
+        return await whole(test)
+
+    monkeypatch.setattr(run._Test, "run", interrupted)
+    file, out = tmp_path / "it.yaml", tmp_path / "out"
+    file.write_text(TEXT)
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
+    assert done.exit_code == 130
+    assert "Interrupted" in done.stdout
+    assert [test["contender"] for test in json.loads((out / "scenario.json").read_text())["tests"]] == ["tailgate"]
 
 
 def test_without_a_name_all_are_listed() -> None:

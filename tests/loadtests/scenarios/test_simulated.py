@@ -7,7 +7,8 @@ import math
 import pytest
 
 from loadtests.quantiles import interval, rank
-from loadtests.scenarios.file import ContenderSection, load_scenario
+from loadtests.scenarios.file import ContenderSection
+from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.simulated import NotSimulated, simulated
 
 OURS = ContenderSection(kind="tailgate")

@@ -1,0 +1,55 @@
+"""Emulated replicas and gateways as processes of their own, until they are ready to serve."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtests.children import Child, Children
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 60.0
+REPLICA_LISTENS = r"^(http://[\w.:]+)"
+GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
+
+
+class Broken(Exception):
+    """Something did not start, or ended; says what it said."""
+
+
+def from_checkout(module: str, *options: str, given: Sequence[str] = ()) -> list[str]:
+    """The command line of a module of this checkout, whatever this process runs from; `given` are `NAME=value`.
+
+    A baseline cannot stand in for a compiled controller.
+    """
+    return ["env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}", *given, sys.executable, "-m", module, *options]
+
+
+async def ready(child: Child, children: Children) -> re.Match[str]:
+    """What it said when it was ready. Raises Broken if it, or another one, ends before, or if it takes too long."""
+    events: list[asyncio.Future[Any]] = [child.ready, children.died]
+    await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+    if child.ready.done():
+        return child.ready.result()
+    if children.died.done():
+        raise Broken(children.died.result().how_it_ended)
+    raise Broken(f"{child.name} is not ready after {START_S:g} s")
+
+
+async def replicas(
+    children: Children, count: int, model: str, time_scale: float, *options: str
+) -> tuple[list[str], Child]:
+    """The URLs of so many emulated replicas, and their process. Raises Broken.
+
+    Answers end at once but for the request's own `min_tokens`.
+    """
+    fleet = ("--replicas", f"{count}", "--model", model, "--port", "0", "--time-scale", f"{time_scale}", *options)
+    lengths = ("--output-median", "1", "--output-sigma", "0", "--keep-alive", "600", "--keep-requests", "1")
+    command = from_checkout("loadtests.emulator", *fleet, *lengths)
+    child = await children.start("replicas", command, REPLICA_LISTENS, count)
+    await ready(child, children)
+    return [found[1] for found in child.found], child

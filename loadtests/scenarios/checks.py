@@ -1,0 +1,67 @@
+"""What must hold between the fields of a scenario, and between it and its policies."""
+
+from __future__ import annotations
+
+from gateway.core.rules import Policy
+from gateway.policy.document import Document
+from gateway.policy.errors import Path, PolicyErrors, did_you_mean
+from gateway.policy.load import load
+from gateway.sim.baselines import BASELINES, setup
+from loadtests.scenarios.file import FOLDER, OURS, PROXIED, ScenarioFile, environment, policy_path
+
+
+def check(document: Document, scenario: ScenarioFile) -> None:
+    """Note in `document` what does not fit together."""
+    policies = [_policy(document, ("policy",), scenario.policy, scenario)]
+    for n, contender in enumerate(scenario.contenders):
+        path: Path = ("contenders", n)
+        if contender.policy is not None:
+            policies.append(_policy(document, (*path, "policy"), contender.policy, scenario))
+        if contender.kind not in (OURS, *PROXIED) and policies[0] is not None:
+            try:
+                setup(contender.kind, policies[0])
+            except ValueError:
+                known = did_you_mean(contender.kind, [OURS, *PROXIED, *BASELINES])
+                document.add(path, f"{contender.kind} is nobody that can be tried: {known}")
+    for n, event in enumerate(scenario.events):
+        path = ("events", n)
+        if event.at >= scenario.lasts:
+            document.add((*path, "at"), f"is not before the end: the scenario lasts {scenario.lasts:g} s")
+        if (event.replica or 1) > scenario.replicas:
+            document.add((*path, "replica"), f"there are {scenario.replicas} replicas")
+        if event.reload is not None:
+            _policy(document, (*path, "reload"), event.reload, scenario)
+    for policy in policies:
+        if policy is not None:
+            _names(document, scenario, policy)
+
+
+def _policy(document: Document, path: Path, name: str, scenario: ScenarioFile) -> Policy | None:
+    file = policy_path(name)
+    if not file.is_file():
+        shipped = [found.name for found in (FOLDER / "policies").glob("*.yaml")]
+        document.add(path, f"there is no policy {name}: {did_you_mean(name, shipped)}")
+        return None
+    urls = [f"http://127.0.0.1:{port}" for port in range(1, scenario.replicas + 1)]
+    try:
+        return load(file, environment(urls))
+    except PolicyErrors as errors:
+        document.errors += errors.errors
+        return None
+
+
+def _names(document: Document, scenario: ScenarioFile, policy: Policy) -> None:
+    """Tiers of requests, and replicas that events name, are those of the policy."""
+    replicas = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
+    if len(replicas) != scenario.replicas:
+        document.add(("replicas",), f"the policy has {len(replicas)} replicas, the scenario {scenario.replicas}")
+    for n, stream in enumerate(scenario.traffic):
+        if stream.tier not in policy.tiers:
+            message = f"{stream.tier} is no tier of the policy: {did_you_mean(stream.tier, policy.tiers)}"
+            document.add(("traffic", n, "tier"), message)
+    for n, event in enumerate(scenario.events):
+        for what in ("drain", "undrain"):
+            name = getattr(event, what)
+            if name is not None and name not in replicas:
+                message = f"{name} is no replica of the policy: {did_you_mean(name, replicas)}"
+                document.add(("events", n, what), message)

@@ -1,0 +1,30 @@
+"""Reads a scenario, by its name or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.policy.document import read_text
+from gateway.policy.errors import PolicyError, PolicyErrors, did_you_mean
+from gateway.policy.load import text_of
+from gateway.policy.shape import is_another, shaped
+from loadtests.scenarios.checks import check
+from loadtests.scenarios.file import ScenarioFile, shipped
+
+
+def load_scenario(name: str) -> ScenarioFile:
+    """By name, or from a file. Raises PolicyErrors with everything that is wrong."""
+    known = shipped()
+    path = known.get(name, Path(name))
+    if name not in known and not path.exists():
+        message = f"is neither a file nor a scenario: {did_you_mean(name, known)}. There is {', '.join(known)}"
+        raise PolicyErrors([PolicyError(name, 0, "", message)])
+    document = read_text(text_of(path), str(path), {})
+    readable = document.data is not None and not is_another(document, ScenarioFile)
+    found = shaped(document, ScenarioFile) if readable else None
+    if found is not None and found.experiment is None:
+        check(document, found)
+    if found is None or document.errors:
+        errors = document.errors or [PolicyError(str(path), 0, "", "is empty")]
+        raise PolicyErrors(sorted(set(errors), key=lambda error: (error.line, error.path)))
+    return found
