@@ -14,9 +14,10 @@ import math
 from enum import Enum, auto
 from typing import Final
 
+from gateway.core.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.budget import Budget
 from gateway.core.fleet import Fleet
-from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
+from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Live
 from gateway.core.model import Random, Record, Why
 from gateway.core.pools import PoolNow

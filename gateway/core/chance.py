@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from gateway.core.ahead import Ahead
 from gateway.core.costs import Costs
 from gateway.core.labels import Labels, over, tpot_kind
 from gateway.core.lengths import Bucket
 
 if TYPE_CHECKING:
-    from gateway.core.forecast import Ahead
     from gateway.core.ledger import Live
     from gateway.core.pools import PoolNow
 

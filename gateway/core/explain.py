@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.admit import Admission
-from gateway.core.forecast import NOTHING_AHEAD, Forecast
+from gateway.core.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
 from gateway.core.pools import PoolNow
 from gateway.core.replica import Replica

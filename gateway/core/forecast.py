@@ -14,6 +14,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from gateway.core.ahead import Ahead, Forecast
 from gateway.core.chance import Higher, raw_breach, wait_in_gateway_s
 from gateway.core.costs import Costs
 from gateway.core.engines import AttemptFacts, EngineFacts
@@ -28,84 +29,10 @@ if TYPE_CHECKING:
     from gateway.core.pools import PoolNow
     from gateway.core.replica import Replica
 
-NO_FEATURES = (0.0, 0.0, 0.0, 0.0)
 EARLY_STEPS: Final = 31
 """Of an answer under way, to be held against what they were expected to take."""
 IDLE: Final = EngineFacts(Costs(), 0.0)
 """What a replica is taken for that was never sent anything."""
-
-
-class Ahead:
-    """What stands before a request that would have to wait: of its own tier and above, and of these its own tier's.
-
-    `higher_share`: what comes of higher tiers per second, over what the pool drains of all (0-1); `floor`: the share
-    (0-1) of service that its tier is guaranteed.
-    """
-
-    __slots__ = ("floor", "higher_share", "own", "own_tokens", "requests", "tokens")
-
-    def __init__(
-        self,
-        requests: int = 0,
-        tokens: int = 0,
-        own: int = 0,
-        own_tokens: int = 0,
-        higher_share: float = 0.0,
-        floor: float = 0.0,
-    ) -> None:
-        self.requests = requests
-        self.tokens = tokens
-        self.own = own
-        self.own_tokens = own_tokens
-        self.higher_share = higher_share
-        self.floor = floor
-
-
-NOTHING_AHEAD: Final = Ahead()
-
-
-class Forecast:
-    """Of one request, if it were admitted now. Seconds, none infinite."""
-
-    __slots__ = (
-        "at",
-        "breach",
-        "e2e_s",
-        "features",
-        "judged",
-        "kind",
-        "load",
-        "pool",
-        "raw",
-        "tpot_s",
-        "ttft_s",
-        "wait_s",
-        "weight",
-    )
-
-    def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
-        self.pool = pool
-        self.at = at
-        """When it was made."""
-        self.wait_s = wait_s
-        """In the gateway, from then on."""
-        self.ttft_s = ttft_s
-        """From body complete, what had passed included."""
-        self.tpot_s = tpot_s
-        self.e2e_s = e2e_s
-        self.breach = 0.0
-        """P(not good | admitted), 0-1."""
-        self.raw = 0.0
-        """The same before calibration."""
-        self.features = NO_FEATURES
-        """What it was calibrated from."""
-        self.kind = DIRECT
-        """Of its spread (labels.py)."""
-        self.load = 0.0
-        self.weight = 0.0
-        """Requests that its label speaks for; 0: calibration does not learn from it."""
-        self.judged = False
-        """Whether it has its label, or will never have one."""
 
 
 class PoolLearned:

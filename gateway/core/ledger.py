@@ -10,8 +10,8 @@ from gateway.core.limits import TenantUse
 from gateway.core.model import Ask, Endpoint, Hedged, Outcome, Record, Why
 
 if TYPE_CHECKING:
+    from gateway.core.ahead import Forecast
     from gateway.core.engines import AttemptFacts
-    from gateway.core.forecast import Forecast
     from gateway.core.pools import PoolNow
     from gateway.core.replica import Replica
 

@@ -27,6 +27,7 @@ from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
 from gateway.wire.headers import RequestHead, read_head, request_id, status_line, without_upgrade
 from gateway.wire.lines import number
+from gateway.wire.malformed import malformed
 from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
@@ -230,7 +231,7 @@ class FrontDoor:
         self._path = self.url.partition(b"?")[0] if QUESTION_MARK in self.url else self.url
         gate = self._guard.gate
         self._dialect = gate.dialect(self._path, head)
-        self._problem = self._malformed(version, head)
+        self._problem = malformed(version, head)
         if self._problem is not None:
             self._urgent = True
             return
@@ -245,26 +246,6 @@ class FrontDoor:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             else:
                 self._urgent = True
-
-    def _malformed(self, version: str, head: RequestHead) -> Problem | None:
-        """What httptools lets through and no honest client sends."""
-        if version not in ("1.1", "1.0"):
-            return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
-        if head.repeated is not None:
-            return Problem(Why.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
-        if b"host" not in head.fields and version == "1.1":
-            return Problem(Why.BAD_REQUEST, "The Host header is missing.")
-        return self._unusual(head.fields) if head.unusual else None
-
-    @staticmethod
-    def _unusual(fields: dict[bytes, bytes]) -> Problem | None:
-        if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
-        if fields.get(b"content-encoding", b"identity").lower() != b"identity":
-            return Problem(Why.BAD_REQUEST, "Send the body without a content encoding.")
-        if fields.get(b"expect", b"100-continue").lower() != b"100-continue":
-            return Problem(Why.EXPECTATION_FAILED)
-        return None
 
     def on_body(self, body: bytes) -> None:
         if self._pipelined:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from gateway.core.ahead import Forecast
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.forecast import Forecast
 from gateway.core.labels import PRIOR_VARIANCE, over
 from gateway.core.model import Ask
 from gateway.core.rules import Admission, AdmissionMode, Policy

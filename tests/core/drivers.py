@@ -11,11 +11,11 @@ from random import Random
 
 from hypothesis import strategies as st
 
+from gateway.core.ahead import Ahead, Forecast
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import BREAKERS, Controller
 from gateway.core.deadlines import next_deadline
 from gateway.core.eject import most_slow
-from gateway.core.forecast import Ahead, Forecast
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import Ask, End, Finish, Hedged, Outcome, Record, Why
 from gateway.core.pools import PoolNow

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gateway.core.ahead import Ahead, Forecast
 from gateway.core.commands import Refuse
-from gateway.core.forecast import Ahead, Forecast
 from gateway.core.ledger import Live
 from gateway.core.model import Outcome, Sample, Why
 from gateway.core.pools import PoolNow

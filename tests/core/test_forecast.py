@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast import NOTHING_AHEAD, Ahead, Forecast, Forecaster
+from gateway.core.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import End, Finish, Sample
 from gateway.core.pools import PoolNow

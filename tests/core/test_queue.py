@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.forecast import Forecast
+from gateway.core.ahead import Forecast
 from gateway.core.ledger import Live
 from gateway.core.limits import FAIRNESS_HALF_LIFE_S, TenantUse
 from gateway.core.queue import MAX_TURN_S, WaitingRoom

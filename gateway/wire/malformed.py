@@ -1,0 +1,28 @@
+"""What httptools lets through and no honest client sends."""
+
+from __future__ import annotations
+
+from gateway.core.model import Why
+from gateway.wire.headers import RequestHead
+from gateway.wire.replies import Problem
+
+
+def malformed(version: str, head: RequestHead) -> Problem | None:
+    """What is wrong with the head of a request of this HTTP version, such as `1.1`."""
+    if version not in ("1.1", "1.0"):
+        return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
+    if head.repeated is not None:
+        return Problem(Why.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
+    if b"host" not in head.fields and version == "1.1":
+        return Problem(Why.BAD_REQUEST, "The Host header is missing.")
+    return _unusual(head.fields) if head.unusual else None
+
+
+def _unusual(fields: dict[bytes, bytes]) -> Problem | None:
+    if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
+    if fields.get(b"content-encoding", b"identity").lower() != b"identity":
+        return Problem(Why.BAD_REQUEST, "Send the body without a content encoding.")
+    if fields.get(b"expect", b"100-continue").lower() != b"100-continue":
+        return Problem(Why.EXPECTATION_FAILED)
+    return None
