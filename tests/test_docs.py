@@ -354,3 +354,10 @@ def test_the_commands_of_the_readme_that_serve_nothing_succeed(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert "goes here" in done.stdout
+
+
+def test_what_experiments_missed_is_named_where_they_are_listed() -> None:
+    folder = ROOT / "docs" / "experiments"
+    missed = {page.stem for page in folder.glob("*.md") if "| **missed** |" in page.read_text()}
+    told = (folder / "README.md").read_text().partition("## What is missed")[2]
+    assert missed == set(re.findall(r"^- \*\*([\w-]+)\*\*", told, re.MULTILINE))

@@ -2,18 +2,21 @@
 
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
 generator and answers on a core each where there are two. What a core can do is what was done over the CPU that it
-took.
+took. How late the machine itself is, is measured beside it: the generator's clock at the rate of half the requests, with
+nothing to send.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
-from loadtests.bench.process import Neighbours, split_cores
+from loadtests.bench.process import Neighbours, on_cores, split_cores
 from loadtests.experiments.findings import Findings, Grid, bare, span
 from loadtests.experiments.lab import Lab
-from loadtests.experiments.tester import server, tested
+from loadtests.experiments.tester import ROOT, server, tested
 
 REQUESTS_PER_S = 3000.0
 CHUNKS_PER_S = 20000.0
@@ -27,6 +30,7 @@ def generator(lab: Lab) -> Findings:
     seconds, runs = (QUICK_SECONDS, 1) if lab.effort.quick else (SECONDS, RUNS)
     cores, neighbours = split_cores(), Neighbours()
     found: dict[str, list[dict[str, Any]]] = {}
+    empty: list[float] = []
     with server("loadtests.bench.upstream", ["--ports", "1"], cores.proxy) as ports:
         target = f"http://127.0.0.1:{json.loads(ports)[0]}"
         for run in range(1, runs + 1):
@@ -35,7 +39,22 @@ def generator(lab: Lab) -> Findings:
                 common = ["--target", target, "--duration", f"{seconds:g}", "--warmup", "1", "--seed", f"{run}"]
                 report = tested([*common, *options, "--no-probe", "--allow-late", "--grace", "10"], cores.load)
                 found.setdefault(name, []).append(report)
-    return _findings(found, seconds, neighbours.share())
+            empty.append(_empty(seconds, run, cores.load))
+    return _findings(found, empty, seconds, neighbours.share())
+
+
+def _empty(seconds: float, seed: int, cores: frozenset[int] | None) -> float:
+    """How late the clock alone is."""
+    command = [
+        sys.executable,
+        "-m",
+        "loadtests.experiments.pacer",
+        f"{REQUESTS_PER_S / 2:g}",
+        f"{seconds:g}",
+        f"{seed}",
+    ]
+    with on_cores(cores):
+        return float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
 
 
 def _loads() -> dict[str, list[str]]:
@@ -50,7 +69,9 @@ def _loads() -> dict[str, list[str]]:
     }
 
 
-def _findings(found: dict[str, list[dict[str, Any]]], seconds: float, others: float | None) -> Findings:
+def _findings(
+    found: dict[str, list[dict[str, Any]]], empty: list[float], seconds: float, others: float | None
+) -> Findings:
     requests, half_requests, chunks, half_chunks = found.values()
     findings = Findings(tuple(range(1, len(requests) + 1)))
     findings.figures |= {
@@ -58,6 +79,7 @@ def _findings(found: dict[str, list[dict[str, Any]]], seconds: float, others: fl
         "chunks_per_core_s": span([of["generator"]["chunks_per_s"] / of["generator"]["cpu"] for of in chunks]),
         "late_p99_s_half_requests": span([of["generator"]["late_p99_s"] for of in half_requests]),
         "late_p99_s_half_chunks": span([of["generator"]["late_p99_s"] for of in half_chunks]),
+        "late_p99_s_nothing_sent": span(empty),
         "unanswered": bare(
             float(sum(of["totals"]["counted"] - of["totals"]["finished"] for of in (*requests, *chunks))), len(requests)
         ),
