@@ -2,8 +2,8 @@
 
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
 generator and answers on a core each where there are two. What a core can do is what was done over the CPU that it
-took. How late the machine itself is, is measured beside it: the generator's clock at the rate of half the requests, with
-nothing to send.
+took. How late the machine itself is, is measured beside it: the generator's clock at the rate of half the requests,
+with nothing to send.
 """
 
 from __future__ import annotations
