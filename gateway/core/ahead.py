@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.core.labels import DIRECT
 
-NO_FEATURES: Final = (0.0, 0.0, 0.0, 0.0)
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
 
 
 class Ahead:
