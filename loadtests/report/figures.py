@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gateway.core.rules import Metric, Objective, Slo
 from gateway.observe.lag import EDGES
@@ -52,10 +53,12 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
     everything = judge(rows, run.tiers, policy)
     judged = everything.of(counts)
     seconds = run.played.sending_s - about.warmup_s
-    over_time = timeline(everything, about.warmup_s, run.played.sending_s)
+    times = about.warmup_s, run.played.sending_s
+    over_time = timeline(everything, _weights(rows, run, policy), *times)
     tiers = _by_tier(judged, run)
     tiers_over_time = {
-        name: timeline(part, about.warmup_s, run.played.sending_s) for name, part in _by_tier(everything, run).items()
+        name: timeline(part, _weights(part.rows, run, policy), *times)
+        for name, part in _by_tier(everything, run).items()
     }
     return {
         "format": FORMAT,
@@ -115,7 +118,7 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -
     rows = judged.rows
     offered, counted = len(rows), _count(judged.counted)
     finished, good = _count(judged.finished), _count(judged.good)
-    weights = np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
+    weights = _weights(rows, run, policy)
     return {
         "offered": offered,
         "counted": counted,
@@ -272,6 +275,11 @@ def _curves(rows: Rows) -> Report:
 def _by_tier(judged: Judged, run: RunFile) -> dict[str, Judged]:
     numbers = sorted(np.unique(judged.rows["tier"]), key=lambda number: run.tiers[number])
     return {run.tiers[number]: judged.of(judged.rows["tier"] == number) for number in numbers}
+
+
+def _weights(rows: Rows, run: RunFile, policy: Held | None) -> npt.NDArray[np.float64]:
+    """What each row is worth."""
+    return np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
 
 
 def _weight(policy: Held | None, tier: str) -> float:

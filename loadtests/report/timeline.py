@@ -19,11 +19,12 @@ LEAST_REQUESTS = 25
 SHARES = (0.5, 0.95, 0.99)
 
 
-def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
-    """In bins of equal length, which together are the time that counts.
+def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, until_s: float) -> dict[str, Any]:
+    """In bins of equal length, which together are the time that counts. `weights`: what each row is worth.
 
-    Offered, shed and failed are by when requests were due, and so are latencies; answered and good by when the answer
-    was complete, those of the warm-up and not those after the last request: a target that falls behind shows there.
+    Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies; answered and good by
+    when the answer was complete, those of the warm-up and not those after the last request: a target that falls behind
+    shows there.
     """
     most = max(1.0, min(MOST_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / LEAST_REQUESTS))
     bins = round_bins(until_s - from_s, most)
@@ -39,6 +40,10 @@ def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
         counts = np.bincount(inside, minlength=bins)
         return [float(count / bin_s) for count in counts]
 
+    def worth(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        inside = which & (due >= 0) & (due < bins)
+        return np.bincount(due[inside], weights[inside], minlength=bins)
+
     edges = np.searchsorted(due, np.arange(bins + 1))  # rows are by when they were due
     parts = [slice(int(begin), int(end)) for begin, end in pairwise(edges)]
     ttft = [percentiles(rows["ttft_s"][part], SHARES) for part in parts]
@@ -51,6 +56,10 @@ def timeline(judged: Judged, from_s: float, until_s: float) -> dict[str, Any]:
         "good_per_s": per_s(ended[judged.good]),
         "shed_per_s": per_s(due[outcome == Outcome.SHED]),
         "failed_per_s": per_s(due[failed]),
+        "weighted_goodput": [
+            float(good / counted) if counted else None
+            for good, counted in zip(worth(judged.good), worth(judged.counted), strict=True)
+        ],
     } | {
         f"{metric}_{name}_s": [found[n] for found in values]
         for metric, values in (("ttft", ttft), ("e2e", e2e))

@@ -41,21 +41,20 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
     part = next(iter(reports.values()))["about"]["planned_s"] / scenario.lasts
     marks = _marks(scenario, part)
     tier = scenario.traffic[0].tier
-    for series, title, axis, log in (
-        ("good_per_s", "Good answers, requests/s", "requests/s", False),
-        ("ttft_p95_s", f"TTFT p95 of {tier}, by when requests were due", "TTFT p95, s", True),
+    for series, title, axis, most in (
+        ("weighted_goodput", "Weighted goodput of the requests that were due then", "share", 1.02),
+        ("ttft_p95_s", f"TTFT p95 of {tier}, by when requests were due", "TTFT p95, s", None),
     ):
         lines: list[Line] = []
         x: list[float] = []
         for (contender, _), of in reports.items():
-            over = of["over_time"] if series == "good_per_s" else of["tiers"][tier]["over_time"]
+            over = of["over_time"] if series == "weighted_goodput" else of["tiers"][tier]["over_time"]
             x = [over["from_s"] + (n + 0.5) * over["bin_s"] for n in range(len(over[series]))]
             lines.append(Line(contender, x, over[series], bold=not lines))
-        if series == "good_per_s":
-            offered = next(iter(reports.values()))["over_time"]["offered_per_s"]
-            lines.append(Line("offered", x, offered, dashed=True))
-        kind = "goodput" if series == "good_per_s" else "ttft"
-        yield Chart(f"{name}-{kind}", title, "s since the start", axis, lines, log_y=log, marks=marks)
+        kind = "goodput" if series == "weighted_goodput" else "ttft"
+        yield Chart(
+            f"{name}-{kind}", title, "s since the start", axis, lines, log_y=most is None, most_y=most, marks=marks
+        )
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:

@@ -46,6 +46,19 @@ def test_it_is_that_of_the_first_stream_and_not_of_all_together(tmp_path: Path) 
     assert {round(value, 3) for value in ttft.lines[0].y if value is not None} == {0.1}
 
 
+def test_goodput_over_time_is_of_what_was_due_then_by_what_it_is_worth(tmp_path: Path) -> None:
+    """Gold, worth four times as much, is late in the first half."""
+    gold = [answered(float(at), "gold", ttft_s=3.0 if at < SECONDS / 2 else 0.1) for at in range(int(SECONDS))]
+    free = [answered(at + 0.5, "free") for at in range(int(SECONDS))]
+    written(tmp_path, sorted((*gold, *free), key=lambda request: request.arrival.at))
+    found = report(read_run(tmp_path), read_rows(tmp_path), policy())
+    goodput, _ = pictures(SCENARIO, {("tailgate", 1.0): found}, "two")
+    assert isinstance(goodput, Chart)
+    at, shares = goodput.lines[0].x, goodput.lines[0].y
+    assert {round(y, 3) for x, y in zip(at, shares, strict=True) if x < SECONDS / 2 - 10 and y is not None} == {0.2}
+    assert {y for x, y in zip(at, shares, strict=True) if x > SECONDS / 2 + 10} == {1.0}
+
+
 def test_what_is_not_waited_for_has_not_failed(tmp_path: Path) -> None:
     requests = [answered(1.0), refused(2.0, outcome=Outcome.UNFINISHED, reason=""), refused(3.0, outcome=Outcome.RESET)]
     written(tmp_path / "left", requests)
