@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from loadtests.charts.chart import Chart, Line, Picture
@@ -41,20 +41,22 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
     part = next(iter(reports.values()))["about"]["planned_s"] / scenario.lasts
     marks = _marks(scenario, part)
     tier = scenario.traffic[0].tier
-    for series, title, axis, most in (
-        ("weighted_goodput", "Weighted goodput of the requests that were due then", "share", 1.02),
-        ("ttft_p95_s", f"TTFT p95 of {tier}, by when requests were due", "TTFT p95, s", None),
-    ):
-        lines: list[Line] = []
-        x: list[float] = []
-        for (contender, _), of in reports.items():
-            over = of["over_time"] if series == "weighted_goodput" else of["tiers"][tier]["over_time"]
-            x = [over["from_s"] + (n + 0.5) * over["bin_s"] for n in range(len(over[series]))]
-            lines.append(Line(contender, x, over[series], bold=not lines))
-        kind = "goodput" if series == "weighted_goodput" else "ttft"
-        yield Chart(
-            f"{name}-{kind}", title, "s since the start", axis, lines, log_y=most is None, most_y=most, marks=marks
-        )
+    whole = _lines(reports, "weighted_goodput", lambda of: of["over_time"])
+    first = _lines(reports, "ttft_p95_s", lambda of: of["tiers"][tier]["over_time"])
+    since, title = "s since the start", "Weighted goodput of the requests that were due then"
+    yield Chart(f"{name}-goodput", title, since, "share", whole, most_y=1.02, marks=marks)
+    title = f"TTFT p95 of {tier}, by when requests were due"
+    yield Chart(f"{name}-ttft", title, since, "TTFT p95, s", first, log_y=True, marks=marks)
+
+
+def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) -> list[Line]:
+    """One for each contender; the first is ours."""
+    lines: list[Line] = []
+    for (contender, _), of in reports.items():
+        over = over_time(of)
+        x = [over["from_s"] + (n + 0.5) * over["bin_s"] for n in range(len(over[series]))]
+        lines.append(Line(contender, x, over[series], bold=not lines))
+    return lines
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
