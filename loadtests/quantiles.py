@@ -13,7 +13,7 @@ def rank(ordered: Sequence[float], q: float) -> float:
 
     Raises ValueError if there are none.
     """
-    if not ordered:
+    if len(ordered) == 0:
         raise ValueError("no values")
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 

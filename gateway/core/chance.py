@@ -34,7 +34,7 @@ class Higher:
         self.at = now
 
 
-def wait_in_gateway_s(costs: Costs, pool: PoolNow, ahead: Ahead, higher_share: float, slow_share: float) -> float:
+def wait_in_gateway_s(costs: Costs, pool: PoolNow, ahead: Ahead, slow_share: float) -> float:
     """Those before it at the rate at which the pool drains, less what higher tiers that are still to come will take.
 
     Before there ever was a backlog that rate is Little's: those in flight over how long each stays.
@@ -44,7 +44,7 @@ def wait_in_gateway_s(costs: Costs, pool: PoolNow, ahead: Ahead, higher_share: f
         rate = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 1.0
     alone_s = (ahead.requests + 1) / rate
     long_s = alone_s / (1.0 - slow_share)
-    share = slow_share + (higher_share - slow_share) * BURST_S / (BURST_S + long_s)
+    share = slow_share + (ahead.higher_share - slow_share) * BURST_S / (BURST_S + long_s)
     strict_s = alone_s / (1.0 - share)
     if ahead.floor > 0.0:
         return min(strict_s, (ahead.own + 1) / (ahead.floor * rate))

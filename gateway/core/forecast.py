@@ -70,7 +70,7 @@ class Forecaster:
         ask = live.ask
         learned = self._pools.get(pool.spec.name) or PoolLearned()
         costs, labels = learned.costs, learned.labels
-        wait_s = slot_s = higher_share = 0.0
+        wait_s = slot_s = 0.0
         if replica is not None:
             engine = self._engines.get(replica.spec.name) or IDLE
             foreign = engine.foreign(now)
@@ -80,9 +80,8 @@ class Forecaster:
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind = DIRECT
         else:
-            higher_share = ahead.higher_share
             slow = learned.higher.get(ask.tier.name)
-            wait_s = wait_in_gateway_s(costs, pool, ahead, higher_share, higher_share if slow is None else slow.share)
+            wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale = 1.0
             slot_s = costs.queued_slot_s
@@ -101,7 +100,7 @@ class Forecaster:
         made.kind = kind
         made.load = more_s + tpot_s
         made.raw = raw_breach(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output)
-        made.features = labels.features(made.raw, replica is None, ahead.requests, higher_share)
+        made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
         made.breach = labels.breach(made.features, ask.tier.name)
         return made
 

@@ -288,9 +288,6 @@ class Sample:
     """The shortest `max_model_len` of the models it serves."""
 
 
-# The controller's answers. Each is addressed: finishing one request may release others.
-
-
 @dataclass(slots=True, init=False)
 class Record:
     """One ask from end to end, for metrics, logs and the journal. Durations in seconds."""

@@ -46,9 +46,12 @@ def keys_of(
     given: Sequence[str], file: Path | None, traffic: Traffic, policy: Policy | None
 ) -> dict[str, tuple[str, ...]]:
     """Those on the command line and in a file, by tier. Raises OSError, too."""
-    lines = [] if file is None else [line.strip() for line in file.read_text().splitlines()]
-    known = traffic.tiers if policy is None else {*policy.tiers, *(traffic.tiers or ())}
-    return read_keys([*given, *(line for line in lines if line and not line.startswith("#"))], known)
+    lines = [("--key", key) for key in given]
+    for n, line in enumerate([] if file is None else file.read_text().splitlines(), 1):
+        if (text := line.strip()) and not text.startswith("#"):
+            lines.append((f"{file}:{n}", text))
+    known = traffic.tiers if policy is None else policy.tiers
+    return read_keys(lines, known)
 
 
 def fields_of(text: str | None) -> dict[str, object]:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from secrets import randbits
 from typing import Annotated
@@ -25,6 +25,7 @@ from loadtests.calibrate.check import Checked, Compared, good_s, judged
 from loadtests.calibrate.fit import Fitted
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
 from loadtests.quantiles import PERCENTILES
+from loadtests.replay.keys import ALL
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -68,7 +69,7 @@ def calibrate_command(
     """
     errors = console(stderr=True)
     try:
-        first = Target(target.rstrip("/"), model, key, {}, Length.EXACT)
+        first = Target(target.rstrip("/"), model, {ALL: (key,)} if key else {}, Length.EXACT)
     except ValueError as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
@@ -109,7 +110,8 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
 async def _about(target: Target) -> tuple[Target, int, int | None]:
     """The target with a model, the length of its context, and the tokens of its KV cache where it says so."""
     base = target.url.removesuffix("/v1")
-    headers = {"authorization": f"Bearer {target.key}"} if target.key else {}
+    key = target.key_of("default", "calibrate")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=base, headers=headers, timeout=10.0) as client:
         answer = await client.get("/v1/models")
         listed = answer.json().get("data", []) if answer.status_code == 200 else []
@@ -122,7 +124,7 @@ async def _about(target: Target) -> tuple[Target, int, int | None]:
     sizes = dict(re.findall(r'(\w+)="(\d+)"', labels.group(1))) if labels else {}
     blocks, block = sizes.get("num_gpu_blocks"), sizes.get("block_size")
     kept = int(blocks) * int(block) if blocks and block else None
-    return Target(target.url, wanted, target.key, {}, target.length), int(context or CONTEXT_TOKENS), kept
+    return replace(target, model=wanted), int(context or CONTEXT_TOKENS), kept
 
 
 def _tell(found: Fitted, out: Path) -> None:

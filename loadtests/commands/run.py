@@ -38,9 +38,14 @@ OURS = (
     "requests.npy",
     "throughput.png",
     "misses.png",
+    "over-load.png",
     *(f"{metric}-{kind}.png" for metric in ("ttft", "e2e") for kind in ("over-time", "percentiles")),
 )
 """What a test leaves in its folder."""
+
+
+class Nothing(Exception):
+    """There is nothing to send: no request, or a trace whose first row is wrong."""
 
 
 def run_command(
@@ -182,7 +187,7 @@ def run_command(
     except (NoContact, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(3 if isinstance(error, OwnLimit) else 1) from None
-    except ValueError as error:  # a trace whose first row is wrong
+    except Nothing as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
     try:
@@ -222,7 +227,7 @@ async def _test(
     arrivals = _until_wrong(found, policy, wrong)
     first = next(arrivals, None)
     if first is None:
-        raise wrong[0] if wrong else ValueError(f"{traffic.told}: there is no request in it")
+        raise Nothing(wrong[0] if wrong else f"{traffic.told}: there is no request in it")
     if probe_first:
         sizes = await probe(target, first, plan.seed)
         if sizes is not None:

@@ -72,12 +72,10 @@ def scenario_command(
     for why in played.broken.values():
         errors.print(Text(why, style="red"))
     if not played.reports and (played.broken or played.interrupted):
-        for note in notes(played):
-            errors.print(Text(note, style="yellow"))
         raise typer.Exit(130 if played.interrupted else 1)
     write(played, stem, folder)
     (folder / "scenario.html").write_text(_page(played, stem))
-    if docs is not None:
+    if docs is not None and played.reports:
         write_docs(played, stem, docs)
     if as_json:
         print((folder / "scenario.json").read_text())

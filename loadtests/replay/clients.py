@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import cast
 
 import httptools
@@ -245,27 +244,35 @@ class Clients:
     async def _contact(self, addresses: list[str]) -> Client:
         """A connection to the first address that takes one, which from now on is that of the target."""
         for self._address in addresses[:-1]:
-            with suppress(OSError):
+            try:
                 return await self._connect()
+            except OwnLimit:
+                raise
+            except OSError:
+                continue
         self._address = addresses[-1]
         return await self._connect()
 
     async def _connect(self) -> Client:
         loop = asyncio.get_running_loop()
         name = self._host if self._tls else None
-        _, client = await loop.create_connection(
-            lambda: Client(self), self._address, self._port, ssl=self._tls, server_hostname=name
-        )
+        try:
+            _, client = await loop.create_connection(
+                lambda: Client(self), self._address, self._port, ssl=self._tls, server_hostname=name
+            )
+        except OSError as error:
+            raise own_limit(error, len(self.open)) or error from None
         return client
 
     async def _send_anew(self, request: Request, data: bytes) -> None:
         try:
             client = await self._connect()
         except OSError as error:
-            request.outcome, request.reason = Outcome.CONNECT, told(error)
-            if (limit := own_limit(error, len(self.open))) is not None:
-                request.outcome, self.limit = Outcome.INTERRUPTED, limit
+            if isinstance(error, OwnLimit):
+                request.outcome, self.limit = Outcome.INTERRUPTED, error
                 self.on_limit()
+            else:
+                request.outcome, request.reason = Outcome.CONNECT, told(error)
             self.over(request, True)
             return
         finally:

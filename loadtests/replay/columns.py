@@ -15,6 +15,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.quantiles import rank
 from loadtests.replay.gaps import Gaps
 from loadtests.replay.request import Outcome, Request
 
@@ -188,4 +189,4 @@ def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> li
     known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return [None] * len(shares)
-    return [float(known[max(0, math.ceil(share * len(known)) - 1)]) for share in shares]
+    return [float(rank(known, share)) for share in shares]

@@ -13,11 +13,17 @@ ALL = ""
 """Stands for the tiers that have no keys of their own."""
 
 
-def read_keys(lines: Iterable[str], tiers: Collection[str] | None) -> dict[str, tuple[str, ...]]:
-    """By tier, in order. `tiers` are those that there are; None: not known beforehand. Raises ValueError."""
+def read_keys(lines: Iterable[tuple[str, str]], tiers: Collection[str] | None) -> dict[str, tuple[str, ...]]:
+    """By tier, in order. Of each line, where it stands and what it says; `tiers` are those that there are, if known.
+
+    Raises ValueError.
+    """
     found: dict[str, tuple[str, ...]] = {}
-    for line in lines:
-        tier, key = _split(line, tiers)
+    for where, line in lines:
+        try:
+            tier, key = _split(line, tiers)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
         found[tier] = (*found.get(tier, ()), key)
     return found
 
@@ -37,7 +43,7 @@ def _split(text: str, tiers: Collection[str] | None) -> tuple[str, str]:
         return ALL, text  # also `sk-abc==`, as base64 ends
     if tiers is not None and tier not in tiers:
         raise ValueError(
-            f"--key {tier}=...: there is no tier {tier}: {did_you_mean(tier, tiers)} "
+            f"there is no tier {tier}: {did_you_mean(tier, tiers)} "
             f"(tiers: {', '.join(sorted(tiers))}). A key that has = in it is given as TIER=KEY"
         )
     return tier, key

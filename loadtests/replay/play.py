@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 from typing import Protocol
 
@@ -123,7 +124,8 @@ class _Item:
 class Player:
     """One test. `begins` hears the time of the monotonic clock at which it begins, `look` what goes on meanwhile.
 
-    `settled` is given what is still under way after the last request: if it says yes, that is not waited for.
+    `settled` is given what is still under way after the last request, or will be tried again: if it says yes, that is
+    not waited for.
     """
 
     def __init__(
@@ -263,7 +265,8 @@ class Player:
         """Until nothing is under way, or `settled` says that the rest does not matter, or the grace is over."""
         until_s = self.clock() + self._plan.grace_s
         while (self._clients.under_way or self._resting) and (left_s := until_s - self.clock()) > 0.0:
-            if stopping.done() or self._settled(self.clock(), self._clients.requests()):
+            resting = (request for request, _ in self._resting.values())
+            if stopping.done() or self._settled(self.clock(), chain(self._clients.requests(), resting)):
                 return
             self._quiet.clear()
             quiet = asyncio.create_task(self._quiet.wait())

@@ -10,7 +10,7 @@ from loadtests.replay.clients import Clients
 from loadtests.replay.prompts import Prompts, Sizes, fitted
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target, Writer
-from loadtests.replay.unconnected import told
+from loadtests.replay.unconnected import OwnLimit, told
 
 WORDS = (8, 136)
 TIMEOUT_S = 60.0
@@ -47,6 +47,8 @@ async def _ask(target: Target, writer: Writer, request: Request) -> Request:
     clients = Clients(target, loop.time, lambda *_: over.set_result(None), lambda *_: None, TIMEOUT_S)
     try:
         await clients.warm(1)
+    except OwnLimit:
+        raise
     except OSError as error:
         raise NoContact(f"{target.url} cannot be reached: {told(error)}") from None
     clients.send(request, writer.request(request.number, request.arrival))

@@ -28,12 +28,11 @@ class Length(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server with an OpenAI API. `keys` are by tier, for its tenants; `key` is that of all others."""
+    """A server with an OpenAI API. `keys` are by tier, for its tenants; those of `ALL` are for all others."""
 
     url: str
     model: str | None = None
     """Asked for instead of what the traffic says."""
-    key: str = ""
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     length: Length = Length.CAP
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class Target:
     def key_of(self, tier: str, tenant: str) -> str:
         """The key for requests of a tenant; empty if they have none."""
         keys = self.keys.get(tier) or self.keys.get(ALL)
-        return assigned(keys, tenant) if keys else self.key
+        return assigned(keys, tenant) if keys else ""
 
 
 class Writer:

@@ -54,8 +54,11 @@ class Traffic:
 
     def endless(self, seed: int) -> Iterator[Arrival]:
         """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on."""
-        for run in count(seed):
-            yield from self.workload.arrivals(run)
+        yield from self.workload.arrivals(seed)
+        counted = isinstance(self.workload, Trace)
+        again = replace(self.workload, on_empty=lambda line: None) if counted else self.workload  # counted once
+        for run in count(seed + 1):
+            yield from again.arrivals(run)
 
 
 def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None, duration_s: float | None) -> Traffic:

@@ -177,8 +177,8 @@ def headline(found: Comparison) -> str:
     """The verdict, by goodput."""
     if found.withheld:
         return f"No verdict: {found.withheld}."
-    goodput = found.rows[0]
-    if goodput.change is None:
+    goodput = next((row for row in found.rows if row.name == GOODPUT), None)
+    if goodput is None or goodput.change is None:
         return "Nothing to judge: one of them has no request that counts."
     points = (
         f"{100 * goodput.change.value:+.1f} points of goodput "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
-        "totals": _totals(judged, run, seconds, policy) | _rates(everything, run, over_time),
+        "totals": _totals(judged, run, seconds, policy) | _rates(everything, run),
         "tiers": {
             name: _tier(name, part, run, policy) | {"over_time": tiers_over_time[name]} for name, part in tiers.items()
         },
@@ -134,15 +133,15 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -
     }
 
 
-def _rates(everything: Judged, run: RunFile, over_time: Report) -> Report:
+def _rates(everything: Judged, run: RunFile) -> Report:
     """Throughput: what was complete while requests were sent, whenever it was due."""
     from_s, until_s = run.about.warmup_s, run.played.sending_s
     done = everything.rows[everything.finished]
     ended_s = done["due_s"] + done["e2e_s"]
-    tokens = done["output_tokens"][(ended_s >= from_s) & (ended_s < until_s)].sum()
+    inside, seconds = (ended_s >= from_s) & (ended_s < until_s), until_s - from_s
     return {
-        "answered_per_s": fmean(over_time["answered_per_s"]),
-        "output_tokens_per_s": int(tokens) / (until_s - from_s),
+        "answered_per_s": _count(inside) / seconds,
+        "output_tokens_per_s": int(done["output_tokens"][inside].sum()) / seconds,
     }
 
 
@@ -221,7 +220,7 @@ def _itl(run: RunFile, tiers: Sequence[str] | Mapping[str, object]) -> Report:
 
 def _sheds(rows: Rows, reasons: list[str]) -> Report:
     """By reason: how many, and how many of them came with a Retry-After."""
-    shed = rows[np.isin(rows["outcome"], (Outcome.SHED, Outcome.QUOTA))]
+    shed = rows[rows["outcome"] == Outcome.SHED]
     found = {}
     for number in np.unique(shed["reason"]):
         own = shed[shed["reason"] == number]

@@ -40,7 +40,7 @@ class Judged:
 
     rows: Rows
     counted: Mask
-    """In the denominator of goodput: not 400s, quotas, nor what was under way when somebody stopped the test."""
+    """In the denominator of goodput: not 4xx, quotas, nor what was under way when somebody stopped the test."""
     finished: Mask
     good: Mask
     late: Mapping[str, Mask]

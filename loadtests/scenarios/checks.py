@@ -30,7 +30,7 @@ def check(document: Document, scenario: ScenarioFile) -> None:
         if (event.replica or 1) > scenario.replicas:
             document.add((*path, "replica"), f"there are {scenario.replicas} replicas")
         if event.reload is not None:
-            _policy(document, (*path, "reload"), event.reload, scenario)
+            policies.append(_policy(document, (*path, "reload"), event.reload, scenario))
     for policy in policies:
         if policy is not None:
             _names(document, scenario, policy)

@@ -70,8 +70,8 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
             except Skipped as why:
                 played.skipped[contender.called] = str(why)
                 break
-            except Broken as why:
-                played.broken[contender.called, times] = str(why)
+            except (Broken, OSError) as why:
+                played.broken[contender.called, times] = str(why) or repr(why)
             except KeyboardInterrupt:
                 played.interrupted = True
                 return played

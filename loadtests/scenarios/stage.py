@@ -15,7 +15,16 @@ from loadtests.bench.install import Skipped
 from loadtests.bench.targets import free_port, nginx_conf
 from loadtests.children import Children
 from loadtests.live.start import GATEWAY_LISTENS, START_S, Broken, from_checkout, ready, replicas
-from loadtests.scenarios.file import MODEL, OURS, ContenderSection, EventSection, ScenarioFile, environment, policy_path
+from loadtests.scenarios.file import (
+    MODEL,
+    OURS,
+    RECOVER,
+    ContenderSection,
+    EventSection,
+    ScenarioFile,
+    environment,
+    policy_path,
+)
 
 ADMIN_TOKEN = "tg-scenario-admin-token-0123456789"
 
@@ -63,10 +72,10 @@ async def start(scenario: ScenarioFile, contender: ContenderSection, children: C
     try:
         await _until_answered(stage.url, children)
     except (Broken, TimeoutError) as error:
+        said = str(error) or f"no answer within {START_S:g} s"
         if contender.kind not in PROXIES:
-            raise
-        said = str(error).splitlines() or [f"no answer within {START_S:g} s"]
-        raise Skipped(f"it did not start: {said[0]}") from None
+            raise Broken(said) from None
+        raise Skipped(f"it did not start: {said.splitlines()[0]}") from None
     return stage
 
 
@@ -75,7 +84,7 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as http:
         if event.fault is not None:
             assert event.replica is not None
-            said: dict[str, object] = {"fault": None if event.fault == "recover" else event.fault}
+            said: dict[str, object] = {"fault": None if event.fault == RECOVER else event.fault}
             said |= {"replica": event.replica - 1}
             if event.factor is not None:
                 said["factor"] = event.factor

@@ -27,7 +27,7 @@ async def engine() -> AsyncIterator[Emulator]:
 
 
 def target(engine: Emulator, length: Length = Length.EXACT) -> Target:
-    return Target(engine.url, None, "", {}, length)
+    return Target(engine.url, None, {}, length)
 
 
 async def test_the_engine_says_its_model_its_context_and_its_cache(engine: Emulator) -> None:

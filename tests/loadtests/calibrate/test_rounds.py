@@ -24,7 +24,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(emulator: Emulator) -> Engine:
-    target = Target(emulator.url, "emulated", "", {}, Length.EXACT)
+    target = Target(emulator.url, "emulated", {}, Length.EXACT)
     return Engine(target, Sizes(), emulator.profile.max_model_len, emulator.profile.kv_capacity_tokens)
 
 

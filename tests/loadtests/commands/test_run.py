@@ -25,6 +25,7 @@ from loadtests.report.run_file import read_run
 from tests.loadtests.report.made import policy as made_policy
 from tests.loadtests.report.made import written
 from tests.loadtests.report.test_figures import MIXED
+from tests.loadtests.report.test_over_load import made, served, steps
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "prompt_tokens=40,output_tokens=5"
@@ -180,8 +181,11 @@ def test_what_an_earlier_test_has_left_is_no_report_of_this_one(tmp_path: Path) 
 
 
 def test_every_picture_of_a_report_is_known_as_ours(tmp_path: Path) -> None:
-    found = report(read_run(written(tmp_path, MIXED)), read_rows(tmp_path), made_policy())
-    assert {f"{picture.name}.png" for picture in pictures(found)} <= set(OURS)
+    mixed = report(read_run(written(tmp_path / "mixed", MIXED)), read_rows(tmp_path / "mixed"), made_policy())
+    stepped = made(tmp_path / "stepped", served(steps(10, 20, 30, 60, 90)))
+    drawn = {f"{picture.name}.png" for found in (mixed, stepped) for picture in pictures(found)}
+    assert "over-load.png" in drawn
+    assert drawn <= set(OURS)
 
 
 def test_a_tier_that_the_policy_lacks_is_told_before_anything_is_sent(tmp_path: Path) -> None:

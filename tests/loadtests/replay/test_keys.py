@@ -26,7 +26,7 @@ TIERS = ("gold", "free")
     ],
 )
 def test_what_a_key_is_of(text: str, tiers: tuple[str, ...] | None, tier: str, key: str) -> None:
-    assert read_keys([text], tiers) == {tier: (key,)}
+    assert read_keys([("--key", text)], tiers) == {tier: (key,)}
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_what_a_key_is_of(text: str, tiers: tuple[str, ...] | None, tier: str, k
     ],
 )
 def test_what_is_refused(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        read_keys([text], TIERS)
+    with pytest.raises(ValueError, match=f"^keys.txt:3: .*{told}"):
+        read_keys([("keys.txt:3", text)], TIERS)
 
 
 def test_the_keys_of_a_tier_are_spread_over_its_tenants() -> None:
-    keys = read_keys(["free=a", "gold=g", "free=b", "free=c", "everybody"], TIERS)
+    keys = read_keys([("--key", text) for text in ("free=a", "gold=g", "free=b", "free=c", "everybody")], TIERS)
     writer = Writer(Target("http://127.0.0.1:1", keys=keys), Prompts(1, Sizes()))
 
     def key_of(tier: str, tenant: str) -> str:

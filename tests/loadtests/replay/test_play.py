@@ -102,6 +102,10 @@ async def test_a_limit_of_the_own_machine_is_no_miss_and_ends_the_test(
     with pytest.raises(OwnLimit, match=advice):
         await play(arrivals(10**6), target(replica), kept, replace(FAST, warm_connections=0, retries=2))
     assert {request.outcome for request in kept.requests} == {Outcome.INTERRUPTED}
+    with pytest.raises(OwnLimit, match=advice):
+        await play(arrivals(1), target(replica), kept, FAST)
+    with pytest.raises(OwnLimit, match=advice):
+        await probe(target(replica), next(arrivals(1)), 1)
 
 
 async def test_what_tls_says_is_told() -> None:
@@ -136,6 +140,17 @@ async def test_a_refused_request_is_sent_again_and_counted_once(replica: Emulate
     assert (request.outcome, request.tries) == (Outcome.FINISHED, 2)
     assert request.first_s is not None
     assert request.first_s > 0.37  # half a second, less a quarter at most, since it was due: not since the second try
+
+
+async def test_who_rests_before_another_try_is_still_waited_for(replica: EmulatedReplica) -> None:
+    """Whoever says that nothing matters any more is asked about those as well."""
+    replica.fault("status_500", count=1)
+    kept = Kept()
+    nobody = Player(
+        arrivals(1), target(replica), kept, replace(FAST, retries=1), settled=lambda now, under_way: not [*under_way]
+    )
+    await nobody.play()
+    assert [(request.outcome, request.tries) for request in kept.requests] == [(Outcome.FINISHED, 2)]
 
 
 async def test_who_was_told_to_come_again_and_did_is_known_when_it_is_over(

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.sim.workload import Arrival
 from loadtests.emulator.text import count_chat
+from loadtests.replay.keys import ALL
 from loadtests.replay.prompts import Prompts, Sizes, fitted
 from loadtests.replay.target import Length, Target, Writer
 
@@ -82,7 +83,7 @@ def test_what_is_in_a_body() -> None:
 
 
 def test_each_tier_has_its_key() -> None:
-    target = Target("http://127.0.0.1:1", key="k", keys={"gold": ("g",)})
+    target = Target("http://127.0.0.1:1", keys={"gold": ("g",), ALL: ("k",)})
     assert b"authorization: Bearer g\r\n" in Writer(target, PROMPTS).request(1, arrival())
     assert target.key_of("free", "free-1") == "k"
 

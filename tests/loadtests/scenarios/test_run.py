@@ -51,12 +51,21 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert (out / "tailgate" / "report.html").exists()
 
 
-def test_what_breaks_costs_its_own_test_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Broken("round-robin exited with status 1"), "round-robin exited with status 1"),
+        (TimeoutError(), "TimeoutError()"),
+    ],
+)
+def test_what_breaks_costs_its_own_test_alone(
+    error: OSError | Broken, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run._Test.run
 
     async def breaking(test: run._Test) -> run.Report:
         if test._contender.kind == "round-robin":
-            raise Broken("round-robin exited with status 1")
+            raise error
         return await whole(test)
 
     monkeypatch.setattr(run._Test, "run", breaking)
@@ -64,7 +73,7 @@ def test_what_breaks_costs_its_own_test_alone(tmp_path: Path, monkeypatch: pytes
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin, tailgate]"))
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
     assert done.exit_code == 1
-    assert "round-robin 1x broke off: round-robin exited with status 1" in done.stdout
+    assert f"round-robin 1x broke off: {told}" in done.stdout
     found = json.loads((out / "scenario.json").read_text())
     assert [test["contender"] for test in found["tests"]] == ["tailgate"]
     assert [test["contender"] for test in found["broken"]] == ["round-robin"]
