@@ -59,7 +59,6 @@ async def calibrated(
     tell: Callable[[], None] = lambda: None,
 ) -> Calibrated:
     """So many rounds of `plan`; the first one tells at which rates the rest is sent. Raises Failed and OSError."""
-
     seeds, sizes = Random(seed), (engine.context_tokens, engine.kv_capacity_tokens)
     bursts: list[list[Seen]] = []
     together: list[list[Seen]] = []
@@ -81,7 +80,7 @@ async def calibrated(
                     arrivals = mixed(first, share * rate, seed, REQUESTS)
                     seen.append(await sent(arrivals, engine.target, engine.sizes, seeds, CONNECTIONS))
             except (Failed, OSError) as error:
-                unchecked = str(error)
+                unchecked = str(error) or repr(error)  # a timeout has no words of its own
             tell()
     found = await asyncio.to_thread(fit, bursts, *sizes, name, together, first)
     if not checked or unchecked is not None:

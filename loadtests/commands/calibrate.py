@@ -17,7 +17,7 @@ import typer
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gateway.cli.output import console
+from gateway.cli.output import console, counted
 from gateway.cli.tables import new_table, show
 from gateway.sim.workload import Arrival
 from loadtests.calibrate.bursts import Failed, bursts
@@ -195,7 +195,9 @@ def _tell_checks(checks: Sequence[Checked]) -> None:
             table.add_row("", "engine", *spread, f"{good.least:.3f} to {good.most:.3f}")
     terminal = console()
     show(
-        terminal, table, f"The simulator with this profile, on other traffic (ms: engine / simulated; {rounds} rounds)"
+        terminal,
+        table,
+        f"The simulator with this profile, on other traffic (ms: engine / simulated; {counted(rounds, 'round')})",
     )
     terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
     most_off, apart = _worst(checks)

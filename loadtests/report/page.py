@@ -10,7 +10,7 @@ from typing import Any
 from loadtests.charts.chart import Chart, Picture
 from loadtests.charts.svg import svg
 from loadtests.report.pictures import pictures
-from loadtests.report.words import headline, objective, share, time, warnings
+from loadtests.report.words import headline, objective, share, shed, time, warnings
 
 Report = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "page.html"
@@ -83,7 +83,7 @@ def _tiles(report: Report) -> dict[str, str]:
     totals = report["totals"]
     ttft = totals["latencies"]["ttft"]
     metric, name = (ttft, "TTFT") if ttft["n"] else (totals["latencies"]["e2e"], "e2e")
-    sheds = sum(of["count"] for tier in report["tiers"].values() for of in tier["sheds"].values())
+    sheds = sum(map(shed, report["tiers"].values()))
     errors = sum(sum(tier["errors"].values()) for tier in report["tiers"].values())
     return {
         "goodput": share(totals["goodput"]),
@@ -104,7 +104,7 @@ def _tiers(report: Report) -> str:
             f"{of['finished']:,}",
             f"{of['good']:,}",
             share(of["goodput"]),
-            f"{sum(shed['count'] for shed in of['sheds'].values()):,}",
+            f"{shed(of):,}",
             f"{sum(of['errors'].values()):,}",
             ", ".join(f"{count:,} {outcome}" for outcome, count in of["apart"].items()) or "–",
         ]
@@ -151,7 +151,7 @@ def _retry_after(report: Report) -> str:
     rows = [
         [f"{tier}: {reason}", *(f"{of[column]:,}" for column in columns)]
         for tier, tiers in report["tiers"].items()
-        for reason, of in tiers.get("retry_after", {}).items()
+        for reason, of in tiers["retry_after"].items()
         if report["about"]["retries"]
     ]
     return table(["refused, all tries", "told when", "came then", "answered", "refused again"], rows, "Retry-After")

@@ -44,7 +44,7 @@ def print_report(report: Report, out: Console) -> None:
 
 def _retry_after(report: Report) -> Iterator[str]:
     for name, of in report["tiers"].items():
-        for reason, told in of.get("retry_after", {}).items():
+        for reason, told in of["retry_after"].items():
             yield (
                 f"{name}: {reason}: {told['told']:,} told when to come again, {told['obeyed']:,} did, of which "
                 f"{told['admitted']:,} were answered and {told['refused']:,} refused again"

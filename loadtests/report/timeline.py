@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.quantiles import PERCENTILES
 from loadtests.replay.columns import percentiles
 from loadtests.replay.request import Outcome
 from loadtests.report.judged import ERRORS, Judged
@@ -16,7 +17,6 @@ STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3
 MOST_BINS = 120
 LEAST_REQUESTS = 25
 """In a bin, in the mean: fewer are noise."""
-SHARES = (0.5, 0.95, 0.99)
 
 
 def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, until_s: float) -> dict[str, Any]:
@@ -46,8 +46,9 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
 
     edges = np.searchsorted(due, np.arange(bins + 1))  # rows are by when they were due
     parts = [slice(int(begin), int(end)) for begin, end in pairwise(edges)]
-    ttft = [percentiles(rows["ttft_s"][part], SHARES) for part in parts]
-    e2e = [percentiles(np.where(judged.finished[part], rows["e2e_s"][part], np.nan), SHARES) for part in parts]
+    shares = tuple(PERCENTILES.values())
+    ttft = [percentiles(rows["ttft_s"][part], shares) for part in parts]
+    e2e = [percentiles(np.where(judged.finished[part], rows["e2e_s"][part], np.nan), shares) for part in parts]
     return {
         "from_s": from_s,
         "bin_s": bin_s,
@@ -63,7 +64,7 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
     } | {
         f"{metric}_{name}_s": [found[n] for found in values]
         for metric, values in (("ttft", ttft), ("e2e", e2e))
-        for n, name in enumerate(("p50", "p95", "p99"))
+        for n, name in enumerate(PERCENTILES)
     }
 
 

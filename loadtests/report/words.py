@@ -100,3 +100,8 @@ def apart(report: Report) -> str:
         return ""
     told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
     return f"{reasons.total():,} of {report['totals']['offered']:,} requests are counted apart, in no share: {told}."
+
+
+def shed(tier: Report) -> int:
+    """How many requests of a tier, as its report has it, were shed, for whatever reason."""
+    return sum(of["count"] for of in tier["sheds"].values())

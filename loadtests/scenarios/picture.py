@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.charts.chart import Chart, Line, Picture
 from loadtests.experiments.findings import Grid
-from loadtests.report.words import share, time
+from loadtests.report.words import share, shed, time
 from loadtests.scenarios.file import ScenarioFile
 
 Report = dict[str, Any]
@@ -82,14 +82,15 @@ def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
         cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = of["tiers"][tier]["latencies"]["ttft"]
-        cells += [time(ttft["p50"]), time(ttft["p99"]), f"{_sheds(of):,}", f"{_failures(of):,}"]
+        cells += [
+            time(ttft["p50"]),
+            time(ttft["p99"]),
+            f"{sum(map(shed, of['tiers'].values())):,}",
+            f"{_failures(of):,}",
+        ]
         cells += [f"{_not_waited_for(of):,}"] if given_up else []
         rows.append([f"{contender} {times:g}x" if scenario.sweep else contender, *cells])
     return Grid("", columns, rows)
-
-
-def _sheds(of: Report) -> int:
-    return sum(shed["count"] for tier in of["tiers"].values() for shed in tier["sheds"].values())
 
 
 def _failures(of: Report) -> int:

@@ -31,6 +31,18 @@ events:
 """
 
 
+def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its test alone; those of others are played."""
+    whole = run._Test.run
+
+    async def broken(test: run._Test) -> run.Report:
+        if test._contender.kind == "round-robin":
+            raise error
+        return await whole(test)
+
+    monkeypatch.setattr(run._Test, "run", broken)
+
+
 def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT)
@@ -61,14 +73,7 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
 def test_what_breaks_costs_its_own_test_alone(
     error: OSError | Broken, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run._Test.run
-
-    async def breaking(test: run._Test) -> run.Report:
-        if test._contender.kind == "round-robin":
-            raise error
-        return await whole(test)
-
-    monkeypatch.setattr(run._Test, "run", breaking)
+    round_robin_ends_with(error, monkeypatch)
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin, tailgate]"))
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
@@ -80,14 +85,7 @@ def test_what_breaks_costs_its_own_test_alone(
 
 
 def test_after_an_interruption_there_is_what_was_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run._Test.run
-
-    async def interrupted(test: run._Test) -> run.Report:
-        if test._contender.kind == "round-robin":
-            raise KeyboardInterrupt
-        return await whole(test)
-
-    monkeypatch.setattr(run._Test, "run", interrupted)
+    round_robin_ends_with(KeyboardInterrupt(), monkeypatch)
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     file.write_text(TEXT)
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
