@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from gateway.policy import PolicyErrors, load
 from gateway.sim.compare import OfModel
 from gateway.sim.load import load_workload
 from gateway.sim.results import Result
-from gateway.sim.traces import Mix, Trace, mix_of
+from gateway.sim.traces import LeftOut, Mix, Trace, mix_of
 from gateway.sim.workload import Traffic
 
 WorkloadOption = Annotated[
@@ -65,13 +66,24 @@ def loaded_policy(file: Path) -> Policy:
 def workload_of(
     source: str, policy: Policy, mix: str | None, model: str | None, rate: float | None, duration: float | None
 ) -> Traffic:
-    """What arrives. Raises PolicyErrors or ValueError where it cannot be read."""
+    """What arrives; stderr is told what is left out of it. Raises PolicyErrors or ValueError if it cannot be read."""
     asked = model or next(iter(policy.models))
     whose = Mix(((policy.default_tier, 1.0),), model=asked) if mix is None else mix_of(mix, asked)
     found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=whose)
     if mix is not None and not isinstance(found, Trace):
         raise ValueError(f"--mix is for traces: {source} says itself which tiers its requests are of")
+    if isinstance(found, Trace):
+        _say_left_out(found)
     return found if model is None else OfModel(found, model)
+
+
+def _say_left_out(trace: Trace) -> None:
+    """Once, and not in each of the runs, which may be in other processes."""
+    left_out = LeftOut()
+    for _ in replace(trace, on_empty=left_out.add).arrivals(seed=0):
+        pass
+    if left_out.rows:
+        console(stderr=True).print(f"{trace.path}: {left_out}", style="yellow")
 
 
 @contextmanager

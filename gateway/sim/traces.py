@@ -24,6 +24,8 @@ from gateway.policy.units import share as read_share
 from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong
 from gateway.sim.workload import Arrival
 
+SHOWN_LINES = 5
+
 
 class TraceError(ValueError):
     """`file:line: what is wrong, what would be right`."""
@@ -60,6 +62,25 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
             )
         parts.append((tier, share))
     return Mix(tuple(parts), tenants, model)
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Rows without prompt or answer, as `Trace.on_empty` hears of them."""
+
+    rows: int = 0
+    lines: list[int] = field(default_factory=list)
+    """The first of their lines."""
+
+    def add(self, line: int) -> None:
+        """One more."""
+        self.rows += 1
+        if self.rows <= SHOWN_LINES:
+            self.lines.append(line)
+
+    def __str__(self) -> str:
+        lines = ", ".join(map(str, self.lines)) + (" ..." if self.rows > len(self.lines) else "")
+        return f"left out: {self.rows:,} rows of 0 tokens (failed when they were recorded; lines {lines})"
 
 
 def _unheard(line: int) -> None:

@@ -246,7 +246,7 @@ async def _test(
             played = await play(chain([first], arrivals), target, shown, plan, look=shown.look, stop=stop)
     finally:
         columns.close()
-    played.empty_rows = traffic.empty.rows
+    played.empty_rows = traffic.left_out.rows
     played.interrupted = played.interrupted or bool(wrong)
     write_run(folder, about, played, columns)
     return played

@@ -9,24 +9,13 @@ from pathlib import Path
 
 from gateway.sim.load import load_text, load_workload
 from gateway.sim.synthetic import Synthetic
-from gateway.sim.traces import Mix, Trace, TraceError, open_trace
+from gateway.sim.traces import LeftOut, Mix, Trace, TraceError, open_trace
 from gateway.sim.workload import Arrival, Workload
 
 FIELDS = ("prompt_tokens", "output_tokens", "cv", "streamed")
 """What a workload in a line may say."""
 DEFAULT_RATE = 10.0
 DEFAULT_DURATION_S = 60.0
-
-
-@dataclass(slots=True)
-class Empty:
-    """Counts the rows of a trace that are left out: requests of 0 tokens, which failed when they were recorded."""
-
-    rows: int = 0
-
-    def add(self, line: int) -> None:
-        """One more."""
-        self.rows += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +26,7 @@ class Traffic:
     told: str
     planned_s: float | None
     """None: to the end of a trace."""
-    empty: Empty = field(default_factory=Empty)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     @property
     def tiers(self) -> set[str] | None:
@@ -71,8 +60,8 @@ def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None,
         trace, told = trace.at_rate(rate), f"{told} at {rate:g}/s"
     elif speed is not None:
         told += f" at {speed:g} times its speed"
-    empty = Empty()
-    return Traffic(replace(trace, on_empty=empty.add), told, duration_s, empty)
+    left_out = LeftOut()
+    return Traffic(replace(trace, on_empty=left_out.add), told, duration_s, left_out)
 
 
 def workload_traffic(

@@ -77,5 +77,9 @@ def read_run(folder: Path) -> RunFile:
         if raw.get("version") != VERSION:
             raise ValueError(f"is of version {raw.get('version')}, this load tester reads {VERSION}")
         return msgspec.convert(raw, RunFile, strict=False)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder}: no load test has written here, there is no {FILE}: give the --out of one"
+        ) from None
     except (orjson.JSONDecodeError, msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None

@@ -11,11 +11,10 @@ from typing import IO
 
 from gateway.observe.replay import NotReplayable, header
 from gateway.sim.trace_formats import Row
-from gateway.sim.traces import Mix, TraceError, open_trace, spread
+from gateway.sim.traces import LeftOut, Mix, TraceError, open_trace, spread
 from loadtests.traces.journal import JournalRows
 from loadtests.traces.writers import WRITERS
 
-SHOWN_LINES = 5
 TELL_EVERY = 1000
 
 
@@ -27,22 +26,13 @@ class Converted:
     """Of what was read."""
     to: str
     written: int = 0
-    empty: int = 0
-    """Rows without prompt or answer (0 tokens): requests that failed when they were recorded."""
-    empty_lines: list[int] = field(default_factory=list)
-    """The first of their lines."""
+    left_out: LeftOut = field(default_factory=LeftOut)
     lost: Counter[str] = field(default_factory=Counter)
     """Rows by what they say and the format written has no place for."""
     spread: bool = False
     """Whether requests with the same time were spread over their tick."""
     guessed: int = 0
     missing: int = 0
-
-    def leave_out(self, line: int) -> None:
-        """A row without prompt or answer."""
-        self.empty += 1
-        if self.empty <= SHOWN_LINES:
-            self.empty_lines.append(line)
 
     def as_json(self) -> dict[str, object]:
         """For a program."""
@@ -51,9 +41,8 @@ class Converted:
     def told(self) -> Iterator[str]:
         """For people, a line each."""
         yield f"{self.written:,} requests, {self.format} to {self.to}"
-        if self.empty:
-            lines = ", ".join(map(str, self.empty_lines)) + (" ..." if self.empty > len(self.empty_lines) else "")
-            yield f"left out: {self.empty:,} rows of 0 tokens (failed when they were recorded; lines {lines})"
+        if self.left_out.rows:
+            yield str(self.left_out)
         for name, count in self.lost.items():
             yield f"lost: {name} of {count:,} requests, for which {self.to} has no place"
         if self.spread:
@@ -101,7 +90,7 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     """Of a trace, from 0 on, those that ran."""
     if len(sources) != 1:
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
-    trace = replace(open_trace(sources[0], Mix()), on_empty=done.leave_out)
+    trace = replace(open_trace(sources[0], Mix()), on_empty=done.left_out.add)
     done.format = trace.format.name
     done.spread = trace.format.tick_s > tick_s
     start: float | None = None

@@ -144,6 +144,18 @@ def test_a_trace_that_names_no_tiers_is_of_the_default_tier_or_mixed(policy: Pat
     assert min(counts[1].values()) > 100
 
 
+def test_rows_of_0_tokens_are_left_out_and_named(policy: Path, trace: Path) -> None:
+    failed = json.dumps({"at": 21, "prompt_tokens": 9, "output_tokens": 0}) + "\n"
+    beyond = json.dumps({"at": 99, "prompt_tokens": 0, "output_tokens": 9}) + "\n"
+    trace.write_text(TRACE + failed + failed + beyond)
+    whole = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "2", "--json")
+    assert json.loads(whole.stdout)["runs"][0]["arrived"] == 400
+    said = "left out: 3 rows of 0 tokens (failed when they were recorded; lines 401, 402, 403)"
+    assert whole.stderr == f"{trace}: {said}\n"
+    clean = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1", "--duration", "15", "--json")
+    assert clean.stderr == ""
+
+
 def test_every_request_may_ask_for_another_model(policy: Path, trace: Path) -> None:
     policy.write_text(POLICY.replace("SLOTS", "64").replace("{default: {pools", "{llama: {pools"))
     wrong = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1")

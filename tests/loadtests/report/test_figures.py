@@ -187,3 +187,8 @@ def test_a_file_of_another_version(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"version": 1', '"version": 9'))
     with pytest.raises(ValueError, match=r"run.json: is of version 9"):
         read_run(tmp_path)
+
+
+def test_a_folder_without_a_test(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no load test has written here, there is no run.json"):
+        read_run(tmp_path)
