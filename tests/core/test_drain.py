@@ -9,7 +9,7 @@ from gateway.core.snapshot import ReplicaState
 
 from .made import QUIET, policy, pool
 from .playbook import commit, dispatch, ended, play, refuse
-from .test_eject import Traffic, fleet
+from .steady import Traffic, fleet
 
 TWO = policy(pool("p", "r1", "r2", slots=2))
 SLOWLY = Health(failures=3, open_s=5.0, slow_start_s=30.0, ejection=None)

@@ -1,0 +1,206 @@
+"""Ejection: how long a slow replica is out, what it is sent meanwhile, and how it comes back."""
+
+import math
+from itertools import pairwise
+
+from gateway.core.commands import Dispatch
+from gateway.core.model import End
+from gateway.core.pulse import Out, Pulse
+from gateway.core.rules import Ejection
+from gateway.core.snapshot import ReplicaState
+
+from .made import tier
+from .playbook import play
+from .steady import Traffic, fleet, state
+
+EJECTION = Ejection()
+
+
+def test_one_request_every_five_seconds_goes_to_one_that_is_out() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=45.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.until(out_at + 28.0)
+    sent = [at for at, name in traffic.sent if name == "r3" and at > out_at]
+    assert len(sent) == 5
+    assert all(later - earlier >= 4.0 for earlier, later in pairwise(sent))
+
+
+def test_canaries_are_no_more_than_one_request_in_200() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=10.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.until(out_at + 100.0)
+    sent = [at for at, name in traffic.sent if name == "r3" and at > out_at]
+    assert 4 <= len(sent) <= 6
+    assert min(later - earlier for earlier, later in pairwise(sent)) >= 19.9
+
+
+def test_canaries_are_of_the_least_urgent_tier_if_it_comes_in_time() -> None:
+    story = play(fleet(6, tier("fast", 0), tier("batch", 5)))
+    traffic = Traffic(story, per_s=30.0, tier="batch")
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.how = {"tier": "fast"}
+    traffic.until(out_at + 9.0)
+    assert not [at for at, name in traffic.sent if name == "r3" and at > out_at]
+    traffic.until(out_at + 12.0)
+    assert len([at for at, name in traffic.sent if name == "r3" and at > out_at]) == 1, "nobody else came"
+
+
+def test_no_canary_is_a_request_that_was_with_a_replica_that_broke() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.stop()
+    story.arrives("a", body_hash=7).sent("a").finishes("a", End.RESET, body_hash=7)
+    traffic.until(out_at + 7.0)
+    before = story.replica("r3").in_flight
+    story.arrives("b", body_hash=7)
+    assert story.replica("r3").in_flight == before
+    story.arrives("c", body_hash=8)
+    assert story.replica("r3").in_flight == before + 1
+
+
+def test_one_that_is_still_slow_stays_out_for_longer_each_time() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=12.0)
+    traffic.times["r3"] = 3.0
+    traffic.until(300.0)
+    assert state(story, "r3") is ReplicaState.EJECTED
+    assert story.replica("r3").health.ejections[0][1] >= 4
+    (last,) = story.replica("r3").health.ejections
+    assert last[0] == "slow-ttft"
+    assert traffic.share("r3", 60.0) < 0.03, "canaries only"
+
+
+def canaries_until_back(traffic: Traffic, replica: str) -> int:
+    """It is well from now on; how many requests it is given until it is back."""
+    began_at, traffic.times = traffic.story.now, {}
+    while state(traffic.story, replica) is ReplicaState.EJECTED:
+        traffic.until(traffic.story.now + 0.25)
+    return len([at for at, name in traffic.sent if name == replica and began_at < at <= traffic.story.now])
+
+
+def test_one_that_is_well_again_is_back_before_its_time_after_four_canaries() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    assert canaries_until_back(traffic, "r3") == 4
+    assert traffic.story.now < out_at + 15.0, "and it is tried more often once one of them was not slow"
+
+
+def test_the_second_time_eight_are_asked_for() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    for canaries in (4, 8):
+        traffic.times["r3"] = 3.0
+        traffic.until_out("r3")
+        assert canaries_until_back(traffic, "r3") == canaries
+
+
+def test_a_slow_canary_takes_back_what_those_before_it_have_proven() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    for slow in (False, True) * 20:
+        heard = len(traffic.sent)
+        while not [at for at, name in traffic.sent[heard:] if name == "r3"]:
+            traffic.times = {"r3": 3.0 if slow else 1.0}
+            traffic.until(traffic.story.now + 0.25)
+    assert state(traffic.story, "r3") is ReplicaState.EJECTED
+    assert traffic.story.now > out_at + 60.0
+
+
+def test_it_is_back_before_its_time_where_the_least_urgent_tier_never_comes() -> None:
+    """Canaries that were like the others do not put off the next one."""
+    traffic = Traffic(play(fleet(6, tier("fast", 0), tier("batch", 5))), per_s=40.0, tier="fast")
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    canaries_until_back(traffic, "r3")
+    assert traffic.story.now < out_at + 25.0
+
+
+def test_canaries_that_were_called_off_prove_nothing() -> None:
+    """Whoever leaves as soon as it is late, or is hedged, has not seen that it was not much later."""
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.until(story.now + 1.0)
+    traffic.times["r3"] = math.inf
+    while story.now < out_at + 60.0:
+        traffic.until(story.now + 0.02)
+        for attempt in list(story.controller._attempts.values()):
+            if attempt.replica.spec.name == "r3" and story.now > attempt.opened_at + 0.12:
+                name = story._names[attempt.live.ask.id]
+                story.leaves(name).cancelled(name)
+        assert state(story, "r3") is ReplicaState.EJECTED
+    assert traffic.share("r3", out_at + 1.0) > 0.0
+
+
+def test_two_that_are_out_are_tried_in_turns() -> None:
+    """Where there are requests for one canary at a time only."""
+    story = play(fleet(8))
+    traffic = Traffic(story, per_s=10.0)
+    traffic.times |= {"r2": 3.0, "r5": 3.0}
+    out_at = max(traffic.until_out("r2"), traffic.until_out("r5"))
+    traffic.until(out_at + 25.0)
+    traffic.times.pop("r5")
+    traffic.until(out_at + 150.0)
+    assert state(story, "r2") is ReplicaState.EJECTED
+    assert state(story, "r5") is ReplicaState.UP
+
+
+def test_one_that_was_slow_comes_back_with_half_of_its_slots() -> None:
+    traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    traffic.until_out("r3")
+    canaries_until_back(traffic, "r3")
+    back_at = story.now
+    assert story.replica("r3").slots == 4
+    traffic.until(back_at + 11.0)
+    assert story.replica("r3").slots == 8
+
+
+def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
+    """Nobody has learned what a token takes with so few answers under way."""
+    story = play(fleet(5, slow_start_s=20.0))
+    story.at(1.0).drains("r4").at(2.0).drains("r4", on=False)
+    for number in range(150):
+        story.at(2.0 + number * 0.1).whatever().arrives(f"q{number}")
+        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        story.sent(f"q{number}").after(0.001).first_token(f"q{number}")
+        story.after(0.09 if replica == "r4" else 0.03).finishes(f"q{number}", output_tokens=100)
+    assert story.replica("r4").health.itl_excess > math.log(2.0)
+    assert state(story, "r4") is ReplicaState.UP
+
+
+def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
+    pulse, now, times = Pulse(), 100.0, []
+    for _ in range(12):
+        pulse.put_out(Out.SLOW_TTFT, "", EJECTION, now)
+        times.append(pulse.until - now)
+        pulse.take_back(now)
+    assert times == [30.0, 60.0, 90.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0, 300.0, 300.0]
+    for second in range(361):
+        pulse.mend(EJECTION, now + second)
+    assert pulse.count == 0
+
+
+def test_one_that_is_out_when_its_breaker_opens_is_judged_anew() -> None:
+    """Else nobody would be sent there to close it: what is out gets canaries, what is probed a slot of its own."""
+    traffic = Traffic(play(fleet(6, slow_start_s=20.0)), per_s=30.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    traffic.until_out("r3")
+    story.fails("r3")
+    traffic.times = {}
+    traffic.until(story.now + 3.0)
+    story.recovers("r3")
+    traffic.until(story.now + 2.0)
+    assert state(story, "r3") is ReplicaState.UP
+    assert story.replica("r3").slots == 1, "its caches are cold"

@@ -1,0 +1,124 @@
+"""Ejection: a replica that owes an answer and says nothing is left out, whatever the cap; a word brings it back."""
+
+import math
+
+from gateway.core.commands import Dispatch
+from gateway.core.snapshot import ReplicaState
+
+from .playbook import play
+from .steady import Traffic, fleet, state
+
+
+def test_a_replica_that_says_nothing_for_five_seconds_is_out() -> None:
+    story = play(fleet(12, slots=64))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.until(10.0)
+    traffic.times["r7"] = math.inf
+    traffic.until(17.5)
+    assert story.replica("r7").health.out == "stalled"
+    traffic.until(40.0)
+    assert traffic.share("r7", 18.0) == 0.0, "it has enough to answer"
+
+
+def test_it_is_back_as_soon_as_something_is_heard() -> None:
+    story = play(fleet(3))
+    story.arrives("a").sent("a").at(8.0)
+    assert story.replica("r1").health.out == "stalled"
+    assert "nothing heard for" in story.replica("r1").health.why
+    story.first_token("a").at(9.5)
+    assert state(story, "r1") is ReplicaState.UP
+
+
+def test_what_an_older_answer_says_is_no_word_of_the_canary() -> None:
+    traffic = Traffic(play(fleet(6)), per_s=40.0)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    traffic.until(5.0)
+    while not (old := [a for a in story.controller._attempts.values() if a.replica.spec.name == "r3"]):
+        traffic.until(story.now + 0.05)
+    name = story._names[old[0].live.ask.id]
+    traffic._due = [due for due in traffic._due if due[1] != name]
+    out_at = traffic.until_out("r3")
+    traffic.times["r3"] = math.inf
+    story.first_token(name)
+    for tokens in range(1, 25):
+        traffic.until(out_at + tokens).progress(name, tokens)
+    assert len([at for at, replica in traffic.sent if replica == "r3" and at > out_at]) == 1
+
+
+def test_one_that_hung_and_was_started_anew_is_back() -> None:
+    story = play(fleet(6)).arrives("a").sent("a").at(8.0)
+    assert story.replica("r1").health.out == "stalled"
+    story.fails("r1").cancelled("a").served("a").recovers("r1").whatever()
+    for number in range(6):
+        story.arrives(f"q{number}").served(f"q{number}")
+    assert state(story, "r1") is ReplicaState.UP
+    story.at(10.0).arrives("b").sent("b").after(8.0)
+    assert [r.health.out for r in story.pool("p").replicas].count("stalled") == 1, "its silence is nobody's measure"
+
+
+def test_one_that_is_out_for_slowness_does_not_come_back_for_a_word() -> None:
+    story = play(fleet(6))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.times["r3"] = math.inf
+    traffic.until(out_at + 25.0)
+    assert story.replica("r3").health.out == "slow-ttft"
+    assert len([at for at, name in traffic.sent if name == "r3" and at > out_at]) == 1, "it has enough to answer"
+
+
+def test_idle_is_not_silent_nor_is_one_whose_clients_do_not_read() -> None:
+    story = play(fleet(3))
+    story.arrives("a").served("a").at(60.0).arrives("b").after(0.5)
+    assert state(story, "r2") is ReplicaState.UP
+    story.served("b").arrives("c").sent("c").first_token("c").pauses("c").after(60.0)
+    assert state(story, "r3") is ReplicaState.UP
+    story.resumes("c").after(4.0)
+    assert state(story, "r3") is ReplicaState.UP
+    story.after(3.0)
+    assert story.replica("r3").health.out == "stalled"
+
+
+def test_silence_adds_up_over_requests_that_are_called_off() -> None:
+    """Timeouts shorter than the limit do not hide a replica that hangs."""
+    story = play(fleet(3))
+    for number in range(9):
+        name = f"q{number}"
+        story.arrives(name).sent(name)
+        (replica,) = (r.name for r in story.pool("p").replicas if r.in_flight)
+        if replica == "r1":
+            story.after(2.0).leaves(name).cancelled(name)
+        else:
+            story.after(0.1).served(name)
+    assert story.replica("r1").health.out == "stalled"
+
+
+def test_where_answers_are_rare_more_patience_is_due() -> None:
+    """Eight times the p99 of the gap: whole answers that take four seconds each are not silence."""
+    story = play(fleet(3))
+    for number in range(40):
+        story.whatever().arrives(f"q{number}", stream=False).sent(f"q{number}").after(4.0)
+        story.finishes(f"q{number}", output_tokens=50)
+    story.arrives("long", stream=False).sent("long").after(20.0)
+    assert all(state(story, f"r{n}") is ReplicaState.UP for n in (1, 2, 3))
+    story.after(20.0)
+    assert any(state(story, f"r{n}") is ReplicaState.EJECTED for n in (1, 2, 3))
+
+
+def test_the_silent_lie_outside_the_cap_and_panic_does_not_use_them() -> None:
+    story = play(fleet(6, slots=64))
+    traffic = Traffic(story, per_s=30.0)
+    traffic.until(10.0)
+    traffic.times = dict.fromkeys(("r1", "r2", "r3", "r4"), math.inf)
+    traffic.until(20.0)
+    assert [n for n in range(1, 7) if state(story, f"r{n}") is ReplicaState.EJECTED] == [1, 2, 3, 4]
+    traffic.until(30.0)
+    assert {name for at, name in traffic.sent if at > 20.0} == {"r5", "r6"}
+
+
+def test_no_pool_is_emptied_even_if_all_are_silent() -> None:
+    story = play(fleet(1)).arrives("a").sent("a").after(10.0)
+    assert story.replica("r1").health.out == "stalled"
+    story.whatever().arrives("b")
+    assert [type(c) for c in story._said] == [Dispatch]
