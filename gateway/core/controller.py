@@ -538,7 +538,6 @@ class Controller:
                 served = True
                 hopeless = self._admission.is_hopeless(live, replica, now)
                 if hopeless:
-                    self.forecaster.dropped(live)  # nobody will know; as a miss it would prove itself right
                     wait_s = self._drains_in_s(pool, live)
                     self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, wait_s, hopeless)
                 else:

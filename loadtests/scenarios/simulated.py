@@ -52,7 +52,7 @@ def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float,
     if contender.kind == "litellm":
         raise NotSimulated("litellm is no baseline of the simulator")
     policy = load(policy_path(contender.policy or scenario.policy), {})
-    profile = _as_slow(PROFILES[scenario.profile], scenario.time_scale)
+    profile = as_slow(PROFILES[scenario.profile], scenario.time_scale)
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
     fleet = FleetSpec(dict.fromkeys(policy.pools, profile), tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -94,7 +94,7 @@ def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float,
     return Simulated(result, {name: sorted(values) for name, values in ttft_s.items()})
 
 
-def _as_slow(profile: Profile, time_scale: float) -> Profile:
+def as_slow(profile: Profile, time_scale: float) -> Profile:
     """The engine whose real seconds are `time_scale` of its own."""
     return replace(profile, **{name: getattr(profile, name) / time_scale for name in TIMES})
 

@@ -38,8 +38,11 @@ class Oracle:
         forecaster = story.controller.forecaster
         forecaster.forecast = self.forecast  # type: ignore[method-assign]
         forecaster.trust = self.trust  # type: ignore[method-assign]
-        for label in ("watch", "judged", "dropped"):
-            setattr(forecaster, label, self.ignore)
+        forecaster.watch = self.watch  # type: ignore[method-assign]
+        forecaster.judged = self.judged  # type: ignore[method-assign]
+        forecaster.dropped = self.dropped  # type: ignore[method-assign]
+        self.labels: list[tuple[object, ...]] = []
+        """Which request was said to have missed its objectives or not, or that nobody will know."""
 
     def forecast(self, live: Live, at: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
         self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
@@ -48,8 +51,16 @@ class Oracle:
             breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
         return made_forecast(breach, at.spec.name)
 
-    def ignore(self, *_: object) -> None:
+    def watch(self, live: Live, now: float) -> None:
+        """Nothing is waited for."""
+
+    def judged(self, live: Live, breached: bool, now: float) -> None:
         """Nobody learns from what an oracle said."""
+        self.labels.append(("judged", live.ask.id, breached))
+
+    def dropped(self, live: Live) -> None:
+        """Likewise."""
+        self.labels.append(("dropped", live.ask.id))
 
     def trust(self, name: str) -> Trust:
         return Trust.TRUSTED if self.trusted else Trust.COLD
@@ -161,6 +172,21 @@ def test_whose_turn_comes_too_late_is_not_sent() -> None:
     story.finishes("running").expect(
         commit(), ended(Outcome.OK), refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
     )
+
+
+def test_what_was_let_in_and_is_not_sent_after_all_was_a_miss() -> None:
+    """Else only who gets through would teach, and ever more would be let in to wait in vain."""
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    late(story)
+    oracle.breach["p"] = 0.6
+    story.finishes("running").whatever()
+    assert oracle.labels == [("judged", 1, False), ("judged", 2, True)]
+
+
+def test_what_is_refused_when_it_comes_says_nothing() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.6})
+    story.arrives("a").whatever()
+    assert oracle.labels[0] == ("dropped", 1)
 
 
 @pytest.mark.parametrize(("breach", "sent"), [(0.05, True), (0.2, False)])

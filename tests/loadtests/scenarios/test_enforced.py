@@ -1,0 +1,38 @@
+"""Forecasts that decide whom they learn from have to stay true while they are acted upon."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.policy.load import load
+from gateway.sim.engine import Options
+from gateway.sim.fleet import FleetSpec
+from gateway.sim.profiles import PROFILES
+from gateway.sim.run import simulate
+from loadtests.scenarios.file import policy_path
+from loadtests.scenarios.load import load_scenario
+from loadtests.scenarios.simulated import as_slow
+
+SECONDS = 150.0
+
+
+@pytest.mark.parametrize("seed", [1, 9])
+def test_under_lasting_overload_they_tell_more_than_the_base_rate(seed: int) -> None:
+    """Most of the last tier are refused when their turn comes: it is not only those who get through that teach."""
+    scenario = load_scenario("overload").model_copy(update={"lasts": SECONDS})
+    policy = load(policy_path(scenario.policy), {})
+    controller = Controller(policy, Random(seed))
+    simulate(
+        policy,
+        scenario.arrivals(seed=1, times=1.5, part=1.0),
+        seed=seed,
+        fleet=FleetSpec(dict.fromkeys(policy.pools, as_slow(PROFILES[scenario.profile], scenario.time_scale))),
+        options=Options(duration_s=SECONDS, prompts_known=False, give_up_s=scenario.grace),
+        decider=controller,
+    )
+    (pool,) = controller.forecaster.view(SECONDS).pools
+    assert pool.reliability.labels > 2000
+    assert pool.reliability.skill > 0.1
