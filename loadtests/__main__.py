@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from loadtests.children import end_by_sigterm
 from loadtests.commands.calibrate import calibrate_command
 from loadtests.commands.compare import compare_command
 from loadtests.commands.convert import convert_command
@@ -26,4 +27,5 @@ app.command("scenario")(scenario_command)
 app.command("calibrate")(calibrate_command)
 
 if __name__ == "__main__":
+    end_by_sigterm()
     app(prog_name="python -m loadtests")

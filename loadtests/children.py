@@ -21,6 +21,11 @@ Tell = Callable[[str, str], None]
 """Takes the name of a child and a line that it has printed."""
 
 
+def end_by_sigterm() -> None:
+    """SIGTERM ends this process as Ctrl-C does, so that it takes along what it has started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 class Child:
     """One process, `ready` when so many of its lines have matched what was said it would print; `found` holds those."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
 from loadtests.bench.process import Cores, Neighbours, split_cores
 from loadtests.bench.report import as_json, show
 from loadtests.bench.section import Section
+from loadtests.children import end_by_sigterm
 from loadtests.compiled import again_with, compiled, is_compiled
 
 KNOWN = list(dict.fromkeys(target for one in MEASURES.values() for target in one.targets))
@@ -83,8 +83,6 @@ def main(
     effort = QUICK if quick else Effort()
     if rounds is not None:
         effort = replace(effort, rounds=rounds)
-    # Ended from outside, it takes along what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console, cores = Console(), split_cores()
     with alone(console.print):
         if not (pure or profile or is_compiled()):
@@ -106,4 +104,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_by_sigterm()
     typer.run(main)

@@ -31,6 +31,7 @@ from loadtests.report.judged import slo_of
 from loadtests.report.run_file import About, write_run
 
 FOLDER = Path("loadtest-results")
+ENDS = signal.SIGINT, signal.SIGTERM
 OURS = (
     "report.json",
     "report.html",
@@ -237,9 +238,11 @@ async def _test(
 
     def interrupted() -> None:
         stop.set()
-        loop.remove_signal_handler(signal.SIGINT)  # whoever asks twice will not wait
+        for number in ENDS:
+            loop.remove_signal_handler(number)  # whoever asks twice will not wait
 
-    loop.add_signal_handler(signal.SIGINT, interrupted)
+    for number in ENDS:
+        loop.add_signal_handler(number, interrupted)
     columns = Columns(folder, about.warmup_s)
     try:
         with Progress(columns, console(stderr=True), traffic.planned_s) as shown:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from loadtests.children import end_by_sigterm
 from loadtests.compiled import again_with, compiled, is_compiled
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
@@ -104,4 +105,5 @@ def _show(name: str, findings: Findings, out: Console) -> None:
 
 
 if __name__ == "__main__":
+    end_by_sigterm()
     app()

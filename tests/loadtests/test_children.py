@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -15,6 +16,20 @@ DEADLINE_S = 20.0
 
 SERVES = "import time; print('serving on 7', flush=True); time.sleep(60)"
 IS_STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SERVES}"
+HAS_A_CHILD = f"""
+import asyncio, sys
+from loadtests.children import Children, end_by_sigterm
+
+async def main():
+    async with Children(lambda name, line: None) as children:
+        child = await children.start("worker", [sys.executable, "-c", {SERVES!r}], "serving on 7")
+        await child.ready
+        print("the worker is", child.process.pid, flush=True)
+        await asyncio.Future()
+
+end_by_sigterm()
+asyncio.run(main())
+"""
 FAILS = "import sys; print('the disk is full'); sys.exit(3)"
 
 
@@ -80,6 +95,17 @@ async def test_a_child_that_does_not_end_is_killed_after_the_grace() -> None:
         await child.ready
     assert gone(child)
     assert child.how_it_ended.startswith("worker was ended by signal 9")
+
+
+@pytest.mark.usefixtures("deadline")
+async def test_who_is_ended_by_sigterm_takes_its_children_along() -> None:
+    async with Children(lambda _name, _line: None) as children:
+        parent = await children.start("parent", [sys.executable, "-c", HAS_A_CHILD], r"the worker is (\d+)")
+        worker = int((await parent.ready)[1])
+        parent.signal(signal.SIGTERM)
+        assert await children.died is parent
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
 
 
 @pytest.mark.usefixtures("deadline")
