@@ -343,6 +343,8 @@ class Gateway:
             self.guard.sweep(now)
             self.upstreams.sweep(now)
             self._tell_states()
+            if self._little.is_due(now):
+                self._little.read(self.controller.snapshot(now))
             log_quarantine(self.controller.quarantined(now))
 
     def _tell_states(self) -> None:

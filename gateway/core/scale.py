@@ -115,6 +115,11 @@ class Trend:
             slope = (self.level - before) / step_s
             self.slope += (1.0 - math.exp(-step_s / TREND_TAU_S)) * (slope - self.slope)
 
+    @property
+    def now(self) -> float:
+        """What comes; never below nothing, to which a slope may carry the level when all is over."""
+        return max(0.0, self.level)
+
     def ahead(self, seconds: float) -> float:
         """What is to be expected then; never below nothing."""
         return max(0.0, self.level + self.slope * seconds)
@@ -223,7 +228,8 @@ class Demand:
         """A copy for people and gauges; None as long as nothing is known."""
         if not self.wanted:
             return None
-        demand, predicted, knee = self._work.level, self._work.ahead(LEAD_S), self.knee.value
+        requests_per_s = self._requests.now
+        demand, predicted, knee = self._work.now, self._work.ahead(LEAD_S), self.knee.value
         held_s = max(0.0, self._hold_from + HOLD_S - now)
         worth = predicted / knee
         why = f"{demand:.2f} replicas' worth of work comes, {predicted:.2f} in {LEAD_S:.0f} s; one carries {knee:.2f}"
@@ -232,9 +238,9 @@ class Demand:
         return ScaleView(
             wanted=self.wanted,
             serving=self._serving,
-            requests_per_s=self._requests.level,
-            prompt_tokens_per_s=self._prompts.level,
-            output_tokens_per_s=self._requests.level * self._output,
+            requests_per_s=requests_per_s,
+            prompt_tokens_per_s=self._prompts.now,
+            output_tokens_per_s=requests_per_s * self._output,
             demand=demand,
             predicted=predicted,
             worth=worth,

@@ -25,6 +25,8 @@ WINDOW_S = 60.0
 SOJOURNS = 100.0
 EVERY_S = 5.0
 """Marks are set no closer than this, however often somebody reads."""
+UNREAD_S = 15.0
+"""After so long without a mark one is due, whoever reads: a window is longer than it has to be by no more."""
 MOST_MARKS = 512
 
 
@@ -62,12 +64,19 @@ class _Mark:
 
 
 class Little:
-    """Reads both sides when it is asked, and keeps marks of what it has read for windows to begin at."""
+    """Reads both sides when it is asked, and keeps marks of what it has read for windows to begin at.
+
+    Has to be asked whenever it `is_due`: else windows begin when somebody last looked, which may be an hour ago.
+    """
 
     def __init__(self, metrics: Metrics, presences: Callable[[float], Mapping[str, float]], now: float) -> None:
         self._metrics = metrics
         self._presences = presences
         self._marks = [_Mark(now, {})]
+
+    def is_due(self, now: float) -> bool:
+        """Whether it has to be read for the sake of its marks."""
+        return now - self._marks[-1].at >= UNREAD_S
 
     def read(self, snapshot: Snapshot) -> tuple[LittleView, ...]:
         """Every pool of the snapshot, over the window that ends with it."""

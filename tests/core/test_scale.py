@@ -76,6 +76,14 @@ class Story:
 # ---- demand
 
 
+def test_no_less_than_nothing_comes_when_all_is_over() -> None:
+    story = Story().runs(300.0, 2.0)
+    for _ in range(40):
+        view = story.runs(30.0, 0.0).view
+        assert min(view.demand, view.requests_per_s, view.prompt_tokens_per_s, view.output_tokens_per_s) >= 0.0
+        assert "-" not in view.why
+
+
 def test_nothing_is_wanted_before_anything_is_known() -> None:
     assert Demand().view(0.0) is None
     assert Story().runs(30.0, 2.0).demand.view(30.0) is None

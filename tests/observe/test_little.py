@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -11,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.app import Gateway
 from gateway.core.commands import Command, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.model import End, Finish
-from gateway.observe.little import EVERY_S, MOST_MARKS, Little, LittleView
+from gateway.core.snapshot import Snapshot
+from gateway.observe.little import EVERY_S, MOST_MARKS, UNREAD_S, WINDOW_S, Little, LittleView
 from gateway.observe.metrics import Metrics
 from gateway.proxy.presence import Presence
+from gateway.settings import Settings
 
 from .made import ASK, FREE, POLICY
 
@@ -192,6 +196,31 @@ def test_however_often_it_is_read_it_keeps_few_marks() -> None:
         traffic.read()
     assert len(traffic.little._marks) <= MOST_MARKS
     assert traffic.read().window_s == pytest.approx(60.0, abs=EVERY_S)
+
+
+def test_windows_do_not_grow_while_nobody_looks() -> None:
+    traffic = Traffic(3, 5.0, 0.1)
+    for _ in range(900):
+        traffic.run(1.0)
+        if traffic.little.is_due(traffic.now):
+            traffic.read()
+    assert WINDOW_S <= traffic.read().window_s <= WINDOW_S + UNREAD_S + 1.0
+
+
+async def test_the_gateway_sets_marks_of_its_own_accord() -> None:
+    asked = asyncio.Event()
+
+    class Due:
+        def is_due(self, now: float) -> bool:
+            return True
+
+        def read(self, snapshot: Snapshot) -> tuple[LittleView, ...]:
+            asked.set()
+            return ()
+
+    async with Gateway(Settings(port=0, admin_port=0, drain_deadline_s=0.0), POLICY) as gateway:
+        gateway._little = Due()  # type: ignore[assignment]
+        await asked.wait()
 
 
 # ---- the door alone
