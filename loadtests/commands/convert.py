@@ -29,6 +29,7 @@ def convert_command(
 
     The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line;
     what is left out, because it is no request or because the other format has no place for it, is counted and said.
+    Where there is no request at all nothing is written, and the exit status is 2, as for whatever else is wrong.
 
     `python -m loadtests convert calls.jsonl.1 calls.jsonl day.jsonl`
     """
@@ -37,15 +38,7 @@ def convert_command(
         errors.print(f"--to {to} is no format: there is {', '.join(WRITERS)}", style="red")
         raise typer.Exit(2)
     try:
-        if out == Path("-"):
-            done = _converted(sources, sys.stdout, to)
-        else:
-            if out.resolve() in [source.resolve() for source in sources]:
-                raise TraceError(f"{out}: is what is read: write to another file")
-            part = out.with_name(f"{out.name}.part")
-            with part.open("w", newline="") as file:
-                done = _converted(sources, file, to)
-            part.replace(out)  # what stands under the name is whole
+        done = _converted(sources, sys.stdout, to) if out == Path("-") else _written(sources, out, to)
     except (TraceError, NotReplayable, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
@@ -54,6 +47,22 @@ def convert_command(
         return
     for line in done.told():
         errors.print(line)
+
+
+def _written(sources: list[Path], out: Path, to: str) -> Converted:
+    """What stands under the name `out` is whole; where the conversion fails nothing new is left beside it."""
+    part = out.with_name(f"{out.name}.part")
+    for path in (out, part):
+        if path.resolve() in [source.resolve() for source in sources]:
+            raise TraceError(f"{path}: is what is read: write to another file")
+    file = part.open("w", newline="")
+    try:
+        with file:
+            done = _converted(sources, file, to)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    return done
 
 
 def _converted(sources: list[Path], file: object, to: str) -> Converted:

@@ -12,6 +12,7 @@ from typing import IO
 from gateway.observe.replay import NotReplayable, header
 from gateway.sim.trace_formats import Row
 from gateway.sim.traces import LeftOut, Mix, TraceError, open_trace, spread
+from loadtests.traces.empty import not_empty
 from loadtests.traces.journal import JournalRows
 from loadtests.traces.writers import WRITERS
 
@@ -54,7 +55,7 @@ class Converted:
 
 
 def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int], None]) -> Converted:
-    """Read and write row by row. Raises TraceError, NotReplayable or OSError; what is written by then is no trace."""
+    """Read and write row by row. What is written when it raises TraceError, NotReplayable or OSError is no trace."""
     writer = WRITERS[to]
     journal = _journal(sources)
     done = Converted("journal" if journal else "", to)
@@ -74,6 +75,9 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
             tell(done.written)
     if journal:
         done.guessed, done.missing = journal.guessed, journal.missing
+    if not done.written:
+        left_out = f" ({done.left_out})" if done.left_out.rows else ""
+        raise TraceError(f"{', '.join(map(str, sources))}: no requests in it{left_out}: there is nothing to convert")
     return done
 
 
@@ -90,6 +94,7 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     """Of a trace, from 0 on, those that ran."""
     if len(sources) != 1:
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
+    not_empty(sources[0])
     trace = replace(open_trace(sources[0], Mix()), on_empty=done.left_out.add)
     done.format = trace.format.name
     done.spread = trace.format.tick_s > tick_s

@@ -111,6 +111,13 @@ def test_what_is_wrong_is_told_before_anything_is_sent(options: list[str], told:
     assert told in found.stderr
 
 
+def test_an_empty_trace_is_called_empty(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.touch()
+    found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", "--trace", str(trace)])
+    assert (found.exit_code, f"{trace}: is empty" in found.stderr) == (2, True), found.stderr
+
+
 @pytest.mark.parametrize("spec", ["chat", "gateway/sim/workloads/chat.yaml"])
 def test_a_workload_that_has_tiers_of_its_own_is_held_against_a_policy(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

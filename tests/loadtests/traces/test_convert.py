@@ -82,7 +82,45 @@ def test_a_wrong_row_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     done = converted(source, out=out)
     assert done.exit_code == 2
     assert f"{source}:3: ContextTokens is 'ten', must be a whole number of tokens" in done.stderr
-    assert not out.exists()
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_what_stood_under_the_name_before_is_kept_where_the_conversion_fails(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.csv", tmp_path / "out"
+    source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nten,10,5\n")
+    out.write_text("of yesterday")
+    assert converted(source, out=out).exit_code == 2
+    assert out.read_text() == "of yesterday"
+    assert sorted(tmp_path.iterdir()) == [source, out]
+
+
+@pytest.mark.parametrize("name", ["out", "out.part"])
+def test_what_is_read_is_never_written_over(tmp_path: Path, name: str) -> None:
+    source = tmp_path / name
+    source.write_text(SMALL.read_text())
+    done = converted(source, out=tmp_path / "out")
+    assert (done.exit_code, "is what is read" in done.stderr) == (2, True)
+    assert source.read_text() == SMALL.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is empty"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests in it"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,0,5\n",
+            "no requests in it (left out: 1 rows of 0 tokens",
+        ),
+    ],
+)
+def test_a_trace_without_a_request_becomes_none(tmp_path: Path, text: str, told: str) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text(text)
+    done = converted(source, out=tmp_path / "out")
+    assert done.exit_code == 2
+    assert f"{source}: {told}" in done.stderr
+    assert list(tmp_path.iterdir()) == [source]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +176,15 @@ def test_a_journal_is_a_trace_of_all_that_was_asked(tmp_path: Path) -> None:
     assert {(a.prompt_tokens, a.output_tokens, a.tier, a.model, a.max_tokens) for a in found} == {
         (132, 20, "free", "m", 50)
     }
+
+
+def test_a_journal_without_a_request_becomes_no_trace(tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    asyncio.run(recorded(file))
+    file.write_text(file.read_text().splitlines(keepends=True)[0])
+    done = converted(file, out=tmp_path / "out")
+    assert (done.exit_code, f"{file}: no requests in it" in done.stderr) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_journal_that_begins_in_the_middle_is_refused(tmp_path: Path) -> None:
