@@ -67,6 +67,12 @@ def fields_of(text: str | None) -> dict[str, object]:
     return fields
 
 
+def unnamed_tier(workload: str | None, mix: str | None, policy: Policy | None) -> str | None:
+    """What requests are called for which nobody has named a tier. None where a policy, a mix or a workload has."""
+    named = mix is not None or policy is not None or (workload is not None and "=" not in workload)
+    return None if named else Mix().tiers[0][0]
+
+
 def _whose(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
     """Whose requests are, where the traffic does not say: of the policy's default tier unless told otherwise."""
     asked = model or (next(iter(policy.models)) if policy is not None else "default")

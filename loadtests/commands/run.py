@@ -18,7 +18,7 @@ from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload import Arrival
-from loadtests.commands.asked import fields_of, keys_of, traffic_of
+from loadtests.commands.asked import fields_of, keys_of, traffic_of, unnamed_tier
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
 from loadtests.replay.columns import Columns
@@ -168,6 +168,7 @@ def run_command(
         clients=closed_loop,
         retries=retries,
         policy=None if policy is None else str(policy),
+        unnamed_tier=unnamed_tier(workload, mix, held),
     )
     plan = Plan(
         seed=seed,

@@ -156,7 +156,7 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
     """What forbids, or weakens, a judgement."""
     found = []
     ours, theirs = a.report["totals"]["offered_per_s"], b.report["totals"]["offered_per_s"]
-    if abs(theirs / ours - 1.0) > SAME_LOAD:
+    if None not in (ours, theirs) and abs(theirs / ours - 1.0) > SAME_LOAD:
         found.append(f"Not the same load: {ours:.4g} and {theirs:.4g} requests/s were offered.")
     elif not paired:
         found.append("Not the same requests (another seed, or other traffic): intervals are wider for it.")

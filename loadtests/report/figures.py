@@ -18,7 +18,7 @@ from loadtests.replay.request import Outcome
 from loadtests.report.judged import ERRORS, Held, Judged, apart, judge, misses, slo_of
 from loadtests.report.over_load import over_load
 from loadtests.report.run_file import RunFile
-from loadtests.report.timeline import timeline
+from loadtests.report.timeline import per_s, timeline
 from loadtests.waits import edge_of
 
 FORMAT = "tailgate-loadtest-report"
@@ -90,6 +90,7 @@ def _about(run: RunFile) -> Report:
         "clients": about.clients,
         "retries": about.retries,
         "policy": about.policy,
+        "unnamed_tier": about.unnamed_tier,
         "length": about.length,
         "warmup_s": about.warmup_s,
         "planned_s": about.planned_s,
@@ -106,8 +107,8 @@ def _generator(run: RunFile, rows: Rows) -> Report:
         "late_max_s": most,
         "max_late_s": run.about.max_late_s,
         "loop_wait_p99_s": lag if math.isfinite(lag) else EDGES[-1],
-        "cpu": run.played.cpu_s / run.played.sending_s if run.played.sending_s > 0 else 0.0,
-        "chunks_per_s": run.played.chunks / run.played.seconds if run.played.seconds > 0 else 0.0,
+        "cpu": per_s(run.played.cpu_s, run.played.sending_s),
+        "chunks_per_s": per_s(run.played.chunks, run.played.seconds),
         "most_connections": run.played.most_connections,
         "most_under_way": run.played.most_under_way,
     }
@@ -125,8 +126,8 @@ def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -
         "good": good,
         "goodput": _ratio(good, counted),
         "weighted_goodput": _ratio(float(weights[judged.good].sum()), float(weights[judged.counted].sum())),
-        "offered_per_s": offered / seconds,
-        "good_per_s": good / seconds,
+        "offered_per_s": per_s(offered, seconds),
+        "good_per_s": per_s(good, seconds),
         "sent_again": int((rows["tries"].astype(np.int64) - 1).sum()),
         "latencies": _latencies(rows[judged.finished]),
         "itl": _itl(run, run.gaps),
@@ -140,8 +141,8 @@ def _rates(everything: Judged, run: RunFile) -> Report:
     ended_s = done["due_s"] + done["e2e_s"]
     inside, seconds = (ended_s >= from_s) & (ended_s < until_s), until_s - from_s
     return {
-        "answered_per_s": _count(inside) / seconds,
-        "output_tokens_per_s": int(done["output_tokens"][inside].sum()) / seconds,
+        "answered_per_s": per_s(_count(inside), seconds),
+        "output_tokens_per_s": per_s(int(done["output_tokens"][inside].sum()), seconds),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from loadtests.charts.chart import Chart, Picture
 from loadtests.charts.svg import svg
 from loadtests.report.pictures import pictures
-from loadtests.report.words import headline, objective, share, shed, time, warnings
+from loadtests.report.words import headline, objective, rate, share, shed, time, warnings
 
 Report = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "page.html"
@@ -87,8 +87,8 @@ def _tiles(report: Report) -> dict[str, str]:
     errors = sum(sum(tier["errors"].values()) for tier in report["tiers"].values())
     return {
         "goodput": share(totals["goodput"]),
-        "good /s": f"{totals['good_per_s']:.3g}",
-        "offered /s": f"{totals['offered_per_s']:.3g}",
+        "good /s": rate(totals["good_per_s"], ".3g"),
+        "offered /s": rate(totals["offered_per_s"], ".3g"),
         f"{name} p50": time(metric["p50"]),
         f"{name} p99": time(metric["p99"]),
         "shed": f"{sheds:,}",
@@ -172,9 +172,9 @@ def _trust(report: Report) -> str:
     rows = [
         ["requests sent later than due, p50 / p99 / most", f"{late} (allowed: p99 {time(generator['max_late_s'])})"],
         ["waits on the generator's loop, p99", f"≤ {time(generator['loop_wait_p99_s'])}"],
-        ["CPU of the generator", f"{generator['cpu']:.2f} of a core"],
+        ["CPU of the generator", f"{rate(generator['cpu'], '.2f')} of a core"],
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],
-        ["pieces of content read", f"{generator['chunks_per_s']:.0f}/s"],
+        ["pieces of content read", f"{rate(generator['chunks_per_s'], '.0f')}/s"],
         ["prompt tokens meant, counted", f"{prompts['prompt_tokens']:,}, {prompts['prompt_tokens_counted']:,}"],
         [
             "output tokens meant" + (" at most" if capped else "") + ", got",

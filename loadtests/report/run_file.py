@@ -39,6 +39,8 @@ class About:
     retries: int = 0
     policy: str | None = None
     """The file whose objectives requests are held against."""
+    unnamed_tier: str | None = None
+    """What requests are called for which nobody has named a tier; None where somebody has."""
     probed: bool = False
     """Whether the target said how it counts prompts."""
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.report.words import headline, objective, share, time, warnings
+from loadtests.report.words import headline, objective, rate, share, time, warnings
 
 Report = dict[str, Any]
 
@@ -21,9 +21,9 @@ def print_report(report: Report, out: Console) -> None:
         out.print(Text(text, style="yellow"))
     totals, generator = report["totals"], report["generator"]
     out.print(
-        f"{totals['offered_per_s']:.4g} requests/s offered, {totals['answered_per_s']:.4g} answered, "
-        f"{totals['good_per_s']:.4g} good; {totals['output_tokens_per_s']:.4g} output tokens/s; "
-        f"generator late by {time(generator['late_p99_s'])} (p99), {generator['cpu']:.2f} of a core"
+        f"{rate(totals['offered_per_s'])} requests/s offered, {rate(totals['answered_per_s'])} answered, "
+        f"{rate(totals['good_per_s'])} good; {rate(totals['output_tokens_per_s'])} output tokens/s; "
+        f"generator late by {time(generator['late_p99_s'])} (p99), {rate(generator['cpu'], '.2f')} of a core"
     )
     out.print(_tiers(report))
     sections = {

@@ -17,6 +17,13 @@ STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3
 MOST_BINS = 120
 LEAST_REQUESTS = 25
 """In a bin, in the mean: fewer are noise."""
+LEAST_S = 1.0
+"""What is said per second needs one: a single request in the first millisecond is no thousand requests/s."""
+
+
+def per_s(count: float, seconds: float) -> float | None:
+    """A rate; None where the time is too short to have one."""
+    return count / seconds if seconds >= LEAST_S else None
 
 
 def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, until_s: float) -> dict[str, Any]:
@@ -24,7 +31,7 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
 
     Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies; answered and good by
     when the answer was complete, those of the warm-up and not those after the last request: a target that falls behind
-    shows there.
+    shows there. Rates are None where all of the time is less than `LEAST_S`.
     """
     most = max(1.0, min(MOST_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / LEAST_REQUESTS))
     bins = round_bins(until_s - from_s, most)
@@ -35,10 +42,10 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
     outcome = rows["outcome"]
     failed = np.isin(outcome, [int(of) for of in ERRORS])
 
-    def per_s(where: npt.NDArray[np.int64]) -> list[float]:
+    def rates(where: npt.NDArray[np.int64]) -> list[float | None]:
         inside = where[(where >= 0) & (where < bins)]
         counts = np.bincount(inside, minlength=bins)
-        return [float(count / bin_s) for count in counts]
+        return [float(count / bin_s) if until_s - from_s >= LEAST_S else None for count in counts]
 
     def worth(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         inside = which & (due >= 0) & (due < bins)
@@ -52,11 +59,11 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
     return {
         "from_s": from_s,
         "bin_s": bin_s,
-        "offered_per_s": per_s(due),
-        "answered_per_s": per_s(ended[judged.finished]),
-        "good_per_s": per_s(ended[judged.good]),
-        "shed_per_s": per_s(due[outcome == Outcome.SHED]),
-        "failed_per_s": per_s(due[failed]),
+        "offered_per_s": rates(due),
+        "answered_per_s": rates(ended[judged.finished]),
+        "good_per_s": rates(ended[judged.good]),
+        "shed_per_s": rates(due[outcome == Outcome.SHED]),
+        "failed_per_s": rates(due[failed]),
         "weighted_goodput": [
             float(good / counted) if counted else None
             for good, counted in zip(worth(judged.good), worth(judged.counted), strict=True)

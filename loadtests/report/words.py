@@ -29,6 +29,11 @@ def share(value: float | None) -> str:
     return text if value in (0.0, 1.0) or text not in ("100.0%", "0.0%") else f"{100 * value:.3f}%"
 
 
+def rate(value: float | None, form: str = ".4g") -> str:
+    """What there is of something per second."""
+    return "–" if value is None else f"{value:{form}}"
+
+
 def objective(row: Report) -> str:
     """`p99 TTFT <= 1 s`, `p95 e2e <= 10 s up to 100 tokens`."""
     name = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "e2e"}[row["metric"]]
@@ -66,6 +71,8 @@ def warnings(report: Report) -> list[str]:
         found.append(left_out)
     if not report["complete"]:
         found.append("Partial: the test was stopped. What was under way then is counted apart.")
+    if report["totals"]["offered_per_s"] is None:
+        found.append(f"Only {time(report['seconds'])} of the test count: too short to say what comes in a second.")
     if about["mode"] == "closed loop":
         found.append(
             f"Closed loop: {about['clients']} clients wait for each answer before they ask again, so a target that "
@@ -85,7 +92,8 @@ def warnings(report: Report) -> list[str]:
         found.append(f"{prompts['shorter_answers']:,} answers were shorter than the traffic says.")
     for tier, of in report["tiers"].items():
         others = {name: count for name, count in of["served_as"].items() if name != tier}
-        if others:
+        unnamed = about["policy"] is None and tier == about.get("unnamed_tier")
+        if others and not unnamed:
             names = ", ".join(f"{count:,} as {name}" for name, count in others.items())
             found.append(f"Requests of tier {tier} were served as another tier ({names}): give its key with --key.")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.charts.chart import Chart, Line, Picture
 from loadtests.experiments.findings import Grid
-from loadtests.report.words import share, shed, time
+from loadtests.report.words import rate, share, shed, time
 from loadtests.scenarios.file import ScenarioFile
 
 Report = dict[str, Any]
@@ -27,12 +27,14 @@ def _over_load(reports: Reports, name: str) -> Iterator[Picture]:
         lines = []
         for contender in contenders:
             tests = [of for (called, _), of in reports.items() if called == contender]
+            tests = [of for of in tests if of["totals"]["offered_per_s"] is not None]
             offered = [of["totals"]["offered_per_s"] for of in tests]
             lines.append(
                 Line(contender, offered, [of["totals"][figure] for of in tests], bold=contender == contenders[0])
             )
-        most = max(offered)
-        lines.append(Line("all that is offered", [min(offered), most], [min(offered), most], dashed=True))
+        every = [x for line in lines for x in line.x]
+        ends = [min(every), max(every)] if every else []
+        lines.append(Line("all that is offered", ends, ends, dashed=True))
         title = {"goodput": "Goodput: good, of those due", "throughput": "Throughput: answered, good or not"}[what]
         yield Chart(f"{name}-{what}", f"{title}, requests/s", "requests/s offered", "requests/s", lines)
 
@@ -78,7 +80,7 @@ def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
     rows = []
     for (contender, times), of in reports.items():
         totals = of["totals"]
-        cells = [f"{totals[f'{name}_per_s']:.1f}" for name in ("offered", "answered", "good")]
+        cells = [rate(totals[f"{name}_per_s"], ".1f") for name in ("offered", "answered", "good")]
         cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
         ttft = of["tiers"][tier]["latencies"]["ttft"]

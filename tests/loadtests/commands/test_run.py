@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
+from loadtests.commands.asked import unnamed_tier
 from loadtests.commands.run import OURS
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
@@ -176,7 +177,15 @@ async def test_rows_of_no_tokens_are_left_out_and_told(replica: EmulatedReplica,
     status, out, _ = await run(*options, "--max-late", "5000", "--out", str(tmp_path / "out"), "--no-png")
     assert status == 0
     assert "3 rows of the trace were left out" in out
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["about"]["empty_rows"] == 3
+    about = json.loads((tmp_path / "out" / "report.json").read_text())["about"]
+    assert (about["empty_rows"], about["unnamed_tier"]) == (3, "default")
+
+
+def test_who_has_named_a_tier() -> None:
+    policy = made_policy()
+    assert [unnamed_tier(*asked) for asked in ((None, None, None), (LINE, None, None))] == ["default", "default"]
+    named = ((None, "a=100%", None), (None, None, policy), ("chat", None, None), (LINE, None, policy))
+    assert [unnamed_tier(*asked) for asked in named] == [None] * 4
 
 
 def test_what_an_earlier_test_has_left_is_no_report_of_this_one(tmp_path: Path) -> None:

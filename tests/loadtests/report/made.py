@@ -55,7 +55,7 @@ def refused(
 
 
 def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
-    """As a load test that lasted SECONDS would have written them."""
+    """As a load test that lasted SECONDS, or so many `seconds`, would have written them."""
     folder.mkdir(parents=True, exist_ok=True)
     columns = Columns(folder, float(about.get("warmup_s", 0.0)))  # type: ignore[arg-type]
     for number, request in enumerate(requests):
@@ -65,7 +65,8 @@ def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
         columns.ended(request)
     columns.close()
     interrupted = bool(about.pop("interrupted", False))
-    played = Played(sent=columns.rows, ended=columns.rows, sending_s=SECONDS, seconds=SECONDS, interrupted=interrupted)
+    seconds = float(about.pop("seconds", SECONDS))  # type: ignore[arg-type]
+    played = Played(sent=columns.rows, ended=columns.rows, sending_s=seconds, seconds=seconds, interrupted=interrupted)
     asked = {
         "target": "http://127.0.0.1:8080",
         "traffic": "made up",

@@ -44,6 +44,13 @@ def verdicts(of: Comparison) -> dict[str, str]:
     return {row.name: row.verdict for row in of.rows}
 
 
+def test_tests_too_short_to_have_a_rate_are_compared_without_one(tmp_path: Path) -> None:
+    tests = [read_test(written(tmp_path / name, [answered(0.0)], seconds=0.01), policy()) for name in "ab"]
+    found = compare(*tests)
+    assert not any("Not the same load" in note for note in found.notes)
+    assert headline(found).startswith("No verdict: too short to judge")
+
+
 def test_what_chance_makes_is_no_difference(tmp_path: Path) -> None:
     found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2))
     assert found.paired

@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from rich.console import Console
 
@@ -21,7 +22,7 @@ from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
 from loadtests.report.words import headline, share, time, warnings
 from tests.loadtests.report.made import answered, policy, refused, written
-from tests.loadtests.report.test_figures import MIXED
+from tests.loadtests.report.test_figures import MIXED, SCHEMA
 
 
 def made(folder: Path, requests: list[Any] = MIXED, **about: Any) -> dict[str, Any]:
@@ -91,6 +92,43 @@ def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:
     told = warnings(made(tmp_path, [other]))
     assert any("tier gold were served as another tier (1 as free)" in text for text in told)
     assert any("counts 200.0% of the prompt tokens" in text for text in told)
+
+
+def test_what_nobody_has_called_a_tier_is_not_taken_for_another(tmp_path: Path) -> None:
+    def told(folder: str, tier: str, with_policy: bool, unnamed: str | None) -> bool:
+        one = answered(1.0, tier)
+        one.served_tier = "standard"
+        of = written(tmp_path / folder, [one], policy="policy.yaml" if with_policy else None, unnamed_tier=unnamed)
+        found = report(read_run(of), read_rows(of), policy() if with_policy else None)
+        return any("as another tier (1 as standard)" in text for text in warnings(found))
+
+    assert not told("nobody", "default", False, "default")
+    assert told("in the rows", "gold", False, "default")
+    assert told("in a mix", "default", False, None)
+    assert told("a policy, later", "gold", True, "gold")
+
+
+def test_less_than_a_second_has_no_rates(tmp_path: Path) -> None:
+    found = made(tmp_path, [answered(0.0)], seconds=0.0002)
+    jsonschema.validate(found, SCHEMA)
+    rates = ("offered_per_s", "answered_per_s", "good_per_s", "output_tokens_per_s")
+    assert {found["totals"][name] for name in rates} == {None}
+    assert (found["generator"]["cpu"], found["generator"]["chunks_per_s"]) == (None, None)
+    assert found["over_time"]["offered_per_s"] == [None]
+    assert found["totals"]["goodput"] == 1.0
+    assert any("Only 0.2 ms of the test count" in text for text in warnings(found))
+    out = Console(width=200, record=True, file=StringIO())
+    print_report(found, out)
+    assert "– requests/s offered, – answered, – good; – output tokens/s" in out.export_text()
+    assert "Nothing to draw" in page(found)
+    for picture in pictures(found):
+        draw(picture, tmp_path)
+
+
+def test_a_second_has_rates(tmp_path: Path) -> None:
+    found = made(tmp_path, [answered(0.0)], seconds=1.0)
+    assert (found["totals"]["offered_per_s"], found["over_time"]["offered_per_s"]) == (1.0, [1.0])
+    assert not any("of the test count" in text for text in warnings(found))
 
 
 def test_figures_as_people_read_them() -> None:
