@@ -127,8 +127,8 @@ def _figures(found: Plan) -> Iterator[tuple[str, str]]:
     hint = ": leave room for chance, as with --utilization 0.7" if full else ""
     spare = f"{found.replicas_needed} and {load.terms.spare} spare; " if load.terms.spare else ""
     yield "replicas", f"{found.replicas}: {spare}{_state(found.planned)}{hint}"
-    kept = f"{found.replicas_one_lost} are at {write_share(load.utilization)} or less with one lost"
-    yield "one lost", kept if found.one_lost is None else f"{_state(found.one_lost)}; {kept}"
+    left = "nothing is left" if found.one_lost is None else _state(found.one_lost)
+    yield "one lost", f"{left}; {found.replicas_one_lost} are at {write_share(load.utilization)} or less with one lost"
     if found.cost is not None:
         yield "cost", _cost(found.cost)
     if found.availability is not None:
@@ -141,8 +141,8 @@ def _needs(found: Plan) -> Iterator[tuple[str, str]]:
     """Each way to count replicas."""
     load = found.load
     at = f" x {write_share(load.utilization)}" if load.utilization < 1.0 else ""
-    if found.replicas_by_slots is not None:
-        how = f"{found.in_flight:,.6g} / ({load.slots} slots{at})"
+    if found.replicas_by_slots is not None and load.slots is not None:
+        how = f"{found.in_flight:,.6g} / ({counted(load.slots, 'slot')}{at})"
         yield "by slots", f"{counted(found.replicas_by_slots, 'replica')}: {how}"
     if found.replicas_by_rate is not None:
         how = f"{load.rate_per_s:,g}/s / ({load.per_replica_per_s:,g}/s{at})"

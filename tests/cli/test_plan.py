@@ -48,6 +48,12 @@ def test_the_figures_stand_in_the_terminal() -> None:
     assert "█" in done.stdout
 
 
+def test_of_one_replica_nothing_is_left() -> None:
+    done = run("plan", "--rate", "1", "--latency", "0.5", "--slots", "1")
+    assert "1 replica: 0.5 / (1 slot)" in done.stdout
+    assert "nothing is left; 2 are at 100% or less with one lost" in done.stdout
+
+
 def test_a_full_fleet_is_told_to_leave_room() -> None:
     done = run("plan", "--rate", "9000", "--per-replica", "450")
     assert (
