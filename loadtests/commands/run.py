@@ -22,8 +22,9 @@ from loadtests.commands.asked import fields_of, keys_of, traffic_of, unnamed_tie
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
 from loadtests.replay.columns import Columns
+from loadtests.replay.models import WhichModel, contact
 from loadtests.replay.play import Plan, Played, play
-from loadtests.replay.probe import NoContact, probe
+from loadtests.replay.probe import NoContact
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.unconnected import OwnLimit
@@ -138,9 +139,9 @@ def run_command(
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
-    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options, or a wrong row in the trace (with
-    a report of what was sent before it); 3 the generator fell behind, or can open no more connections; 130 stopped by
-    Ctrl-C, with a partial report.
+    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options (or several models and
+    no `--model`), or a wrong row in the trace (with a report of what was sent before it); 3 the generator fell behind,
+    or can open no more connections; 130 stopped by Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
     try:
@@ -189,7 +190,7 @@ def run_command(
     except (NoContact, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(3 if isinstance(error, OwnLimit) else 1) from None
-    except Nothing as error:
+    except (Nothing, WhichModel) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
     try:
@@ -231,7 +232,7 @@ async def _test(
     if first is None:
         raise Nothing(wrong[0] if wrong else f"{traffic.told}: there is no request in it")
     if probe_first:
-        sizes = await probe(target, first, plan.seed)
+        target, sizes = await contact(target, first, plan.seed, console(stderr=True).print)
         if sizes is not None:
             plan, about = replace(plan, sizes=sizes), replace(about, probed=True)
     stop = asyncio.Event()

@@ -14,10 +14,15 @@ from loadtests.replay.unconnected import OwnLimit, told
 
 WORDS = (8, 136)
 TIMEOUT_S = 60.0
+NOT_FOUND = 404
 
 
 class NoContact(Exception):
     """Why it makes no sense to send more."""
+
+
+class NotFound(NoContact):
+    """The target is there, and does not know what it was asked for: the model, as a rule."""
 
 
 async def probe(target: Target, arrival: Arrival, seed: int) -> Sizes | None:
@@ -31,7 +36,8 @@ async def probe(target: Target, arrival: Arrival, seed: int) -> Sizes | None:
     for number, words in enumerate(WORDS):
         request = await _ask(target, writer, Request(-1 - number, replace(asked, prompt_tokens=words)))
         if request.outcome in (Outcome.CONNECT, Outcome.RESET, Outcome.NO_HTTP, Outcome.INVALID):
-            raise NoContact(f"{target.url} {_told(request)}")
+            refusal = NotFound if request.status == NOT_FOUND else NoContact
+            raise refusal(f"{target.url} {_told(request)}")
         if request.outcome is not Outcome.FINISHED or not request.prompt_tokens:
             return None
         counted.append((words, request.prompt_tokens))
@@ -62,7 +68,7 @@ def _told(request: Request) -> str:
         case Outcome.CONNECT:
             return f"cannot be reached: {request.reason}"
         case Outcome.INVALID:
-            hint = {401: "; give --key", 404: "; give --model"}.get(request.status, "")
+            hint = {401: "; give --key", NOT_FOUND: "; give --model"}.get(request.status, "")
             return f"answers {request.status} to the first request: {request.reason}{hint}"
         case _:
             return f"does not speak HTTP as it should: {request.reason}"

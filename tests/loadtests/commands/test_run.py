@@ -23,6 +23,7 @@ from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
+from tests.loadtests.replay.test_models import listed, serving
 from tests.loadtests.report.made import policy as made_policy
 from tests.loadtests.report.made import written
 from tests.loadtests.report.test_figures import MIXED
@@ -74,6 +75,24 @@ async def test_a_test_from_end_to_end(replica: EmulatedReplica, tmp_path: Path) 
     assert found["totals"]["good"] == found["totals"]["offered"] > 20
     assert found["prompts"]["prompt_tokens"] == found["prompts"]["prompt_tokens_counted"]
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+async def test_the_only_model_of_the_target_is_asked_for_where_nobody_has_named_one(
+    replica: EmulatedReplica, tmp_path: Path
+) -> None:
+    options = ["--target", replica.url, "--workload", LINE, "--rate", "50", "--duration", "1", "--max-late", "5000"]
+    status, out, errors = await run(*options, "--out", str(tmp_path), "--json", "--no-png")
+    assert status == 0
+    assert "has no model default: all ask for the one it has, m" in " ".join(errors.split())
+    assert json.loads(out)["totals"]["finished"] > 20
+    status, _, errors = await run(*options, "--model", "other", "--out", str(tmp_path))
+    assert (status, "give --model" in errors) == (1, True)
+
+
+async def test_of_several_models_somebody_has_to_say_which(tmp_path: Path) -> None:
+    async with serving(listed("llama", "qwen")) as (url, _):
+        status, _, errors = await run("--target", url, "--workload", LINE, "--out", str(tmp_path))
+    assert (status, "which of llama, qwen" in " ".join(errors.split())) == (2, True), errors
 
 
 async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""The first contact, and which model a target is asked for that does not know the one of the traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import httpx
+
+from gateway.fleet.fault import Failed
+from gateway.fleet.models_json import read_models
+from gateway.sim.workload import Arrival
+from loadtests.replay.probe import NotFound, probe
+from loadtests.replay.prompts import Sizes
+from loadtests.replay.target import Target
+
+PATH = "/v1/models"
+TIMEOUT_S = 10.0
+
+
+class WhichModel(Exception):
+    """The target has several, and somebody has to say which is meant."""
+
+
+async def contact(
+    target: Target, arrival: Arrival, seed: int, tell: Callable[[str], None]
+) -> tuple[Target, Sizes | None]:
+    """The target and what a probe of it says; with its only model if it has not that of the traffic. Raises WhichModel.
+
+    Raises NoContact, too.
+    """
+    try:
+        return target, await probe(target, arrival, seed)
+    except NotFound:
+        found = None if target.model is not None else await with_its_model(target, arrival)
+        if found is None:
+            raise
+    tell(f"{target.url} has no model {arrival.model}: all ask for the one it has, {found.model}")
+    return found, await probe(found, arrival, seed)
+
+
+async def with_its_model(target: Target, arrival: Arrival) -> Target | None:
+    """The target asked for the only model that it lists to who asks as `arrival` does. Raises WhichModel.
+
+    None where it lists none, or the one that it was asked for: then its refusal has another reason.
+    """
+    names = await _listed(target, target.key_of(arrival.tier, arrival.tenant))
+    if not names or arrival.model in names:
+        return None
+    if len(names) > 1:
+        raise WhichModel(f"{target.url} has no model {arrival.model}: say with --model which of {', '.join(names)}")
+    return replace(target, model=names[0])
+
+
+async def _listed(target: Target, key: str) -> list[str]:
+    """Empty where it does not say."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    base = target.url.removesuffix("/v1")
+    try:
+        async with httpx.AsyncClient(base_url=base, headers=headers, timeout=TIMEOUT_S) as client:
+            answer = await client.get(PATH)
+    except httpx.HTTPError:
+        return []
+    found = read_models(answer.content) if answer.status_code == httpx.codes.OK else ()
+    return [] if isinstance(found, Failed) else [card.id for card in found]

@@ -1,0 +1,65 @@
+"""The model of a target that does not know the one of the traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.sim.workload import Arrival
+from loadtests.replay.models import WhichModel, with_its_model
+from loadtests.replay.target import Target
+
+ARRIVAL = Arrival(0.0, "free", "free-1", "default", 40, 5)
+
+
+def listed(*names: str) -> bytes:
+    return json.dumps({"object": "list", "data": [{"id": name} for name in names]}).encode()
+
+
+@asynccontextmanager
+async def serving(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server with that answer to GET /v1/models alone, all else is 404: its URL, and the heads that it was sent."""
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        heads.append(head)
+        known = head.startswith(b"GET /v1/models ")
+        said = body if known else b'{"error": {"message": "no such model"}}'
+        length = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(said)
+        writer.write(b"HTTP/1.1 %d Told\r\n" % (status if known else 404) + length + said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+
+
+async def test_the_only_model_is_asked_for_with_the_key_of_who_asks() -> None:
+    async with serving(listed("llama")) as (url, heads):
+        found = await with_its_model(Target(f"{url}/v1", keys={"free": ("secret",)}), ARRIVAL)
+    assert found is not None
+    assert (found.model, found.url) == ("llama", f"{url}/v1")
+    assert b"authorization: bearer secret\r\n" in heads[0].lower()
+
+
+async def test_of_several_somebody_has_to_say_which() -> None:
+    async with serving(listed("llama", "qwen")) as (url, _):
+        with pytest.raises(WhichModel, match="has no model default: say with --model which of llama, qwen"):
+            await with_its_model(Target(url), ARRIVAL)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(listed("llama", "default"), 200), (listed(), 200), (b"garbage", 200), (listed("llama"), 404)],
+)
+async def test_where_the_list_does_not_help_the_refusal_stands(body: bytes, status: int) -> None:
+    async with serving(body, status) as (url, _):
+        assert await with_its_model(Target(url), ARRIVAL) is None
