@@ -59,6 +59,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"there is {_listed(names)}" if names else "there is none"
 
 
+def among(name: str, known: Iterable[str]) -> str:
+    """`did you mean x? Known: w, x, y`: all names there are, in their order, with the one that is near."""
+    names = list(known)
+    near = get_close_matches(name, sorted(names), n=1, cutoff=0.6)
+    listed = ", ".join(names)
+    return f"did you mean {plain(near[0])}? Known: {listed}" if near else f"known: {listed}"
+
+
 def _listed(names: list[str], most: int = 12) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(plain, names[:most])) + more

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gateway.policy import units
-from gateway.policy.errors import did_you_mean
+from gateway.policy.errors import among
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
@@ -25,7 +25,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
     def check(name: str) -> str:
         if name not in known:
-            raise ValueError("{value} is unknown: " + did_you_mean(name, known) + f" Known: {', '.join(known)}")
+            raise ValueError("{value} is unknown: " + among(name, known))
         return name
 
     return check

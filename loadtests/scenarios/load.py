@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.policy.document import read_text
-from gateway.policy.errors import PolicyError, PolicyErrors, did_you_mean
+from gateway.policy.errors import PolicyError, PolicyErrors, among
 from gateway.policy.load import text_of
 from gateway.policy.shape import is_another, shaped
 from loadtests.scenarios.checks import check
@@ -17,7 +17,7 @@ def load_scenario(name: str) -> ScenarioFile:
     known = shipped()
     path = known.get(name, Path(name))
     if name not in known and not path.exists():
-        message = f"is neither a file nor a scenario: {did_you_mean(name, known)}. There is {', '.join(known)}"
+        message = f"is neither a file nor a scenario: {among(name, known)}"
         raise PolicyErrors([PolicyError(name, 0, "", message)])
     document = read_text(text_of(path), str(path), {})
     readable = document.data is not None and not is_another(document, ScenarioFile)

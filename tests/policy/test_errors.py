@@ -128,6 +128,11 @@ CASES = {
         "engine: vlm",
         "p.yaml:11: pools.short.engine: vlm is unknown: did you mean vllm? Known: vllm, sglang, tgi, openai",
     ),
+    "unknown engine, like none": (
+        "engine: vllm",
+        "engine: xyzzy",
+        "p.yaml:11: pools.short.engine: xyzzy is unknown: known: vllm, sglang, tgi, openai",
+    ),
     "unknown router": (
         "round-robin",
         "round-robbin",

@@ -123,3 +123,9 @@ def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
 def test_a_name_that_nobody_knows() -> None:
     with pytest.raises(PolicyErrors, match="did you mean overload"):
         load_scenario("overlod")
+
+
+def test_all_scenarios_are_named_once() -> None:
+    with pytest.raises(PolicyErrors) as refused:
+        load_scenario("zzzz")
+    assert str(refused.value).count("overload") == 1
