@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import math
 import signal
 from time import monotonic
@@ -119,7 +120,8 @@ def main() -> None:
     try:
         uvloop.run(serve(options))
     except OSError as error:
-        command.exit(1, f"cannot listen: {error}\n")
+        hint = ": --port, 0 takes free ones" if error.errno == errno.EADDRINUSE else ""
+        command.exit(1, f"cannot listen: {error.strerror or error}{hint}\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 
@@ -48,7 +49,9 @@ def _bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
         if shared:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((host, port))
-    except OSError:
+    except OSError as error:
         bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(error.errno, f"port {port} is taken") from None
         raise
     return bound
