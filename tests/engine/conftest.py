@@ -14,7 +14,7 @@ from gateway.app import Gateway
 from gateway.policy import load_text
 from gateway.settings import Settings
 
-from .engine import Engine, found
+from .engine import Engine, reached
 
 KEY = "tg-the-key-of-the-tests"
 POLICY = """\
@@ -38,7 +38,7 @@ async def engine() -> AsyncIterator[Engine]:
     if not url:
         pytest.skip("no engine: name one with TAILGATE_TEST_ENGINE, or make test-vllm URL=...")
     async with httpx.AsyncClient(base_url=url.rstrip("/"), timeout=60) as client:
-        yield await found(client)
+        yield await reached(client)
 
 
 @pytest.fixture
