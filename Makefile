@@ -58,4 +58,4 @@ schema: $(STAMP)  ## Write the JSON Schema of policy files again
 	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json
 
 clean:  ## Remove what was installed and built
-	rm -rf $(VENV) build dist .bench bench.json loadtest-results
+	rm -rf $(VENV) .venv-serve build dist .bench bench.json loadtest-results

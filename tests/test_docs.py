@@ -347,13 +347,20 @@ def test_the_commands_of_the_readme_that_serve_nothing_succeed(tmp_path: Path) -
     lines = [line for block in shell_blocks(README) for line in block.splitlines()]
     wanted = [line for line in lines if re.match(r"cp |echo |\S*tailgate (check|key)", line)]
     assert len(wanted) == 4
-    script = "\n".join(["set -e", *wanted]).replace("../tailgate-venv/bin/tailgate", tailgate)
+    script = "\n".join(["set -e", *wanted]).replace(".venv-serve/bin/tailgate", tailgate)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "goes here" in done.stdout
+
+
+def test_the_readme_installs_only_where_git_does_not_look() -> None:
+    lines = [line for block in shell_blocks(README) for line in block.splitlines()]
+    folders = {line.split()[-1] for line in lines if " -m venv " in line}
+    assert folders
+    assert {f"{folder}/" for folder in folders} <= set((ROOT / ".gitignore").read_text().splitlines())
 
 
 def test_what_experiments_missed_is_named_where_they_are_listed() -> None:
