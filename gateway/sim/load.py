@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from gateway.policy.document import Document, read_text
-from gateway.policy.errors import PolicyError, PolicyErrors, did_you_mean
+from gateway.policy.errors import PolicyError, PolicyErrors, among
 from gateway.policy.load import text_of
 from gateway.policy.shape import is_another, shaped
 from gateway.sim.synthetic import Synthetic
@@ -47,8 +47,8 @@ def load_workload(
     if path.suffix in SPECS:
         return _changed(load_text(text_of(path), name, environment), rate_per_s, duration_s)
     if not path.exists():
-        message = f"is neither a file nor a workload that is shipped: {did_you_mean(name, known)}"
-        raise PolicyErrors([PolicyError(name, 0, "", f"{message} Shipped: {', '.join(known)}")])
+        message = f"is neither a file nor a workload that is shipped: {among(name, known)}"
+        raise PolicyErrors([PolicyError(name, 0, "", message)])
     trace = _cut(open_trace(path, mix or Mix()), duration_s)
     return trace if rate_per_s is None else trace.at_rate(rate_per_s)
 

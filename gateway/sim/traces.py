@@ -171,10 +171,12 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     """A trace of any known format. Raises TraceError if it is of none, or cannot be read."""
     try:
         with path.open() as file:
-            head = file.readline().strip().lstrip("\ufeff")
+            first = file.readline()
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-    names = _names(head)
+    if not first:
+        raise TraceError(f"{path}: is empty: there is no request in it")
+    names = _names(first.strip().lstrip("\ufeff"))
     if "journal" in names:
         raise TraceError(
             f"{path}:1: is a gateway's journal: make a trace of it, python -m loadtests convert {path} OUT"

@@ -11,7 +11,6 @@ from gateway.sim.load import load_text, load_workload
 from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import LeftOut, Mix, Trace, TraceError, open_trace
 from gateway.sim.workload import Arrival, Workload
-from loadtests.traces.empty import not_empty
 
 FIELDS = ("prompt_tokens", "output_tokens", "cv", "streamed")
 """What a workload in a line may say."""
@@ -55,7 +54,6 @@ def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None,
     """A recorded trace, faster or slower, or at a mean rate. Raises TraceError."""
     if not path.exists():
         raise TraceError(f"{path}: there is no such file")
-    not_empty(path)
     trace = open_trace(path, mix, speed or 1.0)
     trace, told = trace if duration_s is None else replace(trace, duration_s=duration_s), path.name
     if rate is not None:

@@ -12,7 +12,6 @@ from typing import IO
 from gateway.observe.replay import NotReplayable, header
 from gateway.sim.trace_formats import Row
 from gateway.sim.traces import LeftOut, Mix, TraceError, open_trace, spread
-from loadtests.traces.empty import not_empty
 from loadtests.traces.journal import JournalRows
 from loadtests.traces.writers import WRITERS
 
@@ -94,7 +93,6 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     """Of a trace, from 0 on, those that ran."""
     if len(sources) != 1:
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
-    not_empty(sources[0])
     trace = replace(open_trace(sources[0], Mix()), on_empty=done.left_out.add)
     done.format = trace.format.name
     done.spread = trace.format.tick_s > tick_s
