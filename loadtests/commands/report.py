@@ -56,6 +56,8 @@ def conclude(
         found = report(run, read_rows(folder), policy, allow_late=allow_late)
     except TooLate as late:
         errors.print(str(late), style="red")
+        held = "" if run.about.policy is None else f" --policy {run.about.policy}"
+        errors.print(f"What was measured is kept: python -m loadtests report {folder}{held} --allow-late")
         raise typer.Exit(3) from None
     except (ValueError, OSError) as error:
         errors.print(str(error), style="red")

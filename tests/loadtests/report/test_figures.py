@@ -9,7 +9,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from typer.testing import CliRunner
 
+from loadtests.__main__ import app
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report import figures
@@ -142,6 +144,15 @@ def test_a_generator_that_fell_behind_has_nothing_to_report(tmp_path: Path) -> N
     with pytest.raises(TooLate, match=r"late by 500.0 ms \(p99\), more than the 10 ms .*--allow-late"):
         report(run, rows, policy())
     assert report(run, rows, policy(), allow_late=True)["trusted"] is False
+
+
+def test_what_is_not_reported_is_kept_and_how_to_have_it_is_told(tmp_path: Path) -> None:
+    folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy="p.yaml")
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 3
+    told = " ".join(done.stderr.split())
+    assert f"What was measured is kept: python -m loadtests report {folder} --policy p.yaml --allow-late" in told
+    assert CliRunner().invoke(app, ["report", str(folder), "--allow-late", "--no-png"]).exit_code == 0
 
 
 def test_over_time_answers_stand_where_they_ended(tmp_path: Path) -> None:
