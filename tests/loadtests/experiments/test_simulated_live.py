@@ -30,6 +30,15 @@ def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None
     assert told_only.off("p50") == 1.0
 
 
+def test_a_p99_is_held_against_what_single_seeds_say_however_many_there_are() -> None:
+    live = [1.0 + n / 1000 for n in range(1000)]
+    runs = [told(a=[value * times for value in live]) for times in (0.8, 1.1)]
+    assert _whole("x", {"a": live}, runs).p99_overlaps is True
+    assert _whole("x", {"a": live}, runs * 50).p99_overlaps is True
+    assert _whole("x", {"a": live}, runs[:1] * 50).p99_overlaps is False
+    assert _whole("x", {"a": live[:100]}, runs).p99_overlaps is None
+
+
 def test_tiers_of_few_and_one_tier_alone_are_left_out() -> None:
     assert list(_by_tier("x", {"a": [1.0], "b": [1.0]}, [told(a=[1.0], b=[1.0])])) == []
     assert list(_by_tier("x", {"a": [1.0] * LEAST}, [told(a=[1.0] * LEAST)])) == []
