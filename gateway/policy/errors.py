@@ -53,18 +53,20 @@ def plain(text: str, most: int = 80) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`did you mean x?`, or the names that exist where none is near."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {plain(near[0])}?"
-    return f"there is {_listed(names)}" if names else "there is none"
+    return _near(name, names) or (f"there is {_listed(names)}" if names else "there is none")
 
 
 def among(name: str, known: Iterable[str]) -> str:
     """`did you mean x? Known: w, x, y`: all names there are, in their order, with the one that is near."""
     names = list(known)
-    near = get_close_matches(name, sorted(names), n=1, cutoff=0.6)
-    listed = ", ".join(names)
-    return f"did you mean {plain(near[0])}? Known: {listed}" if near else f"known: {listed}"
+    near, listed = _near(name, sorted(names)), ", ".join(names)
+    return f"{near} Known: {listed}" if near else f"known: {listed}"
+
+
+def _near(name: str, names: list[str]) -> str:
+    """`did you mean x?`; empty where none is near. `names` in order, so that the answer is always the same."""
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {plain(near[0])}?" if near else ""
 
 
 def _listed(names: list[str], most: int = 12) -> str:

@@ -26,6 +26,7 @@ from loadtests.calibrate.fit import Fitted
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
 from loadtests.quantiles import PERCENTILES
 from loadtests.replay.keys import ALL
+from loadtests.replay.models import PATH, asking
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -109,11 +110,8 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
 
 async def _about(target: Target) -> tuple[Target, int, int | None]:
     """The target with a model, the length of its context, and the tokens of its KV cache where it says so."""
-    base = target.url.removesuffix("/v1")
-    key = target.key_of("default", "calibrate")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=10.0) as client:
-        answer = await client.get("/v1/models")
+    async with asking(target, "default", "calibrate") as client:
+        answer = await client.get(PATH)
         listed = answer.json().get("data", []) if answer.status_code == 200 else []
         wanted = target.model or (listed[0]["id"] if listed else None)
         if wanted is None:

@@ -44,7 +44,7 @@ async def with_its_model(target: Target, arrival: Arrival) -> Target | None:
 
     None where it lists none, or the one that it was asked for: then its refusal has another reason.
     """
-    names = await _listed(target, target.key_of(arrival.tier, arrival.tenant))
+    names = await _listed(target, arrival.tier, arrival.tenant)
     if not names or arrival.model in names:
         return None
     if len(names) > 1:
@@ -52,12 +52,17 @@ async def with_its_model(target: Target, arrival: Arrival) -> Target | None:
     return replace(target, model=names[0])
 
 
-async def _listed(target: Target, key: str) -> list[str]:
-    """Empty where it does not say."""
+def asking(target: Target, tier: str, tenant: str) -> httpx.AsyncClient:
+    """A client for what is no request of a test (the list of models, metrics), with the key of that tenant."""
+    key = target.key_of(tier, tenant)
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    base = target.url.removesuffix("/v1")
+    return httpx.AsyncClient(base_url=target.url.removesuffix("/v1"), headers=headers, timeout=TIMEOUT_S)
+
+
+async def _listed(target: Target, tier: str, tenant: str) -> list[str]:
+    """Empty where it does not say."""
     try:
-        async with httpx.AsyncClient(base_url=base, headers=headers, timeout=TIMEOUT_S) as client:
+        async with asking(target, tier, tenant) as client:
             answer = await client.get(PATH)
     except httpx.HTTPError:
         return []
