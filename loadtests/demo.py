@@ -26,6 +26,7 @@ from gateway.policy.exposure import is_loopback
 from gateway.sim.profiles import PROFILES
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, short, show
+from loadtests.emulator.port import port_number
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
 
@@ -60,8 +61,8 @@ def parser() -> argparse.ArgumentParser:
         "send one request through it, and serve until Ctrl-C.",
     )
     add = parser.add_argument
-    add("--port", type=int, help=f"port of the API ({PORT})")
-    add("--admin-port", type=int, help=f"port of metrics, state and console ({ADMIN_PORT})")
+    add("--port", type=port_number, help=f"port of the API ({PORT})")
+    add("--admin-port", type=port_number, help=f"port of metrics, state and console ({ADMIN_PORT})")
     add("--free-ports", action="store_true", help="take free ports, for the replicas too: the policy is then a copy")
     return parser
 

@@ -42,6 +42,26 @@ def traffic_of(
     return found
 
 
+def one_target(given: Sequence[str]) -> str:
+    """The URL after --target."""
+    urls = [url for text in given for url in text.split(",")]
+    if len(urls) != 1:
+        raise ValueError(
+            f"--target names {' and '.join(urls)}: one target is tested at a time; test each on its own, "
+            "then hold two tests against each other with compare"
+        )
+    return urls[0].rstrip("/")
+
+
+def check_warmup(warmup_s: float, traffic: Traffic) -> None:
+    """Something has to count."""
+    if traffic.planned_s is not None and warmup_s >= traffic.planned_s:
+        raise ValueError(
+            f"--warmup {warmup_s:g} leaves nothing to count of {traffic.planned_s:g} s: "
+            "a shorter one is right, or a longer --duration"
+        )
+
+
 def keys_of(
     given: Sequence[str], file: Path | None, traffic: Traffic, policy: Policy | None
 ) -> dict[str, tuple[str, ...]]:

@@ -24,6 +24,8 @@ from loadtests.calibrate.bursts import Failed, bursts
 from loadtests.calibrate.check import Checked, Compared, good_s, judged
 from loadtests.calibrate.fit import Fitted
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
+from loadtests.commands.asked import one_target
+from loadtests.commands.written import check_writable
 from loadtests.quantiles import PERCENTILES
 from loadtests.replay.keys import ALL
 from loadtests.replay.models import PATH, asking
@@ -39,7 +41,10 @@ GOOD = 0.25
 
 
 def calibrate_command(
-    target: Annotated[str, typer.Option(metavar="URL", help="One engine, with an OpenAI API; no gateway before it.")],
+    targets: Annotated[
+        list[str],
+        typer.Option("--target", metavar="URL", help="One engine, with an OpenAI API; no gateway before it."),
+    ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")] = Path("profile.json"),
     key: Annotated[str, typer.Option(help="Its API key.")] = "",
     model: Annotated[
@@ -70,10 +75,11 @@ def calibrate_command(
     """
     errors = console(stderr=True)
     try:
-        first = Target(target.rstrip("/"), model, {ALL: (key,)} if key else {}, Length.EXACT)
+        first = Target(one_target(targets), model, {ALL: (key,)} if key else {}, Length.EXACT)
     except ValueError as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
+    check_writable(out, "--out")
     try:
         found = uvloop.run(_calibrated(first, most, randbits(32) if seed is None else seed, rounds, out, checked))
     except (NoContact, Failed, OSError, httpx.HTTPError) as error:

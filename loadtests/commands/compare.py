@@ -16,6 +16,7 @@ from rich.text import Text
 from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors, load
 from loadtests.commands.screen import screen
+from loadtests.commands.written import check_writable, writing
 from loadtests.report.bootstrap import Range
 from loadtests.report.comparison import Comparison, Row, compare, headline
 from loadtests.report.page import document, figures, table
@@ -46,6 +47,8 @@ def compare_command(
     the objectives that its report was made with; where these differ there is no verdict, unless --policy is given.
     """
     errors = console(stderr=True)
+    if out is not None:
+        check_writable(out, "--out")
     try:
         held = None if policy is None else load(policy)
         found = compare(*read_both(a, b, held))
@@ -56,7 +59,8 @@ def compare_command(
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
     if out is not None:
-        out.write_text(_page(found))
+        with writing(out, "--out"):
+            out.write_text(_page(found))
     if as_json:
         print(orjson.dumps(_as_json(found), option=orjson.OPT_INDENT_2).decode())
         return

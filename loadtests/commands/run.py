@@ -18,13 +18,14 @@ from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload import Arrival
-from loadtests.commands.asked import fields_of, keys_of, traffic_of, unnamed_tier
+from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
+from loadtests.commands.written import check_writable, writing
 from loadtests.replay.columns import Columns
 from loadtests.replay.models import WhichModel, contact
 from loadtests.replay.play import Plan, Played, play
-from loadtests.replay.probe import NoContact
+from loadtests.replay.probe import NoContact, reach
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.unconnected import OwnLimit
@@ -51,7 +52,9 @@ class Nothing(Exception):
 
 
 def run_command(
-    target: Annotated[str, typer.Option(metavar="URL", help="The gateway, or any server with an OpenAI API.")],
+    targets: Annotated[
+        list[str], typer.Option("--target", metavar="URL", help="The gateway, or any server with an OpenAI API.")
+    ],
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", show_default=False, help="Replay a trace (docs/workloads.md).")
     ] = None,
@@ -149,8 +152,9 @@ def run_command(
         traffic = traffic_of(
             trace, workload, mix=mix, policy=held, model=model, rate=rate, speed=speed, duration=duration
         )
+        check_warmup(warmup, traffic)
         by_tier = keys_of(key or [], keys, traffic, held)
-        aimed = Target(target.rstrip("/"), model, keys=by_tier, length=length, extra=fields_of(extra))
+        aimed = Target(one_target(targets), model, keys=by_tier, length=length, extra=fields_of(extra))
     except PolicyErrors as found:
         print_errors(found.errors, errors)
         raise typer.Exit(2) from None
@@ -181,9 +185,7 @@ def run_command(
         until_s=traffic.planned_s,
     )
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in OURS:
-        (folder / name).unlink(missing_ok=True)  # of an earlier test: it would pass for the report of this one
+    check_writable(folder, "--out", folder=True)
     wrong: list[ValueError] = []
     try:
         played = uvloop.run(_test(traffic, held, wrong, aimed, plan, about, folder, probe_first))
@@ -202,6 +204,14 @@ def run_command(
         raise typer.Exit(2)
     if played.interrupted:
         raise typer.Exit(130)
+
+
+def _emptied(folder: Path) -> None:
+    """Made, and without what an earlier test has left: it would pass for the report of this one."""
+    with writing(folder, "--out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in OURS:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _until_wrong(arrivals: Iterator[Arrival], policy: Policy | None, wrong: list[ValueError]) -> Iterator[Arrival]:
@@ -235,6 +245,9 @@ async def _test(
         target, sizes = await contact(target, first, plan.seed, console(stderr=True).print)
         if sizes is not None:
             plan, about = replace(plan, sizes=sizes), replace(about, probed=True)
+    else:
+        await reach(target)
+    _emptied(folder)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors
 from loadtests.commands.screen import screen
+from loadtests.commands.written import writing
 from loadtests.report.page import document, figures, table
 from loadtests.scenarios.file import ScenarioFile, shipped
 from loadtests.scenarios.load import load_scenario
@@ -60,7 +61,10 @@ def scenario_command(
     scenario = _only(scenario, contender or [])
     stem = Path(name).stem
     folder = out or FOLDER / f"{stem}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    folder.mkdir(parents=True, exist_ok=True)
+    for path, option in ((folder, "--out"), (docs, "--docs")):
+        if path is not None:
+            with writing(path, option):
+                path.mkdir(parents=True, exist_ok=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:

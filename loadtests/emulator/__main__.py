@@ -14,6 +14,7 @@ import uvloop
 from gateway.observe.lag import LoopLag
 from gateway.sim.profiles import PROFILES, profile_of
 from loadtests.emulator.emulator import MODEL, Emulator
+from loadtests.emulator.port import MOST, port_number
 
 EPILOG = """\
 profiles: {profiles}
@@ -45,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    add("--port", type=int, required=True, help="port of the first replica, the others follow; 0: any free ones")
+    add("--port", type=port_number, required=True, help="port of the first replica, others follow; 0: any free ones")
     add("--replicas", type=int, default=1, metavar="N", help="how many (%(default)s)")
     add(
         "--profile",
@@ -112,6 +113,8 @@ def main() -> None:
     """Parse the command line and serve."""
     command = parser()
     options = command.parse_args()
+    if options.port + options.replicas - 1 > MOST:
+        command.error(f"argument --port: {options.port} leaves too few ports for {options.replicas} replicas")
     try:
         # Its `path_s` is left out: HTTP takes its own time here.
         options.profile = profile_of(options.profile)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import errno
 import socket
 from collections.abc import Callable
+
+MOST = 65535
+
+
+def port_number(text: str) -> int:
+    """Of an option; 0 is any free one."""
+    if not text.isdecimal() or int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"{text} is no port: it is a number up to {MOST}, 0 for any free one")
+    return int(text)
 
 
 class Port:

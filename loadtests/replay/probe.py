@@ -47,16 +47,27 @@ async def probe(target: Target, arrival: Arrival, seed: int) -> Sizes | None:
         raise NoContact(f"{target.url} counts tokens in a way that is not understood: {error}") from None
 
 
-async def _ask(target: Target, writer: Writer, request: Request) -> Request:
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    clients = Clients(target, loop.time, lambda *_: over.set_result(None), lambda *_: None, TIMEOUT_S)
+async def reach(target: Target) -> None:
+    """See that somebody listens, and ask for nothing. Raises NoContact."""
+    clients = Clients(target, asyncio.get_running_loop().time, lambda *_: None, lambda *_: None, TIMEOUT_S)
+    await _connect(clients, target)
+    clients.close(Outcome.TIMEOUT)
+
+
+async def _connect(clients: Clients, target: Target) -> None:
     try:
         await clients.warm(1)
     except OwnLimit:
         raise
     except OSError as error:
         raise NoContact(f"{target.url} cannot be reached: {told(error)}") from None
+
+
+async def _ask(target: Target, writer: Writer, request: Request) -> Request:
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    clients = Clients(target, loop.time, lambda *_: over.set_result(None), lambda *_: None, TIMEOUT_S)
+    await _connect(clients, target)
     clients.send(request, writer.request(request.number, request.arrival))
     await asyncio.wait([over], timeout=TIMEOUT_S)
     clients.close(Outcome.TIMEOUT)

@@ -39,7 +39,11 @@ class Target:
     """Fields of every body."""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError(f"{self.url} is no address of a server: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{self.url} is no address of a server: write one such as http://127.0.0.1:8080")
         if parts.query or parts.fragment or parts.path.rstrip("/") not in ("", "/v1"):

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from gateway.policy import load
 from loadtests.__main__ import app as loadtests_app
 from loadtests.bench.process import process_table
-from loadtests.demo import POLICY, Plan, Trouble, check_ports, read_policy
+from loadtests.demo import POLICY, Plan, Trouble, check_ports, parser, read_policy
 from loadtests.demo_text import overload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,6 +182,13 @@ def test_every_taken_port_is_named() -> None:
             check_ports(Plan(*ports, free=True, policy_path=POLICY))
     assert f"port {ports[0]}, for the API" in str(trouble.value)
     assert f"port {ports[1]}, for the admin pages" in str(trouble.value)
+
+
+@pytest.mark.parametrize("option", ["--port", "--admin-port"])
+def test_a_port_that_there_is_not_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args([option, "99999"])
+    assert f"argument {option}: 99999 is no port" in capsys.readouterr().err
 
 
 def test_a_policy_that_is_broken_or_of_other_machines_is_not_demonstrated(tmp_path: Path) -> None:

@@ -122,13 +122,32 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
         (["--workload", "chat", "--extra", "[]"], "no JSON object"),
         (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
         (["--trace", "nowhere.csv"], "no such file"),
-        (["--workload", "chat", "--target", "localhost:1"], "no address of a server"),
+        (["--workload", "chat", "--target", "http://127.0.0.1:2"], "one target is tested at a time"),
+        (["--workload", LINE, "--duration", "5", "--warmup", "5"], "--warmup 5 leaves nothing to count of 5 s"),
+        (["--workload", LINE, "--out", "README.md"], "--out: cannot write README.md: a file stands there"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_sent(options: list[str], told: str) -> None:
+def test_what_is_wrong_is_told_before_anything_is_sent(
+    options: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
     found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", *options])
     assert found.exit_code == 2
     assert told in found.stderr
+
+
+@pytest.mark.parametrize("command", [("run", "--workload", "chat"), ("calibrate",)])
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("localhost:1", "no address of a server"),
+        ("http://127.0.0.1:99999", "http://127.0.0.1:99999 is no address of a server: Port out of range 0-65535"),
+        ("http://127.0.0.1:1,http://127.0.0.1:2", "one target is tested at a time"),
+    ],
+)
+def test_a_target_that_is_none(command: tuple[str, ...], target: str, told: str) -> None:
+    found = CliRunner().invoke(app, [*command, "--target", target])
+    assert (found.exit_code, told in found.stderr) == (2, True), found.stderr
 
 
 def test_an_empty_trace_is_called_empty(tmp_path: Path) -> None:
@@ -207,12 +226,30 @@ def test_who_has_named_a_tier() -> None:
     assert [unnamed_tier(*asked) for asked in named] == [None] * 4
 
 
-def test_what_an_earlier_test_has_left_is_no_report_of_this_one(tmp_path: Path) -> None:
+async def test_what_an_earlier_test_has_left_is_no_report_of_this_one(replica: EmulatedReplica, tmp_path: Path) -> None:
     for name in ("report.json", "report.html", "run.json", "requests.npy", "misses.png", "notes.txt"):
         (tmp_path / name).write_text("earlier")
-    options = ["--target", "http://127.0.0.1:1", "--workload", LINE, "--duration", "1", "--out", str(tmp_path)]
-    assert CliRunner().invoke(app, ["run", *options]).exit_code == 1
-    assert os.listdir(tmp_path) == ["notes.txt"]
+    options = ["--model", "m", "--workload", LINE, "--rate", "100", "--duration", "0.2", "--max-late", "5000"]
+    status, _, errors = await run("--target", replica.url, *options, "--no-png", "--out", str(tmp_path))
+    assert status == 0, errors
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "report.html", "report.json", "requests.npy", "run.json"]
+    assert (tmp_path / "notes.txt").read_text() == "earlier" != (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("probe", ["--probe", "--no-probe"])
+def test_where_nobody_answers_an_earlier_test_is_kept_and_no_folder_is_made(
+    probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "earlier").mkdir()
+    (tmp_path / "earlier" / "report.json").write_text("earlier")
+    options = ["run", "--target", "http://127.0.0.1:1", "--workload", LINE, probe]
+    assert CliRunner().invoke(app, options).exit_code == 1
+    assert CliRunner().invoke(app, [*options, "--out", "earlier"]).exit_code == 1
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "earlier",
+        "earlier/report.json",
+    ]
 
 
 def test_every_picture_of_a_report_is_known_as_ours(tmp_path: Path) -> None:
@@ -237,4 +274,3 @@ def test_nobody_there(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["run", *options])
     assert found.exit_code == 1
     assert "http://127.0.0.1:1 cannot be reached" in found.stderr
-    assert os.listdir(tmp_path) == []

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.observe.lag import EDGES
 from gateway.sim.profiles import DEFAULT
-from loadtests.emulator.__main__ import parser
+from loadtests.emulator.__main__ import main, parser
 
 from .wire import connected, http
 
@@ -67,6 +67,16 @@ async def test_a_taken_port_is_told_in_words() -> None:
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert errors.decode() == f"cannot listen: port {port} is taken: --port, 0 takes free ones\n"
+
+
+@pytest.mark.parametrize("options", [["--port", "99999"], ["--port", "-1"], ["--port", "65535", "--replicas", "2"]])
+def test_a_port_that_there_is_not_is_refused(
+    options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["emulator", *options])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "argument --port: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "fast"])

@@ -207,6 +207,13 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
         assert "T2/tailgate</li>" in drawing
 
 
+@pytest.mark.parametrize(("out", "told"), [(".", "that is a folder"), ("no/c.html", "there is no folder no")])
+def test_where_no_page_can_be_written(out: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["compare", "a", "b", "--out", out])
+    assert (found.exit_code, f"--out: cannot write {out}: {told}" in found.stderr) == (2, True), found.stderr
+
+
 @pytest.mark.parametrize("folders", [("nothing-here", "nor-here"), ("nothing-here", "nothing-here")])
 def test_what_cannot_be_read(folders: tuple[str, str]) -> None:
     found = CliRunner().invoke(app, ["compare", *folders])

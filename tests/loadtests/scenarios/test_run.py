@@ -104,6 +104,15 @@ def test_a_contender_that_is_not_in_it() -> None:
     assert "haproxy is not in this scenario" in done.output
 
 
+@pytest.mark.parametrize("option", ["--out", "--docs"])
+def test_a_file_is_no_folder_to_write_to(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    done = CliRunner().invoke(app, ["scenario", "burst-2x", "--quick", option, "notes.txt"])
+    assert done.exit_code == 2
+    assert f"{option}: cannot write notes.txt: a file stands there: name a folder" in done.stderr
+
+
 def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

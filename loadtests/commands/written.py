@@ -1,0 +1,44 @@
+"""Where commands write: what cannot be written is told by the option that names it, with exit status 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from gateway.cli.output import console
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Around what makes or writes `path`."""
+    try:
+        yield
+    except OSError as error:
+        console(stderr=True).print(f"{option}: cannot write {path}: {_why(path, error)}", style="red")
+        raise typer.Exit(2) from None
+
+
+def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
+    """Before the work is done: what stands under the name is of the right kind, and a file has a folder to be in."""
+    with writing(path, option):
+        if folder and any(part.exists() and not part.is_dir() for part in (path, *path.parents)):
+            raise NotADirectoryError
+        if not folder and path.is_dir():
+            raise IsADirectoryError
+        if not folder and not path.parent.is_dir():
+            raise FileNotFoundError
+
+
+def _why(path: Path, error: OSError) -> str:
+    match error:
+        case FileNotFoundError():
+            return f"there is no folder {path.parent}: make it first"
+        case IsADirectoryError():
+            return "that is a folder: name a file"
+        case NotADirectoryError() | FileExistsError():
+            return "a file stands there: name a folder"
+        case _:
+            return error.strerror or str(error)
