@@ -25,6 +25,8 @@ from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong
 from gateway.sim.workload import Arrival
 
 SHOWN_LINES = 5
+ROUNDED = 0.005
+"""By how much shares may miss 100%: three thirds, written as 33.3%, do."""
 
 
 class TraceError(ValueError):
@@ -58,9 +60,12 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
             lacks = f"{part} lacks its %: " if part.replace(".", "", 1).isdecimal() else ""
             example = "such as premium=20%,free=80%"
             raise ValueError(
-                f"{text}: {piece.strip() or 'an empty part'}: {lacks}a mix is written TIER=SHARE,..., {example}"
+                f"--mix {piece.strip() or 'has an empty part'}: {lacks}a mix is written TIER=SHARE,..., {example}"
             )
         parts.append((tier, share))
+    total = sum(share for _, share in parts)
+    if abs(total - 1.0) > ROUNDED:
+        raise ValueError(f"--mix {text}: the shares add up to {100 * total:.6g}%: make it 100%")
     return Mix(tuple(parts), tenants, model)
 
 

@@ -28,8 +28,8 @@ from loadtests.commands.asked import one_target
 from loadtests.commands.written import check_writable
 from loadtests.quantiles import PERCENTILES
 from loadtests.replay.keys import ALL
-from loadtests.replay.models import PATH, asking
-from loadtests.replay.probe import NoContact, probe
+from loadtests.replay.models import PATH, WhichModel, asking, contact
+from loadtests.replay.probe import NoContact
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
 
@@ -82,7 +82,10 @@ def calibrate_command(
     check_writable(out, "--out")
     try:
         found = uvloop.run(_calibrated(first, most, randbits(32) if seed is None else seed, rounds, out, checked))
-    except (NoContact, Failed, OSError, httpx.HTTPError) as error:
+    except WhichModel as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    except (NoContact, Failed, OSError) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
     if found.unchecked is not None:
@@ -100,13 +103,14 @@ def calibrate_command(
 async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Path, checked: bool) -> Calibrated:
     """What was found, with a bar meanwhile; the profile is written to `out`."""
     named, context, kept = await _about(target)
-    sizes = await probe(named, Arrival(0.0, "default", "calibrate", "default", 32, 1), seed) or Sizes()
-    plan = bursts(context, most)
     terminal = console(stderr=True)
+    first = Arrival(0.0, "default", "calibrate", "default", 32, 1)
+    named, sizes = await contact(named, first, seed, terminal.print)
+    plan = bursts(context, most)
     columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("", total=steps(plan, rounds, checked))
-        engine = Engine(named, sizes, context, kept)
+        engine = Engine(named, sizes or Sizes(), context, kept)
         found = await calibrated(
             engine, plan, seed, rounds=rounds, checked=checked, name=out.stem, tell=lambda: bar.advance(task)
         )
@@ -116,14 +120,16 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
 
 async def _about(target: Target) -> tuple[Target, int, int | None]:
     """The target with a model, the length of its context, and the tokens of its KV cache where it says so."""
-    async with asking(target, "default", "calibrate") as client:
-        answer = await client.get(PATH)
-        listed = answer.json().get("data", []) if answer.status_code == 200 else []
-        wanted = target.model or (listed[0]["id"] if listed else None)
-        if wanted is None:
-            raise NoContact(f"{target.url} lists no models ({answer.status_code}): say which with --model")
-        context = next((row.get("max_model_len") for row in listed if row["id"] == wanted), None)
-        page = (await client.get("/metrics")).text
+    try:
+        async with asking(target, "default", "calibrate") as client:
+            answer, page = await client.get(PATH), (await client.get("/metrics")).text
+    except httpx.HTTPError as error:
+        raise NoContact(f"{target.url} cannot be reached: {error}") from None
+    listed = answer.json().get("data", []) if answer.status_code == 200 else []
+    wanted = target.model or (listed[0]["id"] if listed else None)
+    if wanted is None:
+        raise NoContact(f"{target.url} lists no models ({answer.status_code}): say which with --model")
+    context = next((row.get("max_model_len") for row in listed if row["id"] == wanted), None)
     labels = CACHE.search(page)
     sizes = dict(re.findall(r'(\w+)="(\d+)"', labels.group(1))) if labels else {}
     blocks, block = sizes.get("num_gpu_blocks"), sizes.get("block_size")

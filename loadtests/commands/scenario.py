@@ -46,6 +46,9 @@ def scenario_command(
 
     What it needs is started and ended by itself. It writes a page with the table and the picture, and a report of each
     test. What cannot be had on this machine (nginx, vllm-router, litellm) is left out, and that is said.
+
+    Exit status: 0 it was played; 1 something broke; 2 wrong options; 3 the generator fell behind in a test, whose
+    figures are not to be trusted; 130 stopped by Ctrl-C.
     """
     errors = console(stderr=True)
     if name is None:
@@ -87,6 +90,8 @@ def scenario_command(
         _print(played, folder)
     if played.interrupted or played.broken:
         raise typer.Exit(130 if played.interrupted else 1)
+    if not played.trusted:
+        raise typer.Exit(3)
 
 
 def _list() -> None:

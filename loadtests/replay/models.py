@@ -19,20 +19,20 @@ TIMEOUT_S = 10.0
 
 
 class WhichModel(Exception):
-    """The target has several, and somebody has to say which is meant."""
+    """The target has several, or not the one that was named: somebody has to say which is meant."""
 
 
 async def contact(
     target: Target, arrival: Arrival, seed: int, tell: Callable[[str], None]
 ) -> tuple[Target, Sizes | None]:
-    """The target and what a probe of it says; with its only model if it has not that of the traffic. Raises WhichModel.
+    """The target and what a probe of it says; with its only model if it has not that of the traffic.
 
-    Raises NoContact, too.
+    Raises NoContact, and WhichModel.
     """
     try:
         return target, await probe(target, arrival, seed)
     except NotFound:
-        found = None if target.model is not None else await with_its_model(target, arrival)
+        found = await with_its_model(target, arrival)
         if found is None:
             raise
     tell(f"{target.url} has no model {arrival.model}: all ask for the one it has, {found.model}")
@@ -40,15 +40,15 @@ async def contact(
 
 
 async def with_its_model(target: Target, arrival: Arrival) -> Target | None:
-    """The target asked for the only model that it lists to who asks as `arrival` does. Raises WhichModel.
+    """The target asked for the only model that it lists to who asks as `arrival` does, unless somebody has named one.
 
-    None where it lists none, or the one that it was asked for: then its refusal has another reason.
+    None where it lists none, or the one that it was asked for: then its refusal has another reason. Raises WhichModel.
     """
-    names = await _listed(target, arrival.tier, arrival.tenant)
-    if not names or arrival.model in names:
+    names, asked = await _listed(target, arrival.tier, arrival.tenant), target.model or arrival.model
+    if not names or asked in names:
         return None
-    if len(names) > 1:
-        raise WhichModel(f"{target.url} has no model {arrival.model}: say with --model which of {', '.join(names)}")
+    if target.model is not None or len(names) > 1:
+        raise WhichModel(f"{target.url} has no model {asked}: give with --model one that it lists: {', '.join(names)}")
     return replace(target, model=names[0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from gateway.core.model import Endpoint
 from gateway.sim.workload import Arrival
 from loadtests.replay.clients import Clients
 from loadtests.replay.prompts import Prompts, Sizes, fitted
@@ -79,6 +80,8 @@ def _told(request: Request) -> str:
         case Outcome.CONNECT:
             return f"cannot be reached: {request.reason}"
         case Outcome.INVALID:
+            if request.status == NOT_FOUND and "model" not in request.reason:
+                return f"does not seem to serve {Endpoint.CHAT.value}: it answers 404 to the first request"
             hint = {401: "; give --key", NOT_FOUND: "; give --model"}.get(request.status, "")
             return f"answers {request.status} to the first request: {request.reason}{hint}"
         case _:

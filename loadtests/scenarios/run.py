@@ -52,6 +52,11 @@ class Played:
     """Tests in which something ended before its time, and what it said."""
     interrupted: bool = False
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the generator kept its times in every test."""
+        return all(of["trusted"] for of in self.reports.values())
+
 
 def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str], None]) -> Played:
     """All of it; reports of single tests go into folders of `out`. What breaks, or Ctrl-C, costs that test alone."""

@@ -119,10 +119,11 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
         ),
         (["--workload", "TRACE", "--duration", "5"], "after the warm-up: --warmup is 10 s, --duration is 5 s"),
         (["--workload", "no-such-thing"], "no-such-thing: is neither a file nor a workload that is shipped"),
-        (["--workload", "step", "--mix", "gold=1%"], "--mix is for traces: step says itself"),
-        (["--workload", "TRACE", "--mix", "gold"], "gold: gold: a mix is written TIER=SHARE,..."),
-        (["--workload", "TRACE", "--mix", "gold=0%,bulk=9%"], ": gold=0%: a mix is written TIER=SHARE,..."),
-        (["--workload", "TRACE", "--mix", "gold=20%, bulk=80"], ": bulk=80: 80 lacks its %: a mix is written"),
+        (["--workload", "step", "--mix", "gold=100%"], "--mix is for traces: step says itself"),
+        (["--workload", "TRACE", "--mix", "gold"], "--mix gold: a mix is written TIER=SHARE,..."),
+        (["--workload", "TRACE", "--mix", "gold=0%,bulk=9%"], "--mix gold=0%: a mix is written TIER=SHARE,..."),
+        (["--workload", "TRACE", "--mix", "gold=20%, bulk=80"], "--mix bulk=80: 80 lacks its %: a mix is written"),
+        (["--workload", "TRACE", "--mix", "gold=90%"], "--mix gold=90%: the shares add up to 90%: make it 100%"),
     ],
 )
 def test_what_is_wrong_is_told_with_status_2(policy: Path, trace: Path, arguments: list[str], said: str) -> None:

@@ -103,6 +103,13 @@ def test_a_mix_that_cannot_be_read_is_refused_with_an_example(text: str) -> None
         mix_of(text)
 
 
+@pytest.mark.parametrize("text", ["gold=90%", "gold=20%,bulk=90%"])
+def test_shares_of_less_or_more_than_everything_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"the shares add up to \d+%: make it 100%"):
+        mix_of(text)
+    assert len(mix_of("a=33.3%,b=33.3%,c=33.3%").tiers) == 3
+
+
 def test_a_trace_is_played_at_another_rate_and_cut(tmp_path: Path) -> None:
     rows = "".join(f'{{"at": {n}, "prompt_tokens": 1, "output_tokens": 1}}\n' for n in range(11))
     file = tmp_path / "t.jsonl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from loadtests.calibrate import rounds
 from loadtests.calibrate.bursts import Failed, bursts, send
 from loadtests.commands.calibrate import _about, _calibrated
 from loadtests.emulator import Emulator
+from loadtests.replay.models import WhichModel
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
 
@@ -70,7 +72,20 @@ def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:
     out = tmp_path / "p.json"
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
     assert done.exit_code == 1
+    assert "http://127.0.0.1:9 cannot be reached" in done.stderr
     assert not out.exists()
+
+
+def test_where_the_profile_cannot_be_written_nothing_is_asked(tmp_path: Path) -> None:
+    out = tmp_path / "no" / "p.json"
+    done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
+    assert done.exit_code == 2
+    assert f"--out: cannot write {out}: there is no folder {out.parent}" in done.stderr
+
+
+async def test_a_model_that_the_engine_has_not_is_told_with_those_it_has(engine: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(WhichModel, match="has no model gtp: give with --model one that it lists: emulated"):
+        await _calibrated(replace(target(engine), model="gtp"), 24, 1, 1, tmp_path / "p.json", checked=False)
 
 
 def test_an_address_that_is_none(tmp_path: Path) -> None:

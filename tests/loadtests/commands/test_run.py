@@ -86,13 +86,16 @@ async def test_the_only_model_of_the_target_is_asked_for_where_nobody_has_named_
     assert "has no model default: all ask for the one it has, m" in " ".join(errors.split())
     assert json.loads(out)["totals"]["finished"] > 20
     status, _, errors = await run(*options, "--model", "other", "--out", str(tmp_path))
-    assert (status, "give --model" in errors) == (1, True)
+    assert (status, "has no model other: give with --model one that it lists: m" in " ".join(errors.split())) == (
+        2,
+        True,
+    )
 
 
 async def test_of_several_models_somebody_has_to_say_which(tmp_path: Path) -> None:
     async with serving(listed("llama", "qwen")) as (url, _):
         status, _, errors = await run("--target", url, "--workload", LINE, "--out", str(tmp_path))
-    assert (status, "which of llama, qwen" in " ".join(errors.split())) == (2, True), errors
+    assert (status, "one that it lists: llama, qwen" in " ".join(errors.split())) == (2, True), errors
 
 
 async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: Path) -> None:
@@ -121,6 +124,7 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
         (["--workload", LINE, "--mix", "a=50%,b=50%", "--key", "c=x"], "(tiers: a, b)"),
         (["--workload", "chat", "--extra", "[]"], "no JSON object"),
         (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
+        (["--workload", LINE, "--mix", "standard=x"], "--mix standard=x: a mix is written TIER=SHARE"),
         (["--trace", "nowhere.csv"], "no such file"),
         (["--workload", "chat", "--target", "http://127.0.0.1:2"], "one target is tested at a time"),
         (["--workload", LINE, "--duration", "5", "--warmup", "5"], "--warmup 5 leaves nothing to count of 5 s"),

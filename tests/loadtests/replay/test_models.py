@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.sim.workload import Arrival
-from loadtests.replay.models import WhichModel, with_its_model
+from loadtests.replay.models import WhichModel, contact, with_its_model
+from loadtests.replay.probe import NoContact
 from loadtests.replay.target import Target
 
 ARRIVAL = Arrival(0.0, "free", "free-1", "default", 40, 5)
@@ -52,8 +53,20 @@ async def test_the_only_model_is_asked_for_with_the_key_of_who_asks() -> None:
 
 async def test_of_several_somebody_has_to_say_which() -> None:
     async with serving(listed("llama", "qwen")) as (url, _):
-        with pytest.raises(WhichModel, match="has no model default: say with --model which of llama, qwen"):
+        with pytest.raises(WhichModel, match="has no model default: give with --model one that it lists: llama, qwen"):
             await with_its_model(Target(url), ARRIVAL)
+
+
+async def test_a_model_that_somebody_has_named_is_not_exchanged_for_another() -> None:
+    async with serving(listed("llama")) as (url, _):
+        with pytest.raises(WhichModel, match="has no model gtp: give with --model one that it lists: llama"):
+            await contact(Target(url, model="gtp"), ARRIVAL, 1, print)
+
+
+async def test_where_nothing_is_known_of_models_it_is_no_matter_of_models() -> None:
+    async with serving(b"", 404) as (url, _):
+        with pytest.raises(NoContact, match="does not seem to serve /v1/chat/completions: it answers 404"):
+            await contact(Target(url), ARRIVAL, 1, print)
 
 
 @pytest.mark.parametrize(

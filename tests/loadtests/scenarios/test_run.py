@@ -31,6 +31,12 @@ events:
 """
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes no test fail."""
+    monkeypatch.setattr(run, "MOST_LATE_S", 60.0)
+
+
 def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its test alone; those of others are played."""
     whole = run._Test.run
@@ -61,6 +67,15 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert "A replica dies" in page
     assert "dead 2" in page
     assert (out / "tailgate" / "report.html").exists()
+
+
+def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_LATE_S", -1.0)
+    file = tmp_path / "it.yaml"
+    file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin]"))
+    done = CliRunner().invoke(app, ["scenario", str(file), "--quick", "--out", str(tmp_path / "out")])
+    assert (done.exit_code, "not to be trusted" in done.stdout) == (3, True), done.output
+    assert (tmp_path / "out" / "scenario.html").exists()
 
 
 @pytest.mark.parametrize(
