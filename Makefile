@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help setup run scenario test lint bench wheel test-compiled experiments test-vllm lock schema clean
 
 help:  ## What there is to make
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## Just .venv, with .venv/bin/tailgate
 

@@ -17,6 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Load tests that cannot lie: open loop, latency from when a request was due, goodput beside throughput.",
 )
 app.command("run")(run_command)

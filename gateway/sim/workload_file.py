@@ -68,7 +68,9 @@ def _lengths(value: object) -> object:
     match value:
         case str():
             if value not in LENGTHS:
-                raise ValueError("{value} is no known distribution: " + did_you_mean(value, LENGTHS))
+                raise ValueError(
+                    "{value} is neither a number of tokens nor a known distribution: " + did_you_mean(value, LENGTHS)
+                )
             return LengthsSection(like=value)
         case int() if not isinstance(value, bool):
             if not 1 <= value <= 10**9:

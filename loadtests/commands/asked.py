@@ -38,7 +38,10 @@ def traffic_of(
         assert workload is not None
         found = workload_traffic(workload, whose, rate, duration, mixed=mix is not None)
     for tier in sorted(found.tiers or ()):
-        slo_of(policy, tier)
+        try:
+            slo_of(policy, tier)
+        except ValueError as error:
+            raise ValueError(f"--mix {mix}: {error}" if mix is not None else str(error)) from None
     return found
 
 
@@ -65,13 +68,21 @@ def check_warmup(warmup_s: float, traffic: Traffic) -> None:
 def keys_of(
     given: Sequence[str], file: Path | None, traffic: Traffic, policy: Policy | None
 ) -> dict[str, tuple[str, ...]]:
-    """Those on the command line and in a file, by tier. Raises OSError, too."""
+    """Those on the command line and in a file, by tier."""
     lines = [("--key", key) for key in given]
-    for n, line in enumerate([] if file is None else file.read_text().splitlines(), 1):
+    for n, line in enumerate([] if file is None else _lines(file), 1):
         if (text := line.strip()) and not text.startswith("#"):
             lines.append((f"{file}:{n}", text))
     known = traffic.tiers if policy is None else policy.tiers
     return read_keys(lines, known)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"--keys: cannot read {file}: {why}; it is a file with one [TIER=]KEY on each line") from None
 
 
 def fields_of(text: str | None) -> dict[str, object]:

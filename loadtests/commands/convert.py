@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from gateway.cli.output import console
 from gateway.observe.replay import NotReplayable
 from gateway.sim.traces import TraceError
+from loadtests.commands.written import check_writable, writing
 from loadtests.traces.convert import Converted, convert
 from loadtests.traces.writers import WRITERS
 
@@ -39,8 +40,11 @@ def convert_command(
         raise typer.Exit(2)
     try:
         done = _converted(sources, sys.stdout, to) if out == Path("-") else _written(sources, out, to)
-    except (TraceError, NotReplayable, OSError) as error:
+    except (TraceError, NotReplayable) as error:
         errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    except OSError as error:
+        errors.print(f"cannot read {error.filename}: {error.strerror}" if error.filename else str(error), style="red")
         raise typer.Exit(2) from None
     if as_json:
         errors.print(orjson.dumps(done.as_json()).decode())
@@ -55,7 +59,9 @@ def _written(sources: list[Path], out: Path, to: str) -> Converted:
     for path in (out, part):
         if path.resolve() in [source.resolve() for source in sources]:
             raise TraceError(f"{path}: is what is read: write to another file")
-    file = part.open("w", newline="")
+    check_writable(out, "OUT")
+    with writing(out, "OUT"):
+        file = part.open("w", newline="")
     try:
         with file:
             done = _converted(sources, file, to)

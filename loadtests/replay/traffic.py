@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
+from gateway.policy.errors import PolicyErrors, among
 from gateway.sim.load import load_text, load_workload
 from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import LeftOut, Mix, Trace, TraceError, open_trace
@@ -72,7 +73,7 @@ def workload_traffic(
     `mixed`: somebody has asked for that mix, which only a line has a use for. Raises PolicyErrors, or ValueError.
     """
     if "=" in spec:
-        workload = load_text(_written(spec, mix), "--workload")
+        workload = _of_line(spec, mix)
         workload = replace(
             workload, rate_per_s=rate or workload.rate_per_s, duration_s=duration_s or workload.duration_s
         )
@@ -86,13 +87,24 @@ def workload_traffic(
     return Traffic(workload, f"{spec} at {workload.rate_per_s:g}/s", workload.duration_s)
 
 
+def _of_line(spec: str, mix: Mix) -> Synthetic:
+    """Raises PolicyErrors by the names in the line: those of the file that stands for it, nobody has written."""
+    try:
+        return load_text(_written(spec, mix), "--workload")
+    except PolicyErrors as found:
+        errors = (replace(error, line=0, path=error.path.rpartition(".")[2]) for error in found.errors)
+        raise PolicyErrors(list(dict.fromkeys(errors))) from None
+
+
 def _written(spec: str, mix: Mix) -> str:
     """A workload file that says the same."""
     said = {"prompt_tokens": "500", "output_tokens": "100"}
     for part in spec.split(","):
         name, _, value = part.strip().partition("=")
-        if name not in FIELDS or not value:
+        if not (name and value):
             raise ValueError(f"--workload {spec}: {part.strip()!r}: each part is NAME=VALUE, of {', '.join(FIELDS)}")
+        if name not in FIELDS:
+            raise ValueError(f"--workload {spec}: there is no {name}: {among(name, FIELDS)}")
         said[name] = value
     total = sum(part for _, part in mix.tiers)
     streamed = f", streamed: {said['streamed']}" if "streamed" in said else ""

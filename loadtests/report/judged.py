@@ -86,7 +86,7 @@ def slo_of(policy: Held | None, tier: str) -> Slo:
         return NO_SLO
     if tier not in policy.tiers:
         known = ", ".join(policy.tiers)
-        raise ValueError(f"the traffic has tier {tier}, the policy only {known}: give --mix, or another policy")
+        raise ValueError(f"the traffic has tier {tier}, the policy only {known}: give a policy that has it")
     return policy.tiers[tier].slo
 
 

@@ -83,5 +83,7 @@ def read_run(folder: Path) -> RunFile:
         raise ValueError(
             f"{folder}: no load test has written here, there is no {FILE}: give the --out of one"
         ) from None
+    except NotADirectoryError:
+        raise ValueError(f"{folder} is a file: give the folder that a load test has written, its --out") from None
     except (orjson.JSONDecodeError, msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None

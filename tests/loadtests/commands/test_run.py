@@ -98,6 +98,12 @@ async def test_of_several_models_somebody_has_to_say_which(tmp_path: Path) -> No
     assert (status, "one that it lists: llama, qwen" in " ".join(errors.split())) == (2, True), errors
 
 
+@pytest.mark.parametrize("command", [[], ["run"], ["scenario"]])
+def test_help_has_its_short_name(command: list[str]) -> None:
+    short, long = (CliRunner().invoke(app, [*command, name]) for name in ("-h", "--help"))
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
+
+
 async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "100", "--duration", "3600"]
     process = await started(*options, "--max-late", "5000", "--out", str(tmp_path), "--no-png")
@@ -117,7 +123,13 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
     [
         ([], "--trace FILE or --workload SPEC"),
         (["--workload", "chatt"], "did you mean chat"),
-        (["--workload", "tokens=3"], "each part is NAME=VALUE"),
+        (["--workload", "prompt_tokens=3,cv="], "'cv=': each part is NAME=VALUE"),
+        (["--workload", "prompt_tokens=3,output_token=3"], "there is no output_token: did you mean output_tokens?"),
+        (["--workload", "output_tokens=abc"], "--workload: output_tokens: abc is neither a number of tokens nor"),
+        (["--workload", "cv=-1"], "--workload: cv: -1 is too small"),
+        (["--workload", "streamed=x", "--mix", "a=50%,b=50%"], "--workload: streamed: x is not a share"),
+        (["--workload", "chat", "--keys", "nowhere"], "--keys: cannot read nowhere: No such file"),
+        (["--workload", "chat", "--keys", "docs"], "--keys: cannot read docs: Is a directory"),
         (["--workload", "chat", "--speed", "2"], "--speed is for traces"),
         (["--workload", "chat", "--key", "=x"], "a key is written KEY, or TIER=KEY"),
         (["--workload", "chat", "--key", "premum=x"], "no tier premum: did you mean premium"),
@@ -270,7 +282,7 @@ def test_a_tier_that_the_policy_lacks_is_told_before_anything_is_sent(tmp_path: 
     options = ["--workload", LINE, "--mix", "free=50%,gold=50%", "--policy", str(policy)]
     found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", *options])
     assert found.exit_code == 2
-    assert "the traffic has tier gold, the policy only" in found.stderr
+    assert "--mix free=50%,gold=50%: the traffic has tier gold, the policy only" in found.stderr
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +27,7 @@ from loadtests.replay.target import Length, Target
 from loadtests.replay.unconnected import OwnLimit
 from loadtests.report.run_file import About, read_run, write_run
 
+ROOT = Path(__file__).resolve().parents[3]
 FAST = Plan(lead_s=0.0, warm_connections=1, grace_s=20.0)
 
 
@@ -47,6 +51,23 @@ async def played(
     kept = Kept()
     await play(traffic, to, kept, plan, stop=stop)
     return sorted(kept.requests, key=lambda request: request.number)
+
+
+async def test_the_program_of_the_docs_runs_as_it_is_written() -> None:
+    section = (ROOT / "docs" / "loadtesting.md").read_text().partition("## In a program")[2]
+    text = section.partition("```python\n")[2].partition("```")[0]
+    async with Emulator(time_scale=50.0, model="default") as emulator:
+        for old, new in (("http://127.0.0.1:8080", emulator.replicas[0].url), ("duration_s=10", "duration_s=1")):
+            assert old in text
+            text = text.replace(old, new)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", text, stdout=PIPE, stderr=PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        out, errors = await process.communicate()
+        answered = emulator.replicas[0].received_total
+    assert (process.returncode, errors) == (0, b"")
+    assert answered > 0
+    assert out.startswith(b"%d requests, the slowest took" % answered)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -200,6 +200,12 @@ def test_a_file_of_another_version(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+def test_a_file_is_no_folder_of_a_test(tmp_path: Path) -> None:
+    (tmp_path / "report.json").touch()
+    with pytest.raises(ValueError, match=r"report.json is a file: give the folder that a load test has written"):
+        read_run(tmp_path / "report.json")
+
+
 def test_a_folder_without_a_test(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no load test has written here, there is no run.json"):
         read_run(tmp_path)

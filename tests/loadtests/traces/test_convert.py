@@ -135,6 +135,17 @@ def test_what_cannot_be_converted(tmp_path: Path, options: list[str], told: str)
     assert told in done.stderr
 
 
+def test_what_cannot_be_read_or_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    missing, out = tmp_path / "missing", tmp_path / "no" / "out"
+    done = CliRunner().invoke(app, ["convert", str(missing), str(tmp_path / "out")])
+    assert (done.exit_code, f"cannot read {missing}: No such file" in done.stderr) == (2, True), done.stderr
+    source = tmp_path / "in"
+    source.write_text('{"at": 0, "prompt_tokens": 1, "output_tokens": 1}\n')
+    done = CliRunner().invoke(app, ["convert", str(source), str(out)])
+    assert done.exit_code == 2
+    assert done.stderr == f"OUT: cannot write {out}: there is no folder {out.parent}: make it first\n"
+
+
 def test_every_format_that_is_read_can_be_written() -> None:
     from gateway.sim.trace_formats import FORMATS
 
