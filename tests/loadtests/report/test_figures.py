@@ -172,7 +172,7 @@ def test_without_a_policy_what_was_answered_is_good(tmp_path: Path) -> None:
 
 
 def test_a_tier_that_the_policy_lacks(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="tier silver, the policy only gold, free"):
+    with pytest.raises(ValueError, match="tier silver, the policy only gold, free: give a policy that has it"):
         made(tmp_path, [answered(1.0, "silver")])
 
 
