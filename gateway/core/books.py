@@ -18,6 +18,9 @@ from gateway.core.snapshot import LimitView
 OUTPUT_WEIGHT: Final = 2.0
 """What a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)."""
 
+NOT_LATE: Final = (Why.SHUTTING_DOWN, Why.NO_REPLICAS)
+"""Refusals that say nothing of latency: there was nobody to be late."""
+
 
 class Books:
     """Opened for a request by `reserve`, and closed, once, by `close`. `share` (0-1] of every limit is ours."""
@@ -104,10 +107,16 @@ class Books:
             live.charged = cost
 
     def _judge(self, live: Live, record: Record, now: float) -> None:
-        """Tell the forecaster how it ended. What says nothing of latency is no label."""
-        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why is not Why.SHUTTING_DOWN
+        """Tell the forecaster how it ended. What says nothing of latency is no label.
+
+        An answer that we held short is never good, but in time or not as any other: that is what was forecast of it.
+        """
+        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
         late = late or (record.outcome is Outcome.CUT and record.why is Why.TOTAL_TIMEOUT)
-        if late or record.outcome is Outcome.OK:
-            self._forecaster.judged(live, not record.good, now)
+        if record.outcome is Outcome.OK:
+            met = live.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
+            self._forecaster.judged(live, not met, now)
+        elif late:
+            self._forecaster.judged(live, True, now)
         else:
             self._forecaster.dropped(live)

@@ -268,7 +268,7 @@ class Forecaster:
             due = self._due.setdefault(live.ask.tier.name, deque())
             due.append((live.ask.body_at + bound_s, live, forecast))
 
-    def judged(self, live: Live, breached: bool, now: float, weight: float = 1.0) -> None:
+    def judged(self, live: Live, breached: bool, now: float) -> None:
         """Whether an admitted request missed an objective. The first judgement of a forecast stands."""
         forecast = live.forecast
         if forecast is None or forecast.judged:
@@ -279,7 +279,7 @@ class Forecaster:
         labels.raw_scores.add(forecast.raw, breached)
         labels.gate.labelled(forecast.breach, breached, forecast.load)
         if forecast.weight > 0.0:
-            labels.learn(forecast.features, live.ask.tier.name, breached, weight * forecast.weight)
+            labels.learn(forecast.features, live.ask.tier.name, breached, forecast.weight)
 
     def dropped(self, live: Live) -> None:
         """Nobody will know: the client left, or a replica failed."""

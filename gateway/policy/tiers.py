@@ -16,9 +16,19 @@ _HEDGE = rules.Hedge()
 _REPETITION = rules.Repetition()
 
 Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
-
-
 OnTotal = Annotated[str, AfterValidator(values.one_of(rules.OnTotal)), values.choice(rules.OnTotal)]
+
+
+def _some(part: float) -> float:
+    if not part:
+        raise ValueError(
+            "{value} lets nothing show that a forecast which sheds the whole tier is wrong: "
+            "write a share above 0%, such as 1%"
+        )
+    return part
+
+
+Exploration = Annotated[Share, AfterValidator(_some)]
 
 
 class TierTimeouts(Section):
@@ -101,7 +111,7 @@ class AdmissionSection(Section):
     max_breach_probability: Share = share(
         _TIER.admission.max_breach_probability, "Refuse when a miss is more likely than this."
     )
-    exploration: Share = share(
+    exploration: Exploration = share(
         _TIER.admission.exploration, "Share of doubtful requests let in all the same, so that the forecast can learn."
     )
 

@@ -13,8 +13,8 @@ from gateway.core.rules import Admission, AdmissionMode
 from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
+from .oracle import ENFORCE, SLO, STRICT, story_of
 from .playbook import Story
-from .test_admission import ENFORCE, SLO, STRICT, story_of
 
 pytestmark = interpreted
 

@@ -144,6 +144,12 @@ CASES = {
         "    admission: {mode: shadows}\nkeys",
         "p.yaml:23: tiers.paid.admission.mode: shadows is unknown: did you mean shadow? Known: enforce, shadow, off",
     ),
+    "no exploration": (
+        "    pools: [long]\nkeys",
+        "    admission: {exploration: 0%}\nkeys",
+        "p.yaml:23: tiers.paid.admission.exploration: 0% lets nothing show that a forecast which sheds the whole tier "
+        "is wrong: write a share above 0%, such as 1%",
+    ),
     "unknown pool of a model": (
         "    pools: [short, long]",
         "    pools:\n      - short\n      - lnog",

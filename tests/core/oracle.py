@@ -1,0 +1,85 @@
+"""A forecaster that says what it was told to say, and hears what it is told of how requests ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.ahead import Ahead, Forecast
+from gateway.core.ledger import Live
+from gateway.core.pools import PoolNow
+from gateway.core.replica import Replica
+from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo
+from gateway.core.trust import Trust
+
+from .made import policy, pool, tier
+from .playbook import Story, dispatch, play
+
+SLO = Slo(ttft=(Objective(0.99, 1.0),))
+ENFORCE = Admission(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=0.0)
+STRICT = tier("std", slo=SLO, admission=ENFORCE)
+
+
+class Oracle:
+    """Says P(breach) by pool, or whatever `breach` returns for a forecast asked for."""
+
+    def __init__(self, story: Story, **breach: float) -> None:
+        self.breach = breach
+        self.trusted = True
+        self.e2e = False
+        self.asked: list[tuple[str, str | None]] = []
+        forecaster = story.controller.forecaster
+        forecaster.forecast = self.forecast  # type: ignore[method-assign]
+        forecaster.trust = self.trust  # type: ignore[method-assign]
+        forecaster.watch = self.watch  # type: ignore[method-assign]
+        forecaster.judged = self.judged  # type: ignore[method-assign]
+        forecaster.dropped = self.dropped  # type: ignore[method-assign]
+        self.labels: list[tuple[object, ...]] = []
+        """Which request was said to have missed its objectives or not, or that nobody will know."""
+
+    def forecast(self, live: Live, at: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
+        breach = self.breach[at.spec.name]
+        if self.e2e:
+            breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
+        return made_forecast(breach, at.spec.name, now)
+
+    def watch(self, live: Live, now: float) -> None:
+        """Nothing is waited for."""
+
+    def judged(self, live: Live, breached: bool, now: float) -> None:
+        """Nobody learns from what an oracle said."""
+        self.labels.append(("judged", live.ask.id, breached))
+
+    def dropped(self, live: Live) -> None:
+        """Likewise."""
+        self.labels.append(("dropped", live.ask.id))
+
+    def trust(self, name: str) -> Trust:
+        return Trust.TRUSTED if self.trusted else Trust.COLD
+
+
+def made_forecast(breach: float, pool_name: str, now: float) -> Forecast:
+    """One with these times."""
+    made = Forecast(pool_name, now, 0.0, 0.5, 0.1, 5.0)
+    made.breach = breach
+    return made
+
+
+def story_of(
+    *parts: Any, breach: dict[str, float] | None = None, draws: tuple[float, ...] = (0.5,)
+) -> tuple[Story, Oracle]:
+    story = play(policy(*parts), *draws)
+    return story, Oracle(story, **(breach or {"p": 0.0}))
+
+
+def late(story: Story) -> Story:
+    """One waits behind another until little time is left."""
+    return story.arrives("running").arrives("a").expect(dispatch("r1", of="running")).at(0.4)
+
+
+def degrading(*, allowed: bool = True) -> tuple[Story, Oracle]:
+    caps = Caps(max_tokens_default=100, max_tokens_limit=1000, degrade=allowed)
+    slo = Slo(e2e=(Objective(0.99, 10.0),))
+    story, oracle = story_of(pool("p", "r1"), tier("std", slo=slo, admission=ENFORCE, caps=caps))
+    oracle.e2e = True
+    return story, oracle

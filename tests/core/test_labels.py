@@ -1,0 +1,85 @@
+"""What the forecast is told of how requests ended: missed, in time, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.model import End, Outcome, Why
+from tests.interpreted import interpreted
+
+from .made import policy, pool, tier
+from .oracle import ENFORCE, SLO, STRICT, degrading, late, story_of
+
+pytestmark = interpreted
+
+
+@pytest.mark.parametrize(("first_token_s", "missed"), [(0.9, False), (1.1, True)])
+def test_what_was_served_was_in_time_or_not(first_token_s: float, missed: bool) -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    story.arrives("a").sent("a").at(first_token_s).first_token("a").finishes("a").whatever()
+    assert set(oracle.labels) == {("judged", 1, missed)}
+
+
+def test_what_was_let_in_and_is_not_sent_after_all_was_a_miss() -> None:
+    """Else only who gets through would teach, and ever more would be let in to wait in vain."""
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    late(story)
+    oracle.breach["p"] = 0.6
+    story.finishes("running").whatever()
+    assert oracle.labels == [("judged", 1, False), ("judged", 2, True)]
+
+
+def test_what_waited_until_its_bound_was_a_miss() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    story.arrives("running").arrives("a").at(1.0).whatever()
+    assert oracle.labels == [("judged", 2, True)]
+
+
+def test_what_lost_its_place_to_a_more_urgent_tier_was_a_miss() -> None:
+    lower = tier("low", slo=SLO, admission=ENFORCE, priority=1)
+    story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, lower)
+    story.arrives("running").arrives("low", tier="low").arrives("high").whatever()
+    assert story.records["low"].why is Why.EVICTED
+    assert oracle.labels == [("judged", 2, True)]
+
+
+def test_what_is_refused_when_it_comes_says_nothing() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.6})
+    story.arrives("a").whatever()
+    assert oracle.labels[0] == ("dropped", 1)
+
+
+def test_who_leaves_while_waiting_says_nothing() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    story.arrives("running").arrives("a").leaves("a").whatever()
+    assert oracle.labels == [("dropped", 2)]
+
+
+def test_what_a_replica_broke_says_nothing() -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    story.arrives("a").sent("a").first_token("a").finishes("a", End.TRUNCATED).whatever()
+    assert oracle.labels[-1] == ("dropped", 1)
+
+
+def test_where_a_reload_takes_the_last_replica_away_nobody_was_late() -> None:
+    story, oracle = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
+    story.arrives("running").arrives("a").whatever()
+    story.fails("r2").configured(policy(pool("q", "r2"), STRICT)).whatever()
+    assert story.records["a"].why is Why.NO_REPLICAS
+    assert oracle.labels == [("dropped", 2)]
+
+
+def test_an_answer_that_we_held_short_is_not_good_but_was_in_time() -> None:
+    """It was forecast to be in time if it was short: were that called a miss, ever more would be doubted."""
+    story, oracle = degrading()
+    story.arrives("a", max_tokens=500).sent("a").first_token("a").finishes("a", output_tokens=76).whatever()
+    record = story.records["a"]
+    assert (record.outcome, record.degraded, record.good) == (Outcome.OK, True, False)
+    assert oracle.labels == [("judged", 1, False)]
+
+
+def test_an_answer_that_we_held_short_and_was_late_all_the_same_was_a_miss() -> None:
+    story, oracle = degrading()
+    story.arrives("a", max_tokens=500).sent("a").first_token("a").at(10.1)
+    story.finishes("a", output_tokens=76).whatever()
+    assert oracle.labels == [("judged", 1, True)]
