@@ -304,7 +304,7 @@ class Gateway:
             loop_lag_s=self._lag.read,
             loop_waits=self._lag.waits,
             watched=self._watched,
-            little=self._little.read,
+            little=lambda snapshot: self._little.read(snapshot.at, snapshot.held),
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             explain=lambda ask: self.controller.explain(ask, monotonic()),
             now=monotonic,
@@ -344,7 +344,7 @@ class Gateway:
             self.upstreams.sweep(now)
             self._tell_states()
             if self._little.is_due(now):
-                self._little.read(self.controller.snapshot(now))
+                self._little.read(now, self.controller.held(now))
             log_quarantine(self.controller.quarantined(now))
 
     def _tell_states(self) -> None:

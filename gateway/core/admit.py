@@ -123,7 +123,7 @@ class Admission:
         if before is None or live.explored or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
             return ""
         left_s = live.deadline - now
-        if left_s > RECHECK_FROM * (before.ttft_s - before.wait_s) or not self.trusted(pool):
+        if left_s > RECHECK_FROM * before.engine_s(live.ask.body_at) or not self.trusted(pool):
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         limit = self.threshold(live.ask.tier)

@@ -80,3 +80,7 @@ class Forecast:
         """Requests that its label speaks for; 0: calibration does not learn from it."""
         self.judged = False
         """Whether it has its label, or will never have one."""
+
+    def engine_s(self, body_at: float) -> float:
+        """From a slot to the first token, of a request that was complete at `body_at`."""
+        return self.ttft_s - self.wait_s - (self.at - body_at)

@@ -281,6 +281,8 @@ class Controller:
         out: list[Command] = []
         self._cool(out, now)
         for live in [live for pool in gone for live in pool.room]:
+            if self._has_expired(live, out, now):
+                continue
             self._unqueue(live)
             other = self._place(live, out, now)
             if other is not None:
@@ -309,8 +311,7 @@ class Controller:
             elif why is Why.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
                 self._cut(live, why, out, now)
             else:
-                outcome = Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT
-                self._abandon(live, outcome, why, out, now)
+                self._expire(live, why, out, now)
         for key in self._hedges.due(now) if self._hedges.on else ():
             live = self._live.get(key)
             backup = None if live is None else self._hedges.backup(live, now)
@@ -344,12 +345,17 @@ class Controller:
             for name, r in pool.replicas.items()
         ]
 
+    def held(self, now: float) -> dict[str, tuple[int, float]]:
+        """How many each pool has, and for how many seconds together; cheap, for those who look often."""
+        held = held_by_pool(self._live.values(), now)
+        return {pool.spec.name: held.get(pool.spec.name, (0, 0.0)) for pool in self._fleet}
+
     def snapshot(self, now: float) -> Snapshot:
         """A copy of everything, for people and gauges."""
-        held = held_by_pool(self._live.values(), now)
+        held = self.held(now)
         return Snapshot(
             generation=self.policy.generation,
-            pools=tuple(pool.view(now, *held.get(pool.spec.name, (0, 0.0))) for pool in self._fleet),
+            pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in self._fleet),
             tenants=self._books.views(now),
             tiers=self._admission.views(self.policy),
             forecast=self.forecaster.view(now),
@@ -402,10 +408,11 @@ class Controller:
             wait_s = self._drains_in_s(pool, live)
             self._refuse(live, Outcome.REFUSED, decision.why, out, now, wait_s, decision.detail)
             return
+        if decision.replica is not None and decision.replica.pool is not pool:
+            pool = decision.replica.pool
+            live.move(pool)
         pool.room.band(ask.tier).admitted(now)
         if decision.replica is not None:
-            if decision.replica.pool is not pool:
-                live.move(decision.replica.pool)
             self.forecaster.watch(live, now)
             self._dispatch(live, decision.replica, out, now)
             return
@@ -536,6 +543,8 @@ class Controller:
                 if replica is None:
                     continue
                 served = True
+                if self._has_expired(live, out, now):
+                    break
                 hopeless = self._admission.is_hopeless(live, replica, now)
                 if hopeless:
                     wait_s = self._drains_in_s(pool, live)
@@ -575,6 +584,17 @@ class Controller:
             out.append(Refuse(live.ask.id, why, wait_s))
         self._cancel(live, out)
         self._settle(live, out, now)
+
+    def _expire(self, live: Live, why: Why, out: list[Command], now: float) -> None:
+        """End a request whose deadline has passed."""
+        self._abandon(live, Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT, why, out, now)
+
+    def _has_expired(self, live: Live, out: list[Command], now: float) -> bool:
+        """Whether a deadline of one that waits has passed, of which the alarm has not been heard yet; it ends then."""
+        at, why = next_deadline(live)
+        if at <= now:
+            self._expire(live, why, out, now)
+        return at <= now
 
     def _cut(self, live: Live, why: Why, out: list[Command], now: float) -> None:
         """End an answer of which the client has a part."""
@@ -636,7 +656,7 @@ class Controller:
             return
         for live in list(pool.room):
             other = self._places.find(live, now)
-            if isinstance(other, PoolNow):
+            if not self._has_expired(live, out, now) and isinstance(other, PoolNow):
                 self._unqueue(live)
                 self._enter(live, other, out, now)
 

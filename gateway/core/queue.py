@@ -99,8 +99,7 @@ class Band:
     def push(self, live: Live, ticket: int) -> None:
         assert live.use is not None
         live.ticket = ticket
-        forecast = live.forecast
-        live.start_by = live.deadline - (0.0 if forecast is None else forecast.ttft_s - forecast.wait_s)
+        live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.ask.body_at))
         flow = self._flows.get(live.ask.tenant)
         if flow is None:
             flow = self._flows[live.ask.tenant] = _Flow(live.use)

@@ -109,16 +109,11 @@ class Trend:
         # The first steps are a plain mean: a level that began at 0 would be a trend.
         weight = max(1.0 / self.steps, 1.0 - math.exp(-step_s / LEVEL_TAU_S))
         before = self.level
-        self.level += self.slope * step_s
+        self.level = self.ahead(step_s)
         self.level += weight * (per_s - self.level)
         if self.steps * step_s > LEVEL_TAU_S:
             slope = (self.level - before) / step_s
             self.slope += (1.0 - math.exp(-step_s / TREND_TAU_S)) * (slope - self.slope)
-
-    @property
-    def now(self) -> float:
-        """What comes; never below nothing, to which a slope may carry the level when all is over."""
-        return max(0.0, self.level)
 
     def ahead(self, seconds: float) -> float:
         """What is to be expected then; never below nothing."""
@@ -228,8 +223,8 @@ class Demand:
         """A copy for people and gauges; None as long as nothing is known."""
         if not self.wanted:
             return None
-        requests_per_s = self._requests.now
-        demand, predicted, knee = self._work.now, self._work.ahead(LEAD_S), self.knee.value
+        requests_per_s = self._requests.level
+        demand, predicted, knee = self._work.level, self._work.ahead(LEAD_S), self.knee.value
         held_s = max(0.0, self._hold_from + HOLD_S - now)
         worth = predicted / knee
         why = f"{demand:.2f} replicas' worth of work comes, {predicted:.2f} in {LEAD_S:.0f} s; one carries {knee:.2f}"
@@ -239,7 +234,7 @@ class Demand:
             wanted=self.wanted,
             serving=self._serving,
             requests_per_s=requests_per_s,
-            prompt_tokens_per_s=self._prompts.now,
+            prompt_tokens_per_s=self._prompts.level,
             output_tokens_per_s=requests_per_s * self._output,
             demand=demand,
             predicted=predicted,

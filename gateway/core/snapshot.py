@@ -191,3 +191,8 @@ class Snapshot:
     hedged_tiers: tuple[HedgeTierView, ...] = ()
     at: float = 0.0
     """When, by the monotonic clock."""
+
+    @property
+    def held(self) -> dict[str, tuple[int, float]]:
+        """`Controller.held` at that moment."""
+        return {pool.name: (pool.held, pool.held_s) for pool in self.pools}

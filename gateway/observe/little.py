@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gateway.core.snapshot import Snapshot
 from gateway.observe.metrics import Metrics
 
 WINDOW_S = 60.0
@@ -78,10 +77,10 @@ class Little:
         """Whether it has to be read for the sake of its marks."""
         return now - self._marks[-1].at >= UNREAD_S
 
-    def read(self, snapshot: Snapshot) -> tuple[LittleView, ...]:
-        """Every pool of the snapshot, over the window that ends with it."""
-        mark = self._mark(snapshot)
-        views = tuple(self._view(pool.name, mark) for pool in snapshot.pools)
+    def read(self, now: float, held: Mapping[str, tuple[int, float]]) -> tuple[LittleView, ...]:
+        """Every pool over the window that ends now; `held`: what the ledger holds open (`Controller.held`)."""
+        mark = self._mark(now, held)
+        views = tuple(self._view(pool, mark) for pool in held)
         if mark.at - self._marks[-1].at >= EVERY_S:
             self._marks.append(mark)
             if len(self._marks) > MOST_MARKS:
@@ -89,17 +88,17 @@ class Little:
                 self._marks[: MOST_MARKS // 2] = self._marks[: MOST_MARKS // 2 : 2]
         return views
 
-    def _mark(self, snapshot: Snapshot) -> _Mark:
-        presences = self._presences(snapshot.at)
+    def _mark(self, now: float, held: Mapping[str, tuple[int, float]]) -> _Mark:
+        presences = self._presences(now)
         ended: dict[str, tuple[int, float]] = {}
         for (_, pool), lane in self._metrics.lanes.items():
             count, seconds = ended.get(pool, (0, 0.0))
             ended[pool] = count + lane.dispatched, seconds + lane.held_s
         pools = {}
-        for view in snapshot.pools:
-            count, seconds = ended.get(view.name, (0, 0.0))
-            pools[view.name] = _Count(presences.get(view.name, 0.0), count + view.held, seconds + view.held_s)
-        return _Mark(snapshot.at, pools)
+        for pool, (open_now, open_s) in held.items():
+            count, seconds = ended.get(pool, (0, 0.0))
+            pools[pool] = _Count(presences.get(pool, 0.0), count + open_now, seconds + open_s)
+        return _Mark(now, pools)
 
     def _view(self, pool: str, end: _Mark) -> LittleView:
         """Over `WINDOW_S`, or over as much more as its requests take."""

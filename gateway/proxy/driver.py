@@ -104,8 +104,7 @@ class Driver:
 
     def leave(self, ask: int, why: Why) -> None:
         """The client is gone."""
-        now = monotonic()
-        self._call(lambda _: self.controller.leave(ask, now, why))
+        self._call(lambda now: self.controller.leave(ask, now, why))
 
     def observe(self, replica: str, sample: Sample) -> None:
         """A replica was looked at."""

@@ -257,7 +257,7 @@ class Driver:
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
         queues = [
-            [(live.deadline, live.ask.id, live) for live in band if live.ask.tenant == tenant]
+            [(live.start_by, live.ask.id, live) for live in band if live.ask.tenant == tenant]
             for pool in self._pools()
             for band in pool.room._bands.values()
             for tenant in TENANTS
@@ -428,7 +428,7 @@ class Driver:
         assert len(pool.room) == len(waiting)
         assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
         for head in pool.room.heads(self.now):
-            assert not (pool._free and pool._may_take(head.ask.tier)), "a slot is free for one who waits"
+            assert pool.pick(head.ask.tier, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
     def _check_ejections(pool: PoolNow) -> None:

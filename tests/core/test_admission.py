@@ -7,79 +7,16 @@ from typing import Any
 
 import pytest
 
-from gateway.core.ahead import Ahead, Forecast
 from gateway.core.commands import Refuse
-from gateway.core.ledger import Live
 from gateway.core.model import Outcome, Sample, Why
-from gateway.core.pools import PoolNow
-from gateway.core.replica import Replica
-from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo, Tier, Timeouts
-from gateway.core.trust import Trust
+from gateway.core.rules import Admission, AdmissionMode, Objective, Slo, Tier, Timeouts
 from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
+from .oracle import ENFORCE, SLO, STRICT, Oracle, degrading, late, story_of
 from .playbook import Story, commit, dispatch, ended, play, refuse
 
 pytestmark = interpreted
-
-SLO = Slo(ttft=(Objective(0.99, 1.0),))
-ENFORCE = Admission(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=0.0)
-STRICT = tier("std", slo=SLO, admission=ENFORCE)
-
-
-class Oracle:
-    """Says P(breach) by pool, or whatever `breach` returns for a forecast asked for."""
-
-    def __init__(self, story: Story, **breach: float) -> None:
-        self.breach = breach
-        self.trusted = True
-        self.e2e = False
-        self.asked: list[tuple[str, str | None]] = []
-        forecaster = story.controller.forecaster
-        forecaster.forecast = self.forecast  # type: ignore[method-assign]
-        forecaster.trust = self.trust  # type: ignore[method-assign]
-        forecaster.watch = self.watch  # type: ignore[method-assign]
-        forecaster.judged = self.judged  # type: ignore[method-assign]
-        forecaster.dropped = self.dropped  # type: ignore[method-assign]
-        self.labels: list[tuple[object, ...]] = []
-        """Which request was said to have missed its objectives or not, or that nobody will know."""
-
-    def forecast(self, live: Live, at: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
-        self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
-        breach = self.breach[at.spec.name]
-        if self.e2e:
-            breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
-        return made_forecast(breach, at.spec.name)
-
-    def watch(self, live: Live, now: float) -> None:
-        """Nothing is waited for."""
-
-    def judged(self, live: Live, breached: bool, now: float) -> None:
-        """Nobody learns from what an oracle said."""
-        self.labels.append(("judged", live.ask.id, breached))
-
-    def dropped(self, live: Live) -> None:
-        """Likewise."""
-        self.labels.append(("dropped", live.ask.id))
-
-    def trust(self, name: str) -> Trust:
-        return Trust.TRUSTED if self.trusted else Trust.COLD
-
-
-def made_forecast(breach: float, pool_name: str) -> Forecast:
-    """One with these times, whatever else a forecast has."""
-    made = Forecast.__new__(Forecast)
-    made.breach, made.pool = breach, pool_name
-    made.wait_s, made.ttft_s, made.tpot_s, made.e2e_s = 0.0, 0.5, 0.1, 5.0
-    return made
-
-
-def story_of(
-    *parts: Any, breach: dict[str, float] | None = None, draws: tuple[float, ...] = (0.5,)
-) -> tuple[Story, Oracle]:
-    story = play(policy(*parts), *draws)
-    return story, Oracle(story, **(breach or {"p": 0.0}))
-
 
 # ---- at the door
 
@@ -160,11 +97,6 @@ def test_a_tier_of_which_nothing_was_let_in_for_a_second_gets_a_probe_in() -> No
 # ---- once its turn has come
 
 
-def late(story: Story) -> Story:
-    """One waits behind another until little time is left."""
-    return story.arrives("running").arrives("a").expect(dispatch("r1", of="running")).at(0.4)
-
-
 def test_whose_turn_comes_too_late_is_not_sent() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story)
@@ -172,21 +104,6 @@ def test_whose_turn_comes_too_late_is_not_sent() -> None:
     story.finishes("running").expect(
         commit(), ended(Outcome.OK), refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
     )
-
-
-def test_what_was_let_in_and_is_not_sent_after_all_was_a_miss() -> None:
-    """Else only who gets through would teach, and ever more would be let in to wait in vain."""
-    story, oracle = story_of(pool("p", "r1"), STRICT)
-    late(story)
-    oracle.breach["p"] = 0.6
-    story.finishes("running").whatever()
-    assert oracle.labels == [("judged", 1, False), ("judged", 2, True)]
-
-
-def test_what_is_refused_when_it_comes_says_nothing() -> None:
-    story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.6})
-    story.arrives("a").whatever()
-    assert oracle.labels[0] == ("dropped", 1)
 
 
 @pytest.mark.parametrize(("breach", "sent"), [(0.05, True), (0.2, False)])
@@ -212,6 +129,47 @@ def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) 
     story.arrives("running").arrives("a").whatever()
     story.at(1.0).expect(refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", queue_s=1.0))
     story.finishes("running").expect(commit(), ended(Outcome.OK))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_slot_that_comes_after_its_bound_and_before_its_alarm_is_not_for_it(trusted: bool) -> None:
+    """A loop that lags hears of the slot first."""
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    oracle.trusted = trusted
+    story.arrives("running").arrives("a").at(0.5).arrives("b").whatever()
+    story.now = 1.005
+    story.finishes("running").expect(
+        commit(of="running"),
+        ended(Outcome.OK, of="running"),
+        refuse(Why.PREDICTED, of="a"),
+        ended(Outcome.REFUSED, of="a", attempts=0),
+        dispatch("r1", of="b"),
+    )
+
+
+def test_a_slot_that_comes_after_the_longest_wait_is_not_for_it_either() -> None:
+    story = play(policy(pool("p", "r1"), tier("std", timeouts=Timeouts(queue_s=0.5))))
+    story.arrives("running").arrives("a").whatever()
+    story.now = 0.501
+    story.finishes("running").expect(
+        commit(), ended(Outcome.OK), refuse(Why.QUEUE_TIMEOUT, of="a"), ended(Outcome.TIMEOUT, of="a", attempts=0)
+    )
+
+
+def test_what_is_late_by_the_time_its_pool_dies_goes_to_no_other() -> None:
+    story, _ = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
+    story.arrives("running").arrives("a").whatever()
+    story.now = 1.005
+    story.drains("r1").expect(refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0))
+
+
+def test_what_is_late_by_the_time_a_reload_takes_its_pool_goes_to_no_other() -> None:
+    story, _ = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
+    story.arrives("running").arrives("a").whatever()
+    story.now = 1.005
+    story.configured(policy(pool("q", "r2"), STRICT)).expect(
+        refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
+    )
 
 
 def test_in_shadow_the_bound_ends_no_wait() -> None:
@@ -240,6 +198,20 @@ def test_what_would_be_shed_goes_to_a_pool_that_takes_it_and_can_spare_it() -> N
     assert story.records["a"].pool == "long"
 
 
+def test_what_another_pool_takes_is_no_probe_of_the_one_that_sheds_it() -> None:
+    short = pool("p", "r1", max_prompt_tokens=500)
+    long = pool("long", "l1", slots=9, spill_from=("p",))
+    story, oracle = story_of(short, long, explorers(1e-9), breach={"p": 0.0, "long": 0.0})
+    story.arrives("good").expect(dispatch("r1"))
+    oracle.breach["p"] = 0.9
+    story.at(0.5).arrives("spilled").expect(dispatch("l1"))
+    oracle.breach["long"] = 0.9
+    story.at(1.0).arrives("probe", prompt=10).expect()
+    story.finishes("good").expect(commit(), ended(Outcome.OK), dispatch("r1", of="probe"))
+    story.finishes("probe").whatever()
+    assert story.records["probe"].explored
+
+
 def test_a_pool_that_is_in_doubt_itself_takes_nothing() -> None:
     spilling(0.06)[0].arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
 
@@ -256,14 +228,6 @@ def test_a_pool_takes_only_from_those_it_names() -> None:
 
 
 # ---- shorter answers
-
-
-def degrading(*, allowed: bool = True) -> tuple[Story, Oracle]:
-    caps = Caps(max_tokens_default=100, max_tokens_limit=1000, degrade=allowed)
-    slo = Slo(e2e=(Objective(0.99, 10.0),))
-    story, oracle = story_of(pool("p", "r1"), tier("std", slo=slo, admission=ENFORCE, caps=caps))
-    oracle.e2e = True
-    return story, oracle
 
 
 def test_an_answer_is_held_so_short_that_it_is_in_time() -> None:

@@ -132,6 +132,21 @@ class AnyDriver(RuleBasedStateMachine):
             attempt, Finish(end, *usage, tokens_seen=7, retry_after_s=2.0, body_hash=1 if broke else None)
         )
 
+    @rule(
+        tiers=st.lists(st.sampled_from(TIERS), min_size=3, max_size=8),
+        tenant=st.sampled_from(TENANTS),
+        lags=st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.3, 2.5]), min_size=1, max_size=4),
+    )
+    def rush(self, tiers: list[str], tenant: str, lags: list[float]) -> None:
+        """More come than there are slots, and what is served ends, heard of before alarms by a loop that lags."""
+        for tier in tiers:
+            self.arrive(tier, tenant, True, False, 100, 400, 60, 1, 1, 10, 0.0, None)
+        for lag in lags:
+            self.driver.now += lag
+            for attempt in list(self.driver.open)[:1]:
+                self._sent(attempt)
+                self.driver.finish(attempt, Finish(End.COMPLETE, tokens_seen=7))
+
     @precondition(lambda self: self.driver.open)
     @rule(pick=st.integers(0, 20), end=st.sampled_from(UNSENT))
     def never_connected(self, pick: int, end: End) -> None:

@@ -27,7 +27,7 @@ from .drivers import policies
 from .made import STEADY, ask, policy, pool, tier
 from .test_any_driver import AnyDriver
 
-READS = {"wake_at", "left", "alive", "states", "snapshot", "quarantined", "suspects", "explain"}
+READS = {"wake_at", "left", "alive", "states", "held", "snapshot", "quarantined", "suspects", "explain"}
 """Public methods that answer a question and change nothing."""
 POLICY = policy(pool("p", "r1", "r2"), tier("std"), tier("low", 1, limits=rules.Limits(60.0, None, 3)))
 

@@ -179,6 +179,14 @@ def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_fi
     assert order(room, now=0.0) == [2, 4, 3, 1]
 
 
+def test_what_had_passed_when_it_was_forecast_is_not_what_its_engine_needs() -> None:
+    """It comes from another pool, after it has waited there for five seconds."""
+    room, live = WaitingRoom(), made(0, "free", 0)
+    live.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
+    room.push(live)
+    assert live.start_by == pytest.approx(live.deadline - 0.4)
+
+
 def test_tenants_take_no_turns_before_any_has_waited_for_long() -> None:
     room, _ = waiting(*[("a", 8.0)] * 4, ("b", 9.0), ("c", 9.5))
     assert order(room, cost=100.0, now=0.9) == [1, 2, 3, 4, 5, 6]

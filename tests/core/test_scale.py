@@ -121,6 +121,13 @@ def test_a_trend_that_falls_never_ends_below_nothing() -> None:
     assert trend.ahead(1e6) == 0.0
 
 
+def test_after_it_has_fallen_to_nothing_it_is_not_below_it_for_long() -> None:
+    trend = Trend()
+    for step in range(200):
+        trend.add(max(0.0, 100.0 - step), 5.0)
+        assert trend.level >= 0.0
+
+
 def test_a_steady_rate_has_no_trend() -> None:
     trend = Trend()
     for _ in range(100):

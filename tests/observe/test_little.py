@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
@@ -16,7 +16,6 @@ from gateway.app import Gateway
 from gateway.core.commands import Command, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.model import End, Finish
-from gateway.core.snapshot import Snapshot
 from gateway.observe.little import EVERY_S, MOST_MARKS, UNREAD_S, WINDOW_S, Little, LittleView
 from gateway.observe.metrics import Metrics
 from gateway.proxy.presence import Presence
@@ -67,7 +66,7 @@ class Traffic:
 
     def read(self) -> LittleView:
         """The law of the pool now."""
-        views = {view.pool: view for view in self.little.read(self.controller.snapshot(self.now))}
+        views = {view.pool: view for view in self.little.read(self.now, self.controller.held(self.now))}
         assert views["long"].in_flight == 0.0
         return views["short"]
 
@@ -214,7 +213,7 @@ async def test_the_gateway_sets_marks_of_its_own_accord() -> None:
         def is_due(self, now: float) -> bool:
             return True
 
-        def read(self, snapshot: Snapshot) -> tuple[LittleView, ...]:
+        def read(self, now: float, held: Mapping[str, tuple[int, float]]) -> tuple[LittleView, ...]:
             asked.set()
             return ()
 
