@@ -83,12 +83,9 @@ class Comparison:
         else:
             with processes(jobs) as pool:
                 running = {pool.submit(self.run, self.candidates[c], self.seeds[s]): (c, s) for c, s in tasks}
-                try:
-                    for done in as_completed(running):
-                        found[running[done]] = done.result()
-                        on_done(done.result())
-                finally:
-                    pool.shutdown(cancel_futures=True)  # after an error the rest is not waited for
+                for done in as_completed(running):
+                    found[running[done]] = done.result()
+                    on_done(done.result())
         return [[found[c, s] for s in range(len(self.seeds))] for c in range(len(self.candidates))]
 
 

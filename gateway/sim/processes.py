@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copyreg
 import multiprocessing
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -12,10 +14,22 @@ from gateway.core import rules
 from gateway.sim import engine, fleet
 
 
-def processes(jobs: int) -> ProcessPoolExecutor:
-    """A pool of `jobs`. Spawned, since a progress bar has a thread, and a fork would copy its locks."""
+@contextmanager
+def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of `jobs`. Spawned, since a progress bar has a thread, and a fork would copy its locks.
+
+    What is under way when the block is left by an error, or by Ctrl-C, is ended and not waited for.
+    """
     _make_sendable()
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.terminate()
+            raise
 
 
 def _make_sendable() -> None:

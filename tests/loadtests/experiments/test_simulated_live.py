@@ -36,6 +36,7 @@ def test_a_p99_is_held_against_what_single_seeds_say_however_many_there_are() ->
     assert _whole("x", {"a": live}, runs).p99_overlaps is True
     assert _whole("x", {"a": live}, runs * 50).p99_overlaps is True
     assert _whole("x", {"a": live}, runs[:1] * 50).p99_overlaps is False
+    assert _whole("x", {"a": live}, [*(runs[:1] * 50), runs[1]]).p99_overlaps is False, "one in fifty proves nothing"
     assert _whole("x", {"a": live[:100]}, runs).p99_overlaps is None
 
 

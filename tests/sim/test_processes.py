@@ -1,0 +1,28 @@
+"""Work in other processes does not outlive what asked for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from threading import Event
+
+import pytest
+
+from gateway.sim.processes import processes
+
+
+def work_for_ever(_: int) -> None:
+    Event().wait()
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError])
+def test_what_is_under_way_is_ended_with_the_block(fault: type[BaseException]) -> None:
+    def left_by(fault: type[BaseException]) -> None:
+        with processes(2) as pool:
+            assert pool.submit(abs, -1).result() == 1
+            for number in range(8):
+                pool.submit(work_for_ever, number)
+            raise fault
+
+    with pytest.raises(fault):
+        left_by(fault)
+    assert multiprocessing.active_children() == []
