@@ -30,7 +30,7 @@ def convert_command(
 
     The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line;
     what is left out, because it is no request or because the other format has no place for it, is counted and said.
-    Where there is no request at all nothing is written, and the exit status is 2, as for whatever else is wrong.
+    Where there is no request at all no file is left, and the exit status is 2, as for whatever else is wrong.
 
     `python -m loadtests convert calls.jsonl.1 calls.jsonl day.jsonl`
     """
