@@ -609,7 +609,6 @@ class Controller:
         out: list[Command] = []
         needed = bool(pool.room) or pool.headroom < SPARE
         if needed and live.ask.choices == 1 and live.can_be_cut and self.forecaster.is_overlong(attempt, tokens):
-            self.forecaster.cut(attempt, tokens)
             self._cut(live, Why.OUTPUT_LENGTH, out, now)
         return out
 

@@ -175,21 +175,19 @@ class Forecaster:
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
         """A stream has shown `tokens` so far; once it is enough they say how fast its replica is."""
         facts = attempt.facts
-        if facts is None or facts.shown or attempt.first_at is None:
+        if facts is None or attempt.first_at is None:
             return
-        steps = tokens // attempt.live.ask.choices - 1
-        if steps >= EARLY_STEPS:
+        each = tokens // attempt.live.ask.choices
+        if facts.samples_length:
+            facts.edges = facts.bucket.passes(each, facts.edges)
+        steps = each - 1
+        if steps >= EARLY_STEPS and not facts.shown:
             facts.engine.advance(attempt.replica, now)
             facts.show(self._of(attempt.replica.pool).costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
         """Whether nearly all answers of its kind end before they have so many tokens."""
         return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
-
-    def cut(self, attempt: Attempt, tokens: int) -> None:
-        """It was ended for its length."""
-        if attempt.facts is not None:
-            attempt.facts.bucket.add_cut(tokens)
 
     def closed(self, attempt: Attempt, finish: Finish, now: float) -> None:
         """An attempt ended."""
@@ -223,12 +221,13 @@ class Forecaster:
             decode_s = now - attempt.first_at
             costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
         steps = each - 1 if attempt.first_at is not None else each
+        if facts.samples_length:
+            facts.bucket.add(each, facts.edges)
         facts.teaches = facts.teaches and pulse.is_typical
         if steps >= 1 and engine.pace.due(now):
             facts.learn_step(costs, steps, now)
         if not facts.teaches:
             return
-        facts.bucket.add(each)
         forecast = live.forecast
         if not live.ask.visible and forecast is not None and took_s > 0.0:
             expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)

@@ -1,8 +1,13 @@
-"""How long answers will be: quantiles of output tokens per route, learned as answers end."""
+"""How long answers will be: quantiles of output tokens per route, learned as tokens stream.
+
+An answer that is under way, or was cut, says that answers may be at least so long, and no more: of all that had so many
+tokens, so many ended there (the product-limit estimator, Kaplan and Meier 1958). Were only those counted that have
+ended, a model that begins to ramble would be found out when its answers are over, and cutting the long ones would make
+all that is left look short.
+"""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from typing import Final
 
@@ -13,6 +18,8 @@ SHRINK: Final = 20.0
 """Answers that the parent of a bucket counts for."""
 REFRESH: Final = 256
 """Answers after which a bucket is read anew, at the latest: after every eighth more than there were."""
+PASSING: Final = 0.1
+"""What an answer under way that has gone on counts for there."""
 KEEP: Final = 2000.0
 """Answers that are remembered, about: counts are halved when there are twice as many."""
 LONG: Final = 0.99
@@ -25,63 +32,80 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Bucket:
     """Output lengths of one kind of request, drawn to those of the broader kind above it."""
 
-    __slots__ = ("_above", "_counts", "_fresh", "_parent", "median", "samples")
+    __slots__ = ("_above", "_due", "_ended", "_fresh", "_parent", "_passed", "median", "samples")
 
     def __init__(self, parent: Bucket | None) -> None:
         self._parent = parent
-        self._counts = [0.0] * (len(EDGES) + 1)
-        self._fresh: list[int] = []
+        self._ended = [0.0] * (len(EDGES) + 1)
+        """Answers whose end lies between edge i - 1 and edge i,"""
+        self._passed = [0.0] * (len(EDGES) + 1)
+        """and of those that went beyond edge i, how many more than beyond edge i - 1."""
+        self._fresh: list[tuple[int, int, bool]] = []
+        self._due = 0.0
         self._above: list[float] = []
         """P(output > edge i)."""
         self.samples = 0.0
+        """Answers that have ended."""
         self.median = 1.0
         if parent is None:
             for tokens in PRIOR_TOKENS:
-                self._counts[bisect_left(EDGES, tokens)] += 1.0
+                self._count(0, bisect_left(EDGES, tokens), True)
         self._read()
 
-    def add(self, tokens: int) -> None:
-        """An answer ended by itself after `tokens` (>= 1)."""
-        self._fresh.append(min(bisect_left(EDGES, tokens), len(EDGES) - 1))
-        if len(self._fresh) >= min(REFRESH, 4.0 + self.samples / 8.0):
+    def add(self, tokens: int, told: int = 0) -> None:
+        """An answer ended by itself after `tokens` (>= 1), of which `told` edges were passed before."""
+        self._see(told, min(bisect_left(EDGES, tokens), len(EDGES) - 1), True)
+
+    def passes(self, tokens: int, told: int) -> int:
+        """An answer has `tokens` so far, and goes on or was cut; the edges it has passed, `told` of them before."""
+        index = min(bisect_left(EDGES, tokens), len(EDGES) - 1)
+        if index > told:
+            self._see(told, index, False)
+        return max(told, index)
+
+    def _see(self, told: int, index: int, ended: bool) -> None:
+        self._fresh.append((told, index, ended))
+        self._due += 1.0 if ended else PASSING
+        if self._due >= min(REFRESH, 4.0 + self.samples / 8.0):
             self._take(self._fresh)
-            self._fresh = []
+            self._fresh, self._due = [], 0.0
 
     def is_long(self, tokens: int) -> bool:
         """Whether all but one in a hundred are shorter, as far as that is known."""
         known = self if self._parent is None else self._parent
         return known.samples >= LEAST_KNOWN and tokens > self.quantile(LONG)
 
-    def add_cut(self, tokens: int) -> None:
-        """An answer was ended by us after `tokens`: it counts as a step longer, lest what is long shrink by itself."""
-        self.add(math.ceil(tokens * 1.12) + 1)
-
-    def _take(self, fresh: list[int]) -> None:
+    def _take(self, fresh: list[tuple[int, int, bool]]) -> None:
         """Count answers, here and in every bucket above."""
-        for index in fresh:
-            self._counts[index] += 1.0
-        self.samples += len(fresh)
+        for told, index, ended in fresh:
+            self._count(told, index, ended)
+            if ended:
+                self.samples += 1.0
         if self._parent is not None:
             self._parent._take(fresh)
         self._read()
 
+    def _count(self, told: int, index: int, ended: bool) -> None:
+        self._passed[told] += 1.0
+        self._passed[index] -= 1.0
+        if ended:
+            self._ended[index] += 1.0
+
     def _read(self) -> None:
-        counts = self._counts
         if self.samples > 2.0 * KEEP:
-            counts[:] = [c / 2.0 for c in counts]
+            self._ended[:] = [count / 2.0 for count in self._ended]
+            self._passed[:] = [count / 2.0 for count in self._passed]
             self.samples /= 2.0
         parent = self._parent
-        total = sum(counts)
-        weight = 0.0 if parent is None else SHRINK / (total + SHRINK)
-        above: list[float] = [0.0] * len(EDGES)
-        p = 0.0
-        for i in range(len(EDGES) - 1, -1, -1):
-            above[i] = p
-            share = counts[i] / total if total else 0.0
-            if parent is not None:
-                before = parent.above(i - 1) - parent.above(i)
-                share = weight * before + (1.0 - weight) * share
-            p += share
+        weight = 0.0 if parent is None else SHRINK / (self.samples + SHRINK)
+        above: list[float] = []
+        passed, left = 0.0, 1.0
+        for i in range(len(EDGES)):
+            passed += self._passed[i]
+            ended = self._ended[i]
+            if ended > 0.0:
+                left *= max(0.0, passed) / (max(0.0, passed) + ended)
+            above.append(left if parent is None else weight * parent.above(i) + (1.0 - weight) * left)
         self._above = above
         self.median = self.quantile(0.5)
 

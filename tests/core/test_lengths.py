@@ -60,3 +60,53 @@ def test_lengths_of_long_ago_are_forgotten() -> None:
     for _ in range(9000):
         bucket.add(50)
     assert bucket.median == pytest.approx(50, rel=0.25)
+
+
+def test_answers_that_go_on_are_known_to_be_long_before_they_end() -> None:
+    bucket = Lengths().bucket("m", "std", 500)
+    for _ in range(100):
+        bucket.add(40)
+    told = [0] * 200
+    for tokens in range(20, 1001, 20):
+        told = [bucket.passes(tokens, edges) for edges in told]
+    assert bucket.exceeds(900.0) > 0.6
+    assert bucket.median > 900.0
+
+
+def test_an_answer_counts_once_however_often_it_was_looked_at() -> None:
+    watched, unwatched = Lengths().bucket("m", "std", 500), Lengths().bucket("m", "std", 500)
+    source = random.Random(1)
+    for _ in range(400):
+        tokens, told = round(source.lognormvariate(5.0, 0.7)) + 1, 0
+        for seen in range(1, tokens, 7):
+            told = watched.passes(seen, told)
+        watched.add(tokens, told)
+        unwatched.add(tokens)
+    for bucket in (watched, unwatched):
+        for _ in range(300):  # more than may be left to be counted
+            bucket.add(100)
+    assert watched.samples == pytest.approx(unwatched.samples, abs=300)
+    for q in (0.2, 0.5, 0.9):
+        assert watched.quantile(q) == pytest.approx(unwatched.quantile(q), rel=0.05)
+
+
+@pytest.mark.parametrize("cap", [150, 300])
+def test_what_was_cut_or_left_does_not_make_the_rest_look_short(cap: int) -> None:
+    source = random.Random(1)
+    bucket = Lengths().bucket("m", "std", 500)
+    seen = sorted(round(source.lognormvariate(5.0, 0.7)) + 1 for _ in range(4000))
+    for tokens in source.sample(seen, len(seen)):
+        left_at = source.randint(1, 2 * cap)
+        if left_at < tokens:
+            bucket.passes(left_at, 0)
+        else:
+            bucket.add(tokens)
+    assert bucket.median == pytest.approx(seen[2000], rel=0.2)
+    assert bucket.quantile(0.25) == pytest.approx(seen[1000], rel=0.2)
+
+
+def test_an_engine_that_counts_fewer_tokens_than_were_seen_is_believed() -> None:
+    bucket = Lengths().bucket("m", "std", 500)
+    for _ in range(300):
+        bucket.add(50, bucket.passes(100, 0))
+    assert bucket.median == pytest.approx(50, rel=0.25)
