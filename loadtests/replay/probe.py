@@ -80,9 +80,11 @@ def _told(request: Request) -> str:
         case Outcome.CONNECT:
             return f"cannot be reached: {request.reason}"
         case Outcome.INVALID:
-            if request.status == NOT_FOUND and "model" not in request.reason:
+            untold = request.reason == f"status {request.status}"
+            if request.status == NOT_FOUND and untold:  # no error of an OpenAI API: it does not know the path
                 return f"does not seem to serve {Endpoint.CHAT.value}: it answers 404 to the first request"
             hint = {401: "; give --key", NOT_FOUND: "; give --model"}.get(request.status, "")
-            return f"answers {request.status} to the first request: {request.reason}{hint}"
+            why = "" if untold or request.reason == str(request.status) else f": {request.reason}"
+            return f"answers {request.status} to the first request{why}{hint}"
         case _:
             return f"does not speak HTTP as it should: {request.reason}"

@@ -30,7 +30,7 @@ async def serving(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, li
         head = await reader.readuntil(b"\r\n\r\n")
         heads.append(head)
         known = head.startswith(b"GET /v1/models ")
-        said = body if known else b'{"error": {"message": "no such model"}}'
+        said = body if known else b'{"detail": "Not Found"}'
         length = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(said)
         writer.write(b"HTTP/1.1 %d Told\r\n" % (status if known else 404) + length + said)
         await writer.drain()

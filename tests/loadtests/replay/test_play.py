@@ -217,7 +217,7 @@ async def test_the_first_contact_learns_how_prompts_are_counted(replica: Emulate
 
 
 async def test_the_first_contact_says_what_is_wrong(replica: EmulatedReplica) -> None:
-    with pytest.raises(NoContact, match=r"answers 404 to the first request"):
+    with pytest.raises(NoContact, match=r"answers 404 to the first request; give --model$"):
         await probe(replace(target(replica), model="other"), next(arrivals(1)), 1)
     replica.fault("refuse")
     with pytest.raises(NoContact, match="cannot be reached"):
