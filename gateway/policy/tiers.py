@@ -28,7 +28,7 @@ def _some(part: float) -> float:
     return part
 
 
-Exploration = Annotated[Share, AfterValidator(_some)]
+Exploration = Annotated[Share, AfterValidator(_some), values.SHARE_ABOVE_ZERO]
 
 
 class TierTimeouts(Section):

@@ -127,26 +127,21 @@ def _text(pattern: str, *examples: str) -> WithJsonSchema:
     return WithJsonSchema({**schema, "examples": list(examples)} if examples else schema)
 
 
+def _share(pattern: str, bound: str, *examples: object) -> WithJsonSchema:
+    number = {"type": "number", bound: 0, "maximum": 1}
+    return WithJsonSchema({"anyOf": [_text(pattern).json_schema, number], "examples": list(examples)})
+
+
 _EDITOR_DURATION = r"(\d+(\.\d+)?(h|ms|m|s))+"
+_EDITOR_SHARE = r"\d+(\.\d+)?%"
 
 Duration = Annotated[float, BeforeValidator(units.seconds), _text(_EDITOR_DURATION, "250ms", "2s", "1m30s")]
 Deadline = Annotated[float, BeforeValidator(units.deadline), _text(f"{_EDITOR_DURATION}|none", "10s", "none")]
 Span = Annotated[float, BeforeValidator(units.span), _text(f"{_EDITOR_DURATION}|none", "30s", "none")]
 Rate = Annotated[float, BeforeValidator(units.per_minute), _text(r"\d+(\.\d+)?[kM]?/(s|min|h)", "60/min", "40k/min")]
 Size = Annotated[int, BeforeValidator(units.byte_count), _text(r"\d+(\.\d+)? ?(B|[kMG]B|[KMG]iB)", "64MiB", "512KiB")]
-Share = Annotated[
-    float,
-    BeforeValidator(units.share),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": rf"^(\d+(\.\d+)?%{_OR_VARIABLE})$"},
-                {"type": "number", "minimum": 0, "maximum": 1},
-            ],
-            "examples": ["5%", "25%", 0.5],
-        }
-    ),
-]
+Share = Annotated[float, BeforeValidator(units.share), _share(_EDITOR_SHARE, "minimum", "5%", "25%", 0.5)]
+SHARE_ABOVE_ZERO = _share(rf"(?![0.]+%){_EDITOR_SHARE}", "exclusiveMinimum", "1%", "5%", 0.01)
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Name = Annotated[str, AfterValidator(_name), _text(NAME)]

@@ -120,11 +120,18 @@ def test_every_default_in_the_schema_can_be_written_in_a_policy() -> None:
         ("http://a:1", "http://a:1/v1"),
         ("p99: 2s", "p98: 2s"),
         ("  tier: free", "  teir: free"),
+        ("max_tokens: {default: 10, limit: 20}", "admission: {exploration: 0}"),
+        ("max_tokens: {default: 10, limit: 20}", "admission: {exploration: 0.0%}"),
     ],
 )
 def test_the_schema_refuses_what_check_refuses(old: str, new: str) -> None:
     assert accepted(SAMPLE)
     assert not accepted(SAMPLE.replace(old, new))
+
+
+@pytest.mark.parametrize("share", ["10%", "0.05%", "0.01", "100%", "'${SHARE}'"])
+def test_the_schema_accepts_a_share_above_zero(share: str) -> None:
+    assert accepted(SAMPLE.replace("max_tokens: {default: 10, limit: 20}", f"admission: {{exploration: {share}}}"))
 
 
 def test_the_schema_accepts_variables() -> None:
