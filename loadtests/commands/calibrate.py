@@ -28,7 +28,7 @@ from loadtests.commands.asked import one_target
 from loadtests.commands.written import check_writable
 from loadtests.quantiles import PERCENTILES
 from loadtests.replay.keys import ALL
-from loadtests.replay.models import PATH, WhichModel, asking, contact
+from loadtests.replay.models import WhichModel, asking, contact, listed
 from loadtests.replay.probe import NoContact
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -122,14 +122,14 @@ async def _about(target: Target) -> tuple[Target, int, int | None]:
     """The target with a model, the length of its context, and the tokens of its KV cache where it says so."""
     try:
         async with asking(target, "default", "calibrate") as client:
-            answer, page = await client.get(PATH), (await client.get("/metrics")).text
+            found, page = await listed(client), (await client.get("/metrics")).text
     except httpx.HTTPError as error:
         raise NoContact(f"{target.url} cannot be reached: {error}") from None
-    listed = answer.json().get("data", []) if answer.status_code == 200 else []
-    wanted = target.model or (listed[0]["id"] if listed else None)
-    if wanted is None:
-        raise NoContact(f"{target.url} lists no models ({answer.status_code}): say which with --model")
-    context = next((row.get("max_model_len") for row in listed if row["id"] == wanted), None)
+    if target.model is None and not isinstance(found, tuple):
+        raise NoContact(f"{target.url} lists no models ({found.detail}): say which with --model")
+    cards = found if isinstance(found, tuple) else ()
+    wanted = target.model or cards[0].id
+    context = next((card.max_model_len for card in cards if card.id == wanted), None)
     labels = CACHE.search(page)
     sizes = dict(re.findall(r'(\w+)="(\d+)"', labels.group(1))) if labels else {}
     blocks, block = sizes.get("num_gpu_blocks"), sizes.get("block_size")

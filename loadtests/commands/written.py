@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,8 @@ def writing(path: Path, option: str) -> Iterator[None]:
 
 
 def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
-    """Before the work is done: what stands under the name is of the right kind, and a file has a folder to be in."""
+    """Before the work is done: what stands under the name is of the right kind, a file has a folder to be in, and
+    this user may write there."""
     with writing(path, option):
         if folder and any(part.exists() and not part.is_dir() for part in (path, *path.parents)):
             raise NotADirectoryError
@@ -30,6 +33,9 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
             raise IsADirectoryError
         if not folder and not path.parent.is_dir():
             raise FileNotFoundError
+        there = next(one for one in (path, *path.parents) if one.exists())
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _why(path: Path, error: OSError) -> str:

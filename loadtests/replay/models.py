@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import httpx
 
-from gateway.fleet.fault import Failed
-from gateway.fleet.models_json import read_models
+from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.models_json import ModelCard, read_models
 from gateway.sim.workload import Arrival
 from loadtests.replay.probe import NotFound, probe
 from loadtests.replay.prompts import Sizes
@@ -44,7 +44,7 @@ async def with_its_model(target: Target, arrival: Arrival) -> Target | None:
 
     None where it lists none, or the one that it was asked for: then its refusal has another reason. Raises WhichModel.
     """
-    names, asked = await _listed(target, arrival.tier, arrival.tenant), target.model or arrival.model
+    names, asked = await _names(target, arrival.tier, arrival.tenant), target.model or arrival.model
     if not names or asked in names:
         return None
     if target.model is not None or len(names) > 1:
@@ -59,12 +59,19 @@ def asking(target: Target, tier: str, tenant: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=target.url.removesuffix("/v1"), headers=headers, timeout=TIMEOUT_S)
 
 
-async def _listed(target: Target, tier: str, tenant: str) -> list[str]:
+async def listed(client: httpx.AsyncClient) -> tuple[ModelCard, ...] | Failed:
+    """The models that it lists to that client. Raises httpx.HTTPError."""
+    answer = await client.get(PATH)
+    if answer.status_code != httpx.codes.OK:
+        return Failed(Fault.STATUS, f"it answers {answer.status_code}")
+    return read_models(answer.content)
+
+
+async def _names(target: Target, tier: str, tenant: str) -> list[str]:
     """Empty where it does not say."""
     try:
         async with asking(target, tier, tenant) as client:
-            answer = await client.get(PATH)
+            found = await listed(client)
     except httpx.HTTPError:
         return []
-    found = read_models(answer.content) if answer.status_code == httpx.codes.OK else ()
     return [] if isinstance(found, Failed) else [card.id for card in found]

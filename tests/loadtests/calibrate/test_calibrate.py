@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from loadtests.calibrate.bursts import Failed, bursts, send
 from loadtests.commands.calibrate import _about, _calibrated
 from loadtests.emulator import Emulator
 from loadtests.replay.models import WhichModel
+from loadtests.replay.probe import NoContact
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
+from tests.loadtests.replay.test_models import serving
 
 
 @pytest.fixture
@@ -81,6 +84,30 @@ def test_where_the_profile_cannot_be_written_nothing_is_asked(tmp_path: Path) ->
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
     assert done.exit_code == 2
     assert f"--out: cannot write {out}: there is no folder {out.parent}" in done.stderr
+
+
+def test_where_the_profile_may_not_be_written_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "p.json"
+    monkeypatch.setattr("os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))  # root may write anywhere
+    done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--out", str(out)])
+    assert (done.exit_code, done.stderr) == (2, f"--out: cannot write {out}: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        (b"<html>", 200, "the answer is not a list of models"),
+        (b'{"data": [{"name": "m"}]}', 200, "the answer is not a list of models"),
+        (b'{"data": []}', 200, "the list of models is empty"),
+        (b"", 503, "it answers 503"),
+    ],
+)
+async def test_where_no_models_are_listed_somebody_has_to_say_which(body: bytes, status: int, told: str) -> None:
+    async with serving(body, status) as (url, _):
+        with pytest.raises(NoContact, match=rf"lists no models \({told}\): say which with --model"):
+            await _about(Target(url))
+        named, *_ = await _about(Target(url, model="m"))
+    assert named.model == "m"
 
 
 async def test_a_model_that_the_engine_has_not_is_told_with_those_it_has(engine: Emulator, tmp_path: Path) -> None:
