@@ -142,9 +142,10 @@ def run_command(
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
-    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options (or several models and
-    no `--model`), or a wrong row in the trace (with a report of what was sent before it); 3 the generator fell behind,
-    or can open no more connections; 130 stopped by Ctrl-C, with a partial report.
+    Exit status: 0 there is a report; 1 no contact with the target; 2 wrong options (also a `--model` that
+    the target does not list, or several models and no `--model`), or a wrong row in the trace (with a report of what
+    was sent before it); 3 the generator fell behind, or can open no more connections; 130 stopped by Ctrl-C, with a
+    partial report.
     """
     errors = console(stderr=True)
     try:
