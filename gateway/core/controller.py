@@ -402,6 +402,8 @@ class Controller:
         ask = live.ask
         live.move(pool)
         live.deadline = slo_deadline(live)
+        if self._has_expired(live, out, now):
+            return
         decision = self._admission.arrives(live, pool, now)
         if decision.verdict is Verdict.SHED:
             self.forecaster.dropped(live)
@@ -518,12 +520,14 @@ class Controller:
                 self._refuse(other, Outcome.INVALID, Why.QUARANTINED, out, now)
 
     def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float) -> bool:
+        """Send it elsewhere, if there is time left; False if nothing is to be done for it."""
         replica = self._retries.elsewhere(live, failed)
         if replica is None:
             return False
         if replica.pool is not live.pool:
             live.move(replica.pool)
-        self._dispatch(live, replica, out, now)
+        if not self._has_expired(live, out, now):
+            self._dispatch(live, replica, out, now)
         return True
 
     def _offer(self, pool: PoolNow, saturated: bool, out: list[Command], now: float) -> None:
@@ -590,7 +594,7 @@ class Controller:
         self._abandon(live, Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT, why, out, now)
 
     def _has_expired(self, live: Live, out: list[Command], now: float) -> bool:
-        """Whether a deadline of one that waits has passed, of which the alarm has not been heard yet; it ends then."""
+        """Whether a deadline of one that is not being served has passed, its alarm not heard yet; it ends then."""
         at, why = next_deadline(live)
         if at <= now:
             self._expire(live, why, out, now)
@@ -654,8 +658,10 @@ class Controller:
         if pool.alive:
             return
         for live in list(pool.room):
+            if self._has_expired(live, out, now):
+                continue
             other = self._places.find(live, now)
-            if not self._has_expired(live, out, now) and isinstance(other, PoolNow):
+            if isinstance(other, PoolNow):
                 self._unqueue(live)
                 self._enter(live, other, out, now)
 

@@ -1,9 +1,12 @@
 """How long answers will be: quantiles of output tokens per route, learned as tokens stream.
 
-An answer that is under way, or was cut, says that answers may be at least so long, and no more: of all that had so many
-tokens, so many ended there (the product-limit estimator, Kaplan and Meier 1958). Were only those counted that have
-ended, a model that begins to ramble would be found out when its answers are over, and cutting the long ones would make
-all that is left look short.
+An answer that is under way, was cut, or ran into its cap, says that answers may be at least so long, and no more: of
+all that had so many tokens, so many ended there (the product-limit estimator, Kaplan and Meier 1958). Were only those
+counted that have ended, a model that begins to ramble would be found out when its answers are over, and cutting the
+long ones would make all that is left look short.
+
+Tokens are counted by edges. Of those that are not known to have ended between two of them, nor to have passed the
+second, half are taken to have been at risk there, as life tables do (Cutler and Ederer 1958).
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
 """Answers that the parent of a bucket counts for."""
 REFRESH: Final = 256
-"""Answers after which a bucket is read anew, at the latest: after every eighth more than there were."""
+"""News after which a bucket is read anew, at the latest: after every eighth more than there were answers."""
 PASSING: Final = 0.1
-"""What an answer under way that has gone on counts for there."""
+"""What an answer that has gone on counts for there, against one that has ended."""
 KEEP: Final = 2000.0
 """Answers that are remembered, about: counts are halved when there are twice as many."""
 LONG: Final = 0.99
@@ -32,7 +35,7 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Bucket:
     """Output lengths of one kind of request, drawn to those of the broader kind above it."""
 
-    __slots__ = ("_above", "_due", "_ended", "_fresh", "_parent", "_passed", "median", "samples")
+    __slots__ = ("_above", "_due", "_ended", "_fresh", "_longest", "_parent", "_passed", "median", "seen")
 
     def __init__(self, parent: Bucket | None) -> None:
         self._parent = parent
@@ -44,8 +47,10 @@ class Bucket:
         self._due = 0.0
         self._above: list[float] = []
         """P(output > edge i)."""
-        self.samples = 0.0
-        """Answers that have ended."""
+        self._longest = 0
+        """The last bin that any answer has come to, here or above."""
+        self.seen = 0.0
+        """Answers that have begun to be told of."""
         self.median = 1.0
         if parent is None:
             for tokens in PRIOR_TOKENS:
@@ -54,33 +59,33 @@ class Bucket:
 
     def add(self, tokens: int, told: int = 0) -> None:
         """An answer ended by itself after `tokens` (>= 1), of which `told` edges were passed before."""
-        self._see(told, min(bisect_left(EDGES, tokens), len(EDGES) - 1), True)
+        self._see(told, _bin(tokens), True)
 
     def passes(self, tokens: int, told: int) -> int:
         """An answer has `tokens` so far, and goes on or was cut; the edges it has passed, `told` of them before."""
-        index = min(bisect_left(EDGES, tokens), len(EDGES) - 1)
+        index = _bin(tokens)
         if index > told:
             self._see(told, index, False)
         return max(told, index)
 
-    def _see(self, told: int, index: int, ended: bool) -> None:
-        self._fresh.append((told, index, ended))
-        self._due += 1.0 if ended else PASSING
-        if self._due >= min(REFRESH, 4.0 + self.samples / 8.0):
-            self._take(self._fresh)
-            self._fresh, self._due = [], 0.0
-
     def is_long(self, tokens: int) -> bool:
         """Whether all but one in a hundred are shorter, as far as that is known."""
         known = self if self._parent is None else self._parent
-        return known.samples >= LEAST_KNOWN and tokens > self.quantile(LONG)
+        return known.seen >= LEAST_KNOWN and tokens > self.quantile(LONG)
+
+    def _see(self, told: int, index: int, ended: bool) -> None:
+        self._fresh.append((told, index, ended))
+        self._due += 1.0 if ended else PASSING
+        if self._due >= min(REFRESH, 4.0 + self.seen / 8.0):
+            self._take(self._fresh)
+            self._fresh, self._due = [], 0.0
 
     def _take(self, fresh: list[tuple[int, int, bool]]) -> None:
         """Count answers, here and in every bucket above."""
         for told, index, ended in fresh:
             self._count(told, index, ended)
-            if ended:
-                self.samples += 1.0
+            if told == 0:
+                self.seen += 1.0
         if self._parent is not None:
             self._parent._take(fresh)
         self._read()
@@ -90,22 +95,34 @@ class Bucket:
         self._passed[index] -= 1.0
         if ended:
             self._ended[index] += 1.0
+        if index > self._longest:
+            self._longest = index
 
     def _read(self) -> None:
-        if self.samples > 2.0 * KEEP:
+        if self.seen > 2.0 * KEEP:
             self._ended[:] = [count / 2.0 for count in self._ended]
             self._passed[:] = [count / 2.0 for count in self._passed]
-            self.samples /= 2.0
+            self.seen /= 2.0
         parent = self._parent
-        weight = 0.0 if parent is None else SHRINK / (self.samples + SHRINK)
+        if parent is not None and parent._longest > self._longest:
+            self._longest = parent._longest
         above: list[float] = []
-        passed, left = 0.0, 1.0
+        came = passed = 0.0
+        left = 1.0
         for i in range(len(EDGES)):
             passed += self._passed[i]
             ended = self._ended[i]
+            known = max(0.0, passed) + ended
+            risk = max(known, 0.5 * (came + known))
+            came = max(0.0, passed)
+            if parent is not None:
+                # The bucket above speaks for so many answers more, in those bins too that nobody has come to here.
+                before = SHRINK * parent.above(i - 1)
+                risk += before
+                ended += before - SHRINK * parent.above(i)
             if ended > 0.0:
-                left *= max(0.0, passed) / (max(0.0, passed) + ended)
-            above.append(left if parent is None else weight * parent.above(i) + (1.0 - weight) * left)
+                left *= 1.0 - ended / risk
+            above.append(left)
         self._above = above
         self.median = self.quantile(0.5)
 
@@ -123,8 +140,8 @@ class Bucket:
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
-        """Output tokens that a share `q` (0-1) of answers stays within."""
-        low, high = 0, len(EDGES) - 1
+        """Output tokens that a share `q` (0-1) of answers stays within; no more than any was seen to have."""
+        low, high = 0, self._longest
         above = self._above
         while low < high:
             middle = (low + high) // 2
@@ -136,6 +153,10 @@ class Bucket:
         lowest = EDGES[low - 1] if low else 0.0
         share = (before - (1.0 - q)) / (before - after) if before > after else 1.0
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
+
+
+def _bin(tokens: int) -> int:
+    return min(bisect_left(EDGES, tokens), len(EDGES) - 1)
 
 
 class Lengths:

@@ -355,3 +355,54 @@ def test_attempts_that_failed_teach_nothing_and_leave_nothing_behind() -> None:
 
 
 WARM = World().warm()
+
+
+# ---- how long answers are
+
+
+def stream(world: World, tokens: int, *, max_tokens: int = 4096, looks: int = 20, end: End = End.COMPLETE) -> None:
+    """One whose answer is looked at now and then."""
+    attempt = world.send(world.live(max_tokens=max_tokens))
+    world.now += 0.1
+    world.first_token(attempt)
+    for seen in range(looks, tokens, looks):
+        world.now += 0.1
+        world.forecaster.progress(attempt, seen, world.now)
+    world.finish(attempt, tokens, end)
+
+
+def test_an_answer_that_was_watched_counts_once() -> None:
+    world = World()
+    for _ in range(400):
+        stream(world, 300)
+    bucket = world.forecaster._lengths.bucket("m", "std", 1000)
+    assert 300 < bucket.seen <= 400
+    assert bucket.median == pytest.approx(300, rel=0.25)
+
+
+@pytest.mark.parametrize("end", [End.CANCELLED, End.RESET])
+def test_an_answer_that_was_broken_off_is_at_least_so_long(end: End) -> None:
+    world = World()
+    for number in range(600):
+        stream(world, 300 if number % 3 else 100, end=end if number % 3 else End.COMPLETE)
+    bucket = world.forecaster._lengths.bucket("m", "std", 1000)
+    assert bucket.exceeds(200.0) == pytest.approx(2 / 3, abs=0.1)
+
+
+def test_an_answer_that_ran_into_its_cap_is_at_least_so_long() -> None:
+    """Whether the client asked for no more, or we held it short."""
+    world = World()
+    for number in range(600):
+        tokens, cap = (64, 64) if number % 2 else (400, 4096)
+        stream(world, tokens, max_tokens=cap)
+    bucket = world.forecaster._lengths.bucket("m", "std", 1000)
+    assert bucket.median == pytest.approx(400, rel=0.25)
+
+
+def test_an_answer_that_is_not_streamed_is_known_when_it_ends() -> None:
+    world = World()
+    for _ in range(300):
+        attempt = world.send(world.live(stream=False))
+        world.now += 1.0
+        world.finish(attempt, 300)
+    assert world.forecaster._lengths.bucket("m", "std", 1000).median == pytest.approx(300, rel=0.25)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.lengths import Lengths
+from gateway.core.lengths import KEEP, LONG, Lengths
 from tests.core.made import STEADY
 
 TOKENS = st.lists(st.integers(1, 20_000), max_size=200)
@@ -69,8 +69,29 @@ def test_answers_that_go_on_are_known_to_be_long_before_they_end() -> None:
     told = [0] * 200
     for tokens in range(20, 1001, 20):
         told = [bucket.passes(tokens, edges) for edges in told]
-    assert bucket.exceeds(900.0) > 0.6
+    assert bucket.exceeds(900.0) == pytest.approx(2 / 3, abs=0.1)
     assert bucket.median > 900.0
+
+
+def test_the_first_of_a_kind_are_known_to_be_long_before_they_end() -> None:
+    lengths = Lengths()
+    for _ in range(500):
+        lengths.bucket("m", "std", 500).add(40)
+    bucket = lengths.bucket("m", "std", 9000)
+    told = [0] * 300
+    for tokens in range(20, 1001, 20):
+        told = [bucket.passes(tokens, edges) for edges in told]
+    assert bucket.exceeds(900.0) > 0.9
+
+
+def test_of_lengths_that_nobody_has_come_to_the_broader_kind_speaks() -> None:
+    lengths = Lengths()
+    for _ in range(500):
+        lengths.bucket("m", "std", 500).add(40)
+    bucket = lengths.bucket("m", "std", 9000)
+    for _ in range(300):
+        bucket.passes(10, 0)
+    assert bucket.median == pytest.approx(40, rel=0.25)
 
 
 def test_an_answer_counts_once_however_often_it_was_looked_at() -> None:
@@ -85,24 +106,51 @@ def test_an_answer_counts_once_however_often_it_was_looked_at() -> None:
     for bucket in (watched, unwatched):
         for _ in range(300):  # more than may be left to be counted
             bucket.add(100)
-    assert watched.samples == pytest.approx(unwatched.samples, abs=300)
+    assert watched.seen == pytest.approx(unwatched.seen, abs=300)
     for q in (0.2, 0.5, 0.9):
         assert watched.quantile(q) == pytest.approx(unwatched.quantile(q), rel=0.05)
 
 
-@pytest.mark.parametrize("cap", [150, 300])
-def test_what_was_cut_or_left_does_not_make_the_rest_look_short(cap: int) -> None:
+def drawn() -> list[int]:
     source = random.Random(1)
-    bucket = Lengths().bucket("m", "std", 500)
-    seen = sorted(round(source.lognormvariate(5.0, 0.7)) + 1 for _ in range(4000))
-    for tokens in source.sample(seen, len(seen)):
-        left_at = source.randint(1, 2 * cap)
+    return [round(source.lognormvariate(6.0, 0.7)) + 1 for _ in range(4000)]
+
+
+@pytest.mark.parametrize("most", [300, 600])
+def test_what_was_left_at_any_time_does_not_make_the_rest_look_short(most: int) -> None:
+    source, seen, bucket = random.Random(2), drawn(), Lengths().bucket("m", "std", 500)
+    for tokens in seen:
+        left_at = source.randint(1, 2 * most)
         if left_at < tokens:
             bucket.passes(left_at, 0)
         else:
             bucket.add(tokens)
-    assert bucket.median == pytest.approx(seen[2000], rel=0.2)
-    assert bucket.quantile(0.25) == pytest.approx(seen[1000], rel=0.2)
+    assert bucket.median == pytest.approx(sorted(seen)[2000], rel=0.2)
+    assert bucket.quantile(0.25) == pytest.approx(sorted(seen)[1000], rel=0.2)
+
+
+@pytest.mark.parametrize("cut_at", [450, 500, 560, 800])
+def test_what_is_always_cut_at_one_length_does_not_make_the_rest_look_short(cut_at: int) -> None:
+    """Others end in the bin in which it is cut, and nobody passes that."""
+    seen, bucket = drawn(), Lengths().bucket("m", "std", 500)
+    for tokens in seen:
+        if cut_at < tokens:
+            bucket.passes(cut_at, 0)
+        else:
+            bucket.add(tokens)
+    for beyond in (300.0, float(cut_at)):
+        assert bucket.exceeds(beyond) == pytest.approx(sum(t > beyond for t in seen) / 4000, abs=0.15)
+    assert bucket.quantile(LONG) < 1200, "no longer than any was seen, or thought at first, to be"
+
+
+def test_what_does_not_end_is_forgotten_too() -> None:
+    bucket = Lengths().bucket("m", "std", 500)
+    for _ in range(50_000):
+        bucket.passes(400, 0)
+    assert bucket.seen <= 2 * KEEP
+    for _ in range(8000):
+        bucket.add(40)
+    assert bucket.exceeds(100.0) < 0.2
 
 
 def test_an_engine_that_counts_fewer_tokens_than_were_seen_is_believed() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gateway.core.extra import BURST, ExtraBudget
 from gateway.core.model import End, Outcome, Why
 from gateway.core.retry import MAX_REST_S, RETRYABLE
-from gateway.core.rules import Hedge, Retry
+from gateway.core.rules import Hedge, Retry, Timeouts
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
@@ -33,6 +33,13 @@ def test_what_got_no_further_than_a_proxy_before_the_engine_is_sent_elsewhere() 
     story = play(RULES).arrives("a").sent("a").expect(dispatch("r1"))
     story.finishes("a", End.FAILED, status=502).expect(dispatch("r2"))
     story.finishes("a", End.FAILED, status=500).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR, attempts=2))
+
+
+def test_it_is_not_tried_again_once_its_time_is_up() -> None:
+    """A loop that lags hears of the end first."""
+    story = play(policy(pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(total_s=1.0)))).arrives("a").whatever()
+    story.now = 1.005
+    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.TOTAL_TIMEOUT), ended(Outcome.TIMEOUT, attempts=1))
 
 
 def test_it_is_tried_again_once() -> None:
