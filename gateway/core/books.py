@@ -114,7 +114,9 @@ class Books:
         late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
         late = late or (record.outcome is Outcome.CUT and record.why is Why.TOTAL_TIMEOUT)
         if record.outcome is Outcome.OK:
-            met = live.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
+            met = record.good
+            if live.degraded:
+                met = live.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
             self._forecaster.judged(live, not met, now)
         elif late:
             self._forecaster.judged(live, True, now)

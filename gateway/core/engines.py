@@ -163,7 +163,6 @@ class AttemptFacts:
         "expected_s",
         "itl",
         "prefilled",
-        "samples_length",
         "shown",
         "since",
         "slot_s",
@@ -182,7 +181,6 @@ class AttemptFacts:
         """The scores that it counts for: those of before its replica was ejected say nothing of it afterwards."""
         self.teaches = costs.pace.due(now)
         """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
-        self.samples_length = self.teaches
         self.edges = 0
         """Lengths that its answer has passed, as far as its bucket knows."""
         self.backlog = engine.backlog(now)

@@ -178,7 +178,7 @@ class Forecaster:
         if facts is None or attempt.first_at is None:
             return
         each = tokens // attempt.live.ask.choices
-        if facts.samples_length:
+        if facts.teaches:
             facts.edges = facts.bucket.passes(each, facts.edges)
         steps = each - 1
         if steps >= EARLY_STEPS and not facts.shown:
@@ -221,9 +221,9 @@ class Forecaster:
             decode_s = now - attempt.first_at
             costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
         steps = each - 1 if attempt.first_at is not None else each
-        if facts.samples_length and each < live.max_tokens:
+        if facts.teaches and each < live.max_tokens:
             facts.bucket.add(each, facts.edges)
-        elif facts.samples_length:
+        elif facts.teaches:
             facts.bucket.passes(each, facts.edges)
         facts.teaches = facts.teaches and pulse.is_typical
         if steps >= 1 and engine.pace.due(now):
