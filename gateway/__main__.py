@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.cli import app
+from gateway.cli.app import app
 
 
 def main() -> None:

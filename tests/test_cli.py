@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gateway.process
-from gateway.cli import app
+from gateway.cli.app import app
 from gateway.policy import load, load_text
 from gateway.settings import Settings
 
@@ -407,7 +407,7 @@ class TestScript:
 
     def test_a_light_command_does_not_load_the_data_plane(self) -> None:
         code = (
-            "import sys; from typer.testing import CliRunner; from gateway.cli import app; "
+            "import sys; from typer.testing import CliRunner; from gateway.cli.app import app; "
             "CliRunner().invoke(app, ['key', 'new']); "
             "print(sorted({m for m in sys.modules if m.startswith(('uvicorn', 'fastapi', 'httpx', 'gateway.proxy'))}))"
         )

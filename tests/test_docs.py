@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
-from gateway.cli import app
+from gateway.cli.app import app
 from gateway.core.model import Endpoint, Why
 from gateway.policy import PolicyErrors, load_text
 from gateway.policy.builtin import written

@@ -19,6 +19,7 @@ from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
 from loadtests.experiments.outside_tools import outside_tools
 from loadtests.experiments.overload import overload
+from loadtests.experiments.report_speed import report_speed
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.simulated_live import simulated_live
@@ -53,6 +54,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "simulator-speed": simulator_speed,
     "coordinated-omission": coordinated_omission,
     "generator": generator,
+    "report-speed": report_speed,
     "outside-tools": outside_tools,
 }
 

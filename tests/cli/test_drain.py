@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
-from gateway.cli import app
+from gateway.cli.app import app
 from gateway.policy import load_text
 from gateway.settings import Settings
 from loadtests.emulator import Emulator

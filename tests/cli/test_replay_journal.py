@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import gateway.process
 from gateway.app import Gateway
-from gateway.cli import app
+from gateway.cli.app import app
 from gateway.core.rules import Policy
 from gateway.policy import load_text
 from gateway.settings import Settings

@@ -1,0 +1,57 @@
+"""The `tailgate` command: what it can do, by name."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from gateway.cli import key
+from gateway.cli.check import check
+from gateway.cli.drain import drain_command, undrain_command
+from gateway.cli.explain import explain_command
+from gateway.cli.plan import plan_command
+from gateway.cli.replay_journal import replay_journal
+from gateway.cli.serve import serve
+from gateway.cli.simulate import simulate_command
+from gateway.core import controller
+
+# Locals of a crash may hold keys, so tracebacks stay plain.
+app = typer.Typer(
+    name="tailgate",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(serve)
+app.command()(check)
+app.command("explain")(explain_command)
+app.command("drain")(drain_command)
+app.command("undrain")(undrain_command)
+app.command("replay-journal")(replay_journal)
+app.command("simulate")(simulate_command)
+app.command("plan")(plan_command)
+app.add_typer(key.app, name="key")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        kind = "pure Python" if controller.__file__.endswith(".py") else "compiled"
+        print(f"tailgate {version('tailgate')} ({kind})")
+        raise typer.Exit
+
+
+@app.callback()
+def tailgate(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """An SLO-aware front door for LLM replicas: tiers, limits and routing behind the OpenAI and Anthropic APIs.
+
+    For a first look: `tailgate serve --replica http://127.0.0.1:8000`. For more, write a policy file, ask
+    `tailgate check FILE` whether it is right, and `tailgate serve --policy FILE`.
+    """
