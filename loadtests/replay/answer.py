@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httptools
 import orjson
@@ -14,6 +13,12 @@ DONE = b"[DONE]"
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
 """Fields of a delta that hold what a reader sees."""
 MOST_BODY_BYTES = 1 << 24
+MOST_TOKENS = (1 << 32) - 1
+"""Rows have no room for more (loadtests.replay.columns)."""
+MOST_DURATION = 1e9
+"""Of a header, in its own unit. Nobody means such a pause, and rows, which are of 32 bits, overflow some way beyond."""
+KINDS = {dict: "object", list: "list", str: "string"}
+T = TypeVar("T")
 
 
 class Garbage(ValueError):
@@ -156,9 +161,9 @@ class Answer:
             self.done = True
             return
         event = _object(data)
-        for choice in event.get("choices") or ():
+        for choice in _choices(event):
             delta = choice.get("delta")
-            if (choice.get("text") if delta is None else _said(delta)) and not self.error:
+            if (choice.get("text") if delta is None else _said("delta", delta)) and not self.error:
                 self.chunks += 1
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         self._common(event)
@@ -166,31 +171,55 @@ class Answer:
     def _whole(self, body: bytes) -> None:
         try:
             said = _object(body)
+            for choice in _choices(said):
+                self._text = self._text or bool(choice.get("text") or _said("message", choice.get("message") or {}))
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            self._common(said)
         except Garbage:
             if self.status == 200:
                 raise  # error pages of proxies are HTML: the status says enough
-            return
-        for choice in said.get("choices") or ():
-            self._text = self._text or bool(choice.get("text") or _said(choice.get("message") or {}))
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self._common(said)
 
     def _common(self, said: dict[str, Any]) -> None:
-        if usage := said.get("usage"):
-            self.prompt_tokens = usage.get("prompt_tokens")
-            self.output_tokens = usage.get("completion_tokens")
-        if ours := said.get("tailgate"):
-            self.cut = ours.get("cut", "")
         if error := said.get("error"):
             self.error = True
             if not self.reason:
                 self.reason = _called(error)
+        if usage := said.get("usage"):
+            _check(dict, "usage", usage)
+            self.prompt_tokens = _tokens(usage, "prompt_tokens")
+            self.output_tokens = _tokens(usage, "completion_tokens")
+        if ours := said.get("tailgate"):
+            self.cut = _check(str, "tailgate.cut", _check(dict, "tailgate", ours).get("cut") or "")
 
 
-def _said(delta: dict[str, Any]) -> bool:
-    if delta.get("content"):
+def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = _check(list, "choices", said.get("choices") or [])
+    for choice in choices:
+        _check(dict, "an element of choices", choice)
+    return choices
+
+
+def _said(name: str, delta: dict[str, Any]) -> bool:
+    if _check(dict, name, delta).get("content"):
         return True
     return any(delta.get(name) for name in CONTENT)
+
+
+def _tokens(usage: dict[str, Any], name: str) -> int | None:
+    count = usage.get(name)
+    if count is None or (type(count) is int and 0 <= count <= MOST_TOKENS):
+        return count
+    raise Garbage(f"usage.{name} is no count of tokens: {_shown(count)}")
+
+
+def _check(kind: type[T], name: str, value: Any) -> T:
+    if isinstance(value, kind):
+        return value
+    raise Garbage(f"{name} is no {KINDS[kind]}: {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    return orjson.dumps(value).decode()[:60]
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -235,4 +264,4 @@ def _number(value: bytes) -> float | None:
         number = float(value)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= MOST_DURATION else None

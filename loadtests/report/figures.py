@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gateway.core.rules import Metric, Objective, Slo
 from gateway.observe.lag import EDGES
-from loadtests.replay.columns import Rows, percentiles
+from loadtests.replay.columns import FILE, Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
 from loadtests.report.judged import ERRORS, Held, Judged, apart, judge, misses, slo_of
@@ -35,8 +35,13 @@ class TooLate(Exception):
 
 
 def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = False) -> Report:
-    """All figures. Raises TooLate if the generator fell behind, ValueError where the policy does not fit."""
+    """All figures. Raises TooLate if the generator fell behind, ValueError if the policy does not fit or rows lack."""
     about = run.about
+    if (missing := run.played.ended - len(rows)) > 0:
+        raise ValueError(
+            f"{FILE} lacks {missing:,} of the {run.played.ended:,} requests that ended: the load tester has a fault, "
+            "so nothing is reported"
+        )
     counts = rows["due_s"] >= about.warmup_s
     chosen = rows[counts]
     if not len(chosen):

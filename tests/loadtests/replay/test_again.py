@@ -79,6 +79,9 @@ def test_a_target_that_makes_reasons_up_does_not_fill_the_memory() -> None:
         ("retry-after-ms: 2500\r\nretry-after: 3", 2.5),
         ("retry-after: Sun, 06 Nov 1994 08:49:37 GMT", 0.0),
         ("retry-after: soon", None),
+        ("retry-after: 1e39", None),
+        ("retry-after: -1e39", None),
+        ("retry-after-ms: 1e39\r\nretry-after: 3", 3.0),
     ],
 )
 def test_when_to_come_again(header: str, seconds: float | None) -> None:

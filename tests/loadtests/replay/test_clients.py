@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gateway.sim.workload import Arrival
 from loadtests.replay.clients import Client, Clients
+from loadtests.replay.columns import Columns, Rows, read_rows
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target
 from tests.loadtests.replay.test_answer import HEAD, LAST, ONE, ROLE, chunk
@@ -60,6 +63,13 @@ class Line:
         return self
 
 
+def rows_of(folder: Path, request: Request) -> Rows:
+    columns = Columns(folder)
+    columns.ended(request)
+    columns.close()
+    return read_rows(folder)
+
+
 def whole(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
@@ -94,6 +104,58 @@ def test_an_answer_with_nothing_in_it_is_none(data: bytes) -> None:
 )
 def test_an_answer_may_be_an_end_alone(data: bytes) -> None:
     assert Line().gets(data).request.outcome is Outcome.FINISHED
+
+
+USED = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":%b}}'
+
+
+@pytest.mark.parametrize("count", [b"-1", b"4294967296", b"1e30", b"2.5", b'"7"', b"true", b"[]"])
+def test_what_is_no_count_of_tokens_is_no_answer_and_has_a_row(tmp_path: Path, count: bytes) -> None:
+    request = Line().gets(whole(USED % count)).request
+    assert request.outcome is Outcome.NO_HTTP
+    assert request.reason.startswith("usage.completion_tokens is no count of tokens: ")
+    assert rows_of(tmp_path, request)["output_tokens"].tolist() == [0]
+
+
+def test_a_count_of_tokens_as_large_as_a_row_has_room_for(tmp_path: Path) -> None:
+    request = Line().gets(whole(USED % b"4294967295")).request
+    assert rows_of(tmp_path, request)["output_tokens"].tolist() == [4294967295]
+    assert rows_of(tmp_path, Line().gets(whole(USED % b"null")).request)["outcome"].tolist() == [Outcome.FINISHED]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b'{"choices":{"a":1}}', 'choices is no list: {"a":1}'),
+        (b'{"choices":[1]}', "an element of choices is no object: 1"),
+        (b'{"choices":[{"delta":"a"}]}', 'delta is no object: "a"'),
+        (b'{"usage":[3]}', "usage is no object: [3]"),
+        (b'{"tailgate":1}', "tailgate is no object: 1"),
+        (b'{"tailgate":{"cut":["total-timeout"]}}', 'tailgate.cut is no string: ["total-timeout"]'),
+    ],
+)
+def test_what_is_of_another_kind_is_told_in_words(said: bytes, told: str) -> None:
+    request = Line().gets(HEAD + chunk(b"data: %b\n\n" % said)).request
+    assert (request.outcome, request.reason) == (Outcome.NO_HTTP, told)
+
+
+def test_a_message_of_another_kind_is_told_in_words() -> None:
+    request = Line().gets(whole(b'{"choices":[{"message":["hi"]}]}')).request
+    assert (request.outcome, request.reason) == (Outcome.NO_HTTP, 'message is no object: ["hi"]')
+
+
+def test_an_error_status_says_enough_whatever_its_body_is() -> None:
+    failed = whole(b'{"error":{"code":"broken"},"usage":{"completion_tokens":-1}}').replace(b"200 OK", b"500 No")
+    request = Line().gets(failed).request
+    assert (request.outcome, request.reason) == (Outcome.FAILED, "broken")
+
+
+def test_times_that_nobody_means_have_a_row(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 503 No\r\nretry-after: 1e39\r\nserver-timing: queue;dur=1e300\r\ncontent-length: 0\r\n\r\n"
+    request = Line().gets(head).request
+    assert request.outcome is Outcome.SHED
+    rows = rows_of(tmp_path, request)
+    assert np.isnan([rows["retry_after_s"][0], rows["queue_s"][0]]).all()
 
 
 def test_the_first_token_of_a_stream_that_came_in_one_piece_is_its_last() -> None:

@@ -200,6 +200,13 @@ def test_a_file_of_another_version(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+def test_a_test_whose_rows_are_not_all_there_has_no_report(tmp_path: Path) -> None:
+    run = read_run(written(tmp_path, MIXED))
+    run.played.ended += 2
+    with pytest.raises(ValueError, match=r"requests.npy lacks 2 of the 14 requests that ended: the load tester has a"):
+        report(run, read_rows(tmp_path), policy())
+
+
 def test_a_file_is_no_folder_of_a_test(tmp_path: Path) -> None:
     (tmp_path / "report.json").touch()
     with pytest.raises(ValueError, match=r"report.json is a file: give the folder that a load test has written"):
