@@ -30,6 +30,7 @@ class Answer:
 
     __slots__ = (
         "_body",
+        "_bounded",
         "_parser",
         "_rest",
         "_stream",
@@ -67,6 +68,8 @@ class Answer:
         """0 before the head was read."""
         self._rest = b""
         self._body: list[bytes] = []
+        self._bounded = False
+        """The head says how to find the end of the body: it has a length, or comes in chunks."""
         self._stream = False
         self._text = False
         self.chunks = 0
@@ -105,12 +108,19 @@ class Answer:
         """More bytes. Raises httptools.HttpParserError for what is no HTTP, and where an event is no JSON."""
         self._parser.feed_data(data)
 
+    def end(self) -> None:
+        """The connection has ended in order: so has an answer of which nothing else tells the end. Raises Garbage."""
+        if self.status and not self._bounded:
+            self.on_message_complete()
+
     # What httptools calls.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name == b"content-type":
             self._stream = value.startswith(b"text/event-stream")
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._bounded = True
         elif name == b"server-timing":
             self.queue_s = _queue_s(value)
         elif name.startswith(b"x-"):

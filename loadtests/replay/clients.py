@@ -10,7 +10,7 @@ from typing import cast
 
 import httptools
 
-from loadtests.replay.answer import Answer
+from loadtests.replay.answer import Answer, Garbage
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target
 from loadtests.replay.unconnected import OwnLimit, own_limit, told
@@ -53,11 +53,22 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._clients.lost(self)
-        if self.request is not None:
-            if self._answer.status:
-                self._over(Outcome.TRUNCATED, "connection lost inside the answer")
-            else:
-                self._over(Outcome.RESET, "connection lost before the answer")
+        answer, request = self._answer, self.request
+        if request is None:
+            return
+        try:
+            if error is None:
+                answer.end()
+        except Garbage as garbage:
+            # Most likely it was cut: nothing has told where it should have ended.
+            self._over(Outcome.TRUNCATED, f"connection lost inside the answer: {garbage}")
+            return
+        if answer.complete:
+            self._complete(request)
+        elif answer.status:
+            self._over(Outcome.TRUNCATED, "connection lost inside the answer")
+        else:
+            self._over(Outcome.RESET, "connection lost before the answer")
 
     def data_received(self, data: bytes) -> None:
         answer, request = self._answer, self.request
@@ -73,15 +84,18 @@ class Client(asyncio.Protocol):
         if answer.chunks != before:
             self._content(request, answer.chunks - before)
         if answer.complete:
-            outcome, reason = what_came(answer)
-            if outcome is Outcome.FINISHED and request.arrival.stream and request.first_s is None:
-                # In one piece, or an end alone: whoever waits for the first token of a stream waits for the whole.
-                request.first_s = request.last_s = self._clients.clock()
-            self._over(outcome, reason)
+            self._complete(request)
             if answer.closing:
                 self.transport.close()
             else:
                 self._clients.freed(self)
+
+    def _complete(self, request: Request) -> None:
+        outcome, reason = what_came(self._answer)
+        if outcome is Outcome.FINISHED and request.arrival.stream and request.first_s is None:
+            # In one piece, or an end alone: whoever waits for the first token of a stream waits for the whole.
+            request.first_s = request.last_s = self._clients.clock()
+        self._over(outcome, reason)
 
     def _content(self, request: Request, chunks: int) -> None:
         now = self._clients.clock()

@@ -166,6 +166,58 @@ def test_the_first_token_of_a_stream_that_came_in_one_piece_is_its_last() -> Non
     assert Line(stream=False).gets(answer, at=4.0).request.first_s is None
 
 
+def until_closed(body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
+    return b"HTTP/1.1 %b\r\ncontent-type: %b\r\nretry-after: 3\r\n\r\n%b" % (status, kind, body)
+
+
+def streamed_until_closed(*events: bytes) -> bytes:
+    return until_closed(b"".join(events), kind=b"text/event-stream")
+
+
+DONE = b"data: [DONE]\n\n"
+HI = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":9}}'
+
+
+@pytest.mark.parametrize(
+    ("data", "outcome"),
+    [
+        (until_closed(HI), Outcome.FINISHED),
+        (until_closed(b"full", b"503 No"), Outcome.SHED),
+        (until_closed(b"oh", b"500 No"), Outcome.FAILED),
+        (streamed_until_closed(ROLE, ONE, DONE), Outcome.FINISHED),
+        (streamed_until_closed(ROLE, ONE, LAST), Outcome.FINISHED),
+        (streamed_until_closed(ROLE, ONE), Outcome.TRUNCATED),
+        (until_closed(HI[:-9]), Outcome.TRUNCATED),
+        (whole(HI)[:-9], Outcome.TRUNCATED),
+        (HEAD + chunk(ROLE) + chunk(ONE) + chunk(LAST), Outcome.TRUNCATED),
+        (until_closed(HI)[:30], Outcome.RESET),
+    ],
+)
+def test_an_answer_may_end_with_its_connection(data: bytes, outcome: Outcome) -> None:
+    line = Line().gets(data)
+    assert line.ended == []
+    line.now = 4.0
+    line.client.connection_lost(None)
+    assert [request for request, _ in line.ended] == [line.request]
+    request = line.request
+    assert (request.outcome, request.ended_s) == (outcome, 4.0)
+    assert bool(request.reason) == (outcome is not Outcome.FINISHED)
+    assert (line.clients.idle, line.clients.open, line.clients.under_way) == ([], set(), 0)
+
+
+def test_the_end_of_a_connection_is_the_first_token_of_what_came_whole() -> None:
+    line = Line().gets(until_closed(HI), at=1.0)
+    line.now = 4.0
+    line.client.connection_lost(None)
+    assert (line.request.first_s, line.request.tokens) == (4.0, 9)
+
+
+def test_a_connection_that_broke_ends_no_answer() -> None:
+    line = Line().gets(streamed_until_closed(ROLE, ONE, DONE))
+    line.client.connection_lost(ConnectionResetError())
+    assert (line.request.outcome, line.request.reason) == (Outcome.TRUNCATED, "connection lost inside the answer")
+
+
 async def test_patience_runs_while_there_is_no_connection() -> None:
     line = Line(timeout_s=5.0)
     waiting = Request(1, Arrival(0.0, "t", "t-1", "m", 10, 10))
