@@ -12,6 +12,8 @@ import orjson
 DONE = b"[DONE]"
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
 """Fields of a delta that hold what a reader sees."""
+MOST_EVENT_BYTES = 1 << 22
+"""Of one that has no end yet; of the others none is kept."""
 MOST_BODY_BYTES = 1 << 24
 MOST_TOKENS = (1 << 32) - 1
 """Rows have no room for more (loadtests.replay.columns)."""
@@ -30,6 +32,7 @@ class Answer:
 
     __slots__ = (
         "_body",
+        "_body_bytes",
         "_bounded",
         "_parser",
         "_rest",
@@ -68,6 +71,7 @@ class Answer:
         """0 before the head was read."""
         self._rest = b""
         self._body: list[bytes] = []
+        self._body_bytes = 0
         self._bounded = False
         """The head says how to find the end of the body: it has a length, or comes in chunks."""
         self._stream = False
@@ -143,6 +147,9 @@ class Answer:
     def on_body(self, data: bytes) -> None:
         if not self._stream:
             self._body.append(data)
+            self._body_bytes += len(data)
+            if self._body_bytes > MOST_BODY_BYTES:
+                raise Garbage(f"{self._body_bytes:,} bytes of a body came without an end")
             return
         if self._rest:
             data = self._rest + data
@@ -156,6 +163,8 @@ class Answer:
                 for line in event.split(b"\n"):
                     if line.startswith(b"data:"):
                         self._event(line[5:].lstrip())
+        if self._rest and len(self._rest) > MOST_EVENT_BYTES:
+            raise Garbage(f"{len(self._rest):,} bytes of an event came without an end")
 
     def on_message_complete(self) -> None:
         self.complete = True

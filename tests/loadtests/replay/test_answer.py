@@ -5,7 +5,7 @@ from __future__ import annotations
 import httptools
 import pytest
 
-from loadtests.replay.answer import Answer
+from loadtests.replay.answer import MOST_BODY_BYTES, MOST_EVENT_BYTES, Answer
 
 
 def chunk(body: bytes) -> bytes:
@@ -138,3 +138,26 @@ def test_a_body_that_is_no_json(status: bytes, fails: bool) -> None:
             read(data, 99)
     else:
         assert read(data, 99).complete
+
+
+PIECE = b"x" * (1 << 16)
+WHOLE = HEAD.replace(b"text/event-stream", b"application/json")
+
+
+@pytest.mark.parametrize(
+    ("head", "most", "what"), [(HEAD, MOST_EVENT_BYTES, "an event"), (WHOLE, MOST_BODY_BYTES, "a body")]
+)
+def test_what_has_no_end_is_not_kept_for_ever(head: bytes, most: int, what: str) -> None:
+    answer = read(head, 4096)
+    for _ in range(most // len(PIECE)):
+        answer.feed(chunk(PIECE))
+    with pytest.raises(httptools.HttpParserError) as raised:
+        answer.feed(chunk(b"x"))
+    assert str(raised.value.__context__) == f"{most + 1:,} bytes of {what} came without an end"
+
+
+def test_a_stream_may_be_longer_than_any_of_its_events() -> None:
+    answer = read(HEAD, 4096)
+    answer.feed(chunk(event(PIECE) * (2 * MOST_EVENT_BYTES // len(PIECE)) + ONE[:10]))
+    answer.feed(chunk(ONE[10:]))
+    assert answer.chunks == 2 * MOST_EVENT_BYTES // len(PIECE) + 1
