@@ -26,7 +26,7 @@ def draw(picture: Picture, folder: Path) -> Path:
         _lines(picture, axes)
     else:
         _bars(picture, axes)
-    axes.set_title(picture.title, fontsize=11)
+    axes.set_title(_plain(picture.title), fontsize=11)
     handles, _ = axes.get_legend_handles_labels()
     if handles:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
@@ -45,7 +45,7 @@ def _lines(chart: Chart, axes: Any) -> None:
     for n, (name, x) in enumerate(chart.marks.items()):
         axes.axvline(x, color="0.5", linestyle=":", linewidth=1.2)
         axes.annotate(
-            f"{name}: {x:.3g}",
+            _plain(f"{name}: {x:.3g}"),
             (x, 0.03 + 0.06 * n),
             xycoords=("data", "axes fraction"),
             fontsize=8,
@@ -54,7 +54,7 @@ def _lines(chart: Chart, axes: Any) -> None:
         )
     for name, y in chart.levels.items():
         axes.axhline(y, color="0.5", linestyle=":", linewidth=1.2)
-        axes.annotate(name, (0.01, y), xycoords=("axes fraction", "data"), fontsize=8, xytext=(0, 2),
+        axes.annotate(_plain(name), (0.01, y), xycoords=("axes fraction", "data"), fontsize=8, xytext=(0, 2),
                       textcoords="offset points")  # fmt: skip
     if chart.nines:
         ticks = nine_ticks(max((max(line.x) for line in chart.lines), default=0.99))
@@ -69,8 +69,8 @@ def _lines(chart: Chart, axes: Any) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(0.0, chart.most_y)
-    axes.set_xlabel(chart.x)
-    axes.set_ylabel(chart.y)
+    axes.set_xlabel(_plain(chart.x))
+    axes.set_ylabel(_plain(chart.y))
     axes.grid(True, which="both", alpha=0.25)
 
 
@@ -86,16 +86,21 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
     marker = MARKERS[n % len(MARKERS)] if len(line.x) <= MOST_MARKED else None
     colour = "black" if line.bold else f"C{n % 10}"
     axes.errorbar(
-        x, y, yerr=errors, label=line.name, linestyle=style, marker=marker, color=colour,
+        x, y, yerr=errors, label=_plain(line.name), linestyle=style, marker=marker, color=colour,
         markersize=4.5, linewidth=2.6 if line.bold else 1.4, capsize=2.5,
     )  # fmt: skip
 
 
 def _bars(bars: Bars, axes: Any) -> None:
-    left = [0.0] * len(bars.labels)
+    left, labels = [0.0] * len(bars.labels), [_plain(label) for label in bars.labels]
     for name, values in bars.parts.items():
-        axes.barh(bars.labels, values, left=left, label=name)
+        axes.barh(labels, values, left=left, label=_plain(name))
         left = [before + value for before, value in zip(left, values, strict=True)]
     axes.invert_yaxis()
-    axes.set_xlabel(bars.x)
+    axes.set_xlabel(_plain(bars.x))
     axes.grid(True, axis="x", alpha=0.25)
+
+
+def _plain(text: str) -> str:
+    """As it is: between two dollars matplotlib reads mathematics, and a target may send them."""
+    return text.replace("$", r"\$")
