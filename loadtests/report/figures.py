@@ -104,11 +104,12 @@ def _about(run: RunFile) -> Report:
 
 
 def _generator(run: RunFile, rows: Rows) -> Report:
-    p50, p99, most = percentiles(rows["late_s"], (0.5, 0.99, 1.0))
+    p50, p99, p999, most = percentiles(rows["late_s"], (0.5, 0.99, 0.999, 1.0))
     lag = edge_of(run.played.lag, 0.99) if sum(run.played.lag) else 0.0
     return {
         "late_p50_s": p50,
         "late_p99_s": p99,
+        "late_p999_s": p999,
         "late_max_s": most,
         "max_late_s": run.about.max_late_s,
         "loop_wait_p99_s": lag if math.isfinite(lag) else EDGES[-1],

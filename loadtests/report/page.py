@@ -168,9 +168,12 @@ def _replicas(report: Report) -> str:
 def _trust(report: Report) -> str:
     generator, prompts = report["generator"], report["prompts"]
     capped = report["about"]["length"] == "cap"
-    late = " / ".join(time(generator[f"late_{name}_s"]) for name in ("p50", "p99", "max"))
+    late = " / ".join(time(generator[f"late_{name}_s"]) for name in ("p50", "p99", "p999", "max"))
     rows = [
-        ["requests sent later than due, p50 / p99 / most", f"{late} (allowed: p99 {time(generator['max_late_s'])})"],
+        [
+            "requests sent later than due, p50 / p99 / p99.9 / most",
+            f"{late} (allowed: p99 {time(generator['max_late_s'])})",
+        ],
         ["waits on the generator's loop, p99", f"≤ {time(generator['loop_wait_p99_s'])}"],
         ["CPU of the generator", f"{rate(generator['cpu'], '.2f')} of a core"],
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],

@@ -67,6 +67,12 @@ def warnings(report: Report) -> list[str]:
             f"Not to be trusted: the generator was late by {time(generator['late_p99_s'])} (p99); "
             f"{time(generator['max_late_s'])} were allowed."
         )
+    elif generator["late_max_s"] > generator["max_late_s"]:
+        which = "the p99.9 and the maxima" if generator["late_p999_s"] > generator["max_late_s"] else "the maxima"
+        found.append(
+            f"The generator was late by {time(generator['late_max_s'])} at most: {which} of latencies may be its own, "
+            "not the target's."
+        )
     if left_out := apart(report):
         found.append(left_out)
     if not report["complete"]:

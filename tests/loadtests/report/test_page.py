@@ -75,6 +75,16 @@ def test_what_has_to_be_known_is_said_first(tmp_path: Path, about: dict[str, Any
     assert any(told in text for text in warnings(made(tmp_path / "b", [answered(1.0), short], **about)))
 
 
+@pytest.mark.parametrize(("late", "which"), [(1, "the maxima"), (3, "the p99.9 and the maxima")])
+def test_a_generator_that_stalled_once_says_what_may_be_its_own(tmp_path: Path, late: int, which: str) -> None:
+    requests = [answered(n / 25, late_s=0.501 if n < late else 0.001) for n in range(2000)]
+    found = made(tmp_path, requests)
+    assert found["trusted"]
+    assert warnings(found) == [
+        f"The generator was late by 501 ms at most: {which} of latencies may be its own, not the target's."
+    ]
+
+
 def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: Path) -> None:
     wrong = [refused(2.0 + n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(3)]
     found = made(tmp_path, [answered(1.0), *wrong, refused(9.0, "free", Outcome.QUOTA, "limit-tokens")])
