@@ -6,7 +6,6 @@ lost patience tries again, too. One that has seen the beginning of a stream does
 
 from __future__ import annotations
 
-import math
 from random import Random
 from typing import Final
 
@@ -18,7 +17,8 @@ FIRST_S: Final = 0.5
 LONGEST_S: Final = 8.0
 JITTER: Final = 0.25
 """Up to so much of a pause of their own is left out, by chance."""
-MOST_OBEYED_S: Final = 60.0
+MOST_OBEYED_S: Final = 120.0
+"""Who is told to stay away for longer does not come again."""
 TOLD: Final = (429, 503, 504)
 """Statuses that always come with a Retry-After."""
 FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)
@@ -32,7 +32,7 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
     told_s: float | None = None
     if record.outcome in FAILED and record.why is not None:
         row = ROWS[record.why]
-        if not row.retry or retry_after_s == math.inf:
+        if not row.retry:
             return None
         if row.status in TOLD or retry_after_s is not None:
             told_s = RETRY_AFTER_S if retry_after_s is None else retry_after_s
@@ -41,10 +41,11 @@ def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Ran
     return pause_s(told_s, tries, random)
 
 
-def pause_s(told_s: float | None, tries: int, random: Random) -> float:
-    """How long the OpenAI SDK rests after so many tries (>= 1), if it was told to come back in `told_s`."""
-    if told_s is not None and 0.0 < told_s <= MOST_OBEYED_S:
-        return told_s
+def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
+    """How long the OpenAI SDK rests after so many tries (>= 1), if it was told to come back in `told_s`; None: it does
+    not try again."""
+    if told_s is not None and told_s > 0.0:
+        return told_s if told_s <= MOST_OBEYED_S else None
     own_s: float = min(LONGEST_S, FIRST_S * 2.0 ** (tries - 1))
     return own_s * (1.0 - JITTER * random.random())
 

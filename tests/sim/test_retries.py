@@ -42,7 +42,8 @@ def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
     [
         (Outcome.REFUSED, Why.PREDICTED, 7.3, 7.3),
         (Outcome.REFUSED, Why.QUEUE_FULL, None, 1.0),  # a 429 says a second where nothing is known
-        (Outcome.REFUSED, Why.QUEUE_FULL, 61.0, 0.4375),
+        (Outcome.REFUSED, Why.QUEUE_FULL, 120.0, 120.0),
+        (Outcome.REFUSED, Why.QUEUE_FULL, 120.5, None),
         (Outcome.TIMEOUT, Why.QUEUE_TIMEOUT, 2.0, 2.0),
         (Outcome.TIMEOUT, Why.TOTAL_TIMEOUT, 2.0, None),
         (Outcome.QUOTA, Why.LIMIT_TOKENS, 3.0, 3.0),

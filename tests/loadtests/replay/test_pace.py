@@ -86,8 +86,9 @@ def over(outcome: Outcome, **details: object) -> Request:
     return request
 
 
-def test_clients_that_try_again_obey_retry_after() -> None:
-    assert rests_s(over(Outcome.SHED, retry_after_s=3.0), Random(1)) == 3.0
+@pytest.mark.parametrize(("told_s", "rests"), [(3.0, 3.0), (120.0, 120.0), (120.5, None)])
+def test_clients_that_try_again_obey_retry_after(told_s: float, rests: float | None) -> None:
+    assert rests_s(over(Outcome.SHED, retry_after_s=told_s), Random(1)) == rests
 
 
 def test_clients_that_were_told_nothing_back_off() -> None:
