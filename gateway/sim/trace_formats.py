@@ -7,9 +7,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from reprlib import repr as cut
 from typing import IO, Annotated, TypeVar
 
 import msgspec
+
+MOST_TOKENS = 1_000_000_000
+"""As in policies and workload files; the load tester's columns hold four times as many."""
 
 
 class Wrong(Exception):
@@ -20,13 +24,14 @@ class Wrong(Exception):
         self.line = line
 
 
-Tokens = Annotated[int, msgspec.Meta(ge=0)]
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
 
 class Row(msgspec.Struct, forbid_unknown_fields=True):
     """One request of a trace, in seconds of the trace's own clock; None: it does not say. Also a line of our own."""
 
-    at: float
+    at: Annotated[float, msgspec.Meta(ge=0)]
+    """From 0 on in a line of our own."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     tier: str | None = None
@@ -69,18 +74,26 @@ class Format:
         return math.floor(first / self.tick_s) * self.tick_s if self.tick_s else first
 
 
+def cells(line: int, text: str) -> list[str]:
+    """A line of a CSV file, by itself: a quote that is not closed would swallow those after it. Raises Wrong."""
+    try:
+        return next(csv.reader((text,), strict=True))
+    except csv.Error as error:
+        raise Wrong(line, f'is no CSV ({error}): a field ends in its line, and " stands in pairs') from None
+
+
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
     """Three columns of a CSV file, whatever the others are."""
-    rows = csv.reader(file)
-    head = [name.strip().lstrip("\ufeff") for name in next(rows)]
+    head = [name.strip() for name in cells(1, file.readline())]
     places = [head.index(name) for name in names]
     most = max(places)
-    for row in rows:
+    for line, text in enumerate(file, 2):
+        row = cells(line, text)
         if not row:
             continue
         if len(row) <= most:
-            raise Wrong(rows.line_num, f"has {len(row)} columns, {len(head)} are in the first line")
-        yield rows.line_num, [row[place] for place in places]
+            raise Wrong(line, f"has {len(row)} columns, {len(head)} are in the first line")
+        yield line, [row[place] for place in places]
 
 
 def _azure(file: IO[str]) -> Iterator[tuple[int, Row]]:
@@ -126,9 +139,10 @@ def _objects(file: IO[str], kind: type[Item]) -> Iterator[tuple[int, Item]]:
 
 
 def _count(line: int, name: str, text: str) -> int:
-    if not text.strip().isdecimal():
-        raise Wrong(line, f"{name} is {text!r}, must be a whole number of tokens")
-    return int(text)
+    number = float(text) if text.strip().isdecimal() else math.inf
+    if number > MOST_TOKENS:
+        raise Wrong(line, f"{name} is {cut(text)}, must be a whole number of tokens, at most {MOST_TOKENS:,}")
+    return int(number)
 
 
 def _time(line: int, name: str, text: str) -> float:

@@ -21,10 +21,14 @@ from pathlib import Path
 from random import Random
 
 from gateway.policy.units import share as read_share
-from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong
+from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong, cells
 from gateway.sim.workload import Arrival
 
 SHOWN_LINES = 5
+ENCODING = "utf-8-sig"
+"""With a byte order mark or without."""
+MOST_S = 1e9
+"""A trace is no longer: 31 years. What is has times of another unit, or from 1970 on."""
 ROUNDED = 0.005
 """By how much shares may miss 100%: three thirds, written as 33.3%, do."""
 
@@ -158,12 +162,16 @@ class Trace:
 
     def lines(self) -> Iterator[tuple[int, Row]]:
         """Every row with its line, also of requests that failed when they were recorded. Raises TraceError."""
-        before = -math.inf
+        start, before = None, -math.inf
         try:
-            with self.path.open(newline="") as file:
+            with self.path.open(newline="", encoding=ENCODING) as file:
                 for line, row in self.format.read(file):
+                    if start is None:
+                        start = self.format.start(row.at)
                     if row.at < before:
                         raise Wrong(line, "is earlier than the line before: sort the file by time")
+                    if row.at - start > MOST_S:
+                        raise Wrong(line, f"is {row.at - start:g} s from the start, must be at most {MOST_S:g} s")
                     before = row.at
                     yield line, row
         except Wrong as wrong:
@@ -175,13 +183,13 @@ class Trace:
 def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     """A trace of any known format. Raises TraceError if it is of none, or cannot be read."""
     try:
-        with path.open() as file:
+        with path.open(newline="", encoding=ENCODING) as file:
             first = file.readline()
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
     if not first:
         raise TraceError(f"{path}: is empty: there is no request in it")
-    names = _names(first.strip().lstrip("\ufeff"))
+    names = _names(first.strip())
     if "journal" in names:
         raise TraceError(
             f"{path}:1: is a gateway's journal: make a trace of it, python -m loadtests convert {path} OUT"
@@ -207,12 +215,11 @@ def spread(rows: Iterable[Row], tick_s: float, jitter: Random) -> Iterator[Row]:
 
 def _names(head: str) -> frozenset[str]:
     """Column names, or the keys of a first object."""
-    if head.startswith("{"):
-        try:
-            return frozenset(json.loads(head))
-        except ValueError:
-            return frozenset()
-    return frozenset(name.strip() for name in head.split(","))
+    try:
+        names = json.loads(head) if head.startswith("{") else cells(1, head)
+    except (ValueError, Wrong):
+        return frozenset()
+    return frozenset(name.strip() for name in names)
 
 
 def _jittered(rows: list[Row], span_s: float, jitter: Random) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,9 @@ MOONCAKE = """{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash
 {"timestamp": 2000, "input_length": 10, "output_length": 4, "hash_ids": []}
 {"timestamp": 5003, "input_length": 11, "output_length": 5, "hash_ids": [9]}
 """
+
+
+OWN = '{"at": 0, "prompt_tokens": 1, "output_tokens": 1}\n'
 
 
 def trace(folder: Path, text: str, mix: Mix | None = None) -> Trace:
@@ -157,11 +161,69 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
         (MOONCAKE.replace('"input_length": 10, ', ""), "trace:4: Object missing required field `input_length`"),
         ('{"at":1,"prompt_tokens":1,"output_tokens":1}\n{"at":', "trace:2: Input data was truncated"),
         ('{"at":1,"prompt_tokens":1,"output_tokens":1,"teir":"a"}', "trace:1: Object contains unknown field `teir`"),
+        (
+            AZURE_2023.replace("396", "9" * 5000),
+            r"trace:3: ContextTokens is '9+\.\.\.9+', must be .* at most 1,000,000,000",
+        ),
+        (AZURE_2023.replace(",55", ",1000000001"), "trace:4: GeneratedTokens is '1000000001', must be a whole number"),
+        (BURSTGPT.replace("417", "5000000000"), "trace:4: Request tokens is '5000000000', must be a whole number"),
+        (MOONCAKE.replace("7234", "5000000000"), r"trace:3: Expected `int` <= 1000000000 - at `\$.input_length`"),
+        (OWN + OWN.replace('s": 1}', 's": 5000000000}'), r"trace:2: Expected `int` <= 10+ - at `\$.output_tokens`"),
+        (
+            OWN + OWN.replace('s": 1}', f's": {"9" * 5000}}}'),
+            r"trace:2: Integer value out of range - at `\$.output_tokens`",
+        ),
+        (OWN.replace('"at": 0', '"at": -5'), r"trace:1: Expected `float` >= 0.0 - at `\$.at`"),
+        (OWN + OWN.replace('"at": 0', '"at": 1e400'), r"trace:2: Number out of range - at `\$.at`"),
+        (OWN.replace('"at": 0', '"at": 1e12'), r"trace:1: is 1e\+12 s from the start, must be at most 1e\+09 s"),
+        (AZURE_2024.replace("2024-05-11 00:00:01", "2124-05-11 00:00:01"), r"trace:4: is 3.*e\+09 s from the start"),
+        (MOONCAKE.replace("5003", "5e18"), r"trace:5: is 5e\+15 s from the start"),
     ],
 )
 def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(TraceError, match=told):
         list(trace(tmp_path, text).arrivals(1))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ('7,GPT-4,10,10,20,"API log', "unexpected end of data"),
+        ('7,"GPT"-4,10,10,20,API log', "',' expected after '\"'"),
+        ('7,GPT-4,10,10,20,"API\nlog"', "unexpected end of data"),
+        (f"7,{'GPT-4' * 30_000},10,10,20,API log", "field larger than field limit"),
+        ("7,GPT-4,many,10,20,API log", "Request tokens is 'many'"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1, 700])
+def test_a_row_that_is_no_csv_is_told_by_the_line_on_which_it_begins(
+    tmp_path: Path, row: str, told: str, before: int
+) -> None:
+    good = '7,"GPT-4",10,10,20,"API ""log"""\n'
+    text = BURSTGPT.splitlines()[0] + "\n" + before * good + row + "\n" + 300 * good
+    with pytest.raises(TraceError, match=f"trace:{before + 2}: .*{re.escape(told)}"):
+        list(trace(tmp_path, text).arrivals(1))
+    assert len(list(trace(tmp_path, text.replace(row, good.strip())).arrivals(1))) == before + 301
+
+
+@pytest.mark.parametrize(
+    "text", ['"a,TIMESTAMP,ContextTokens,GeneratedTokens,b"\n', 'TIMESTAMP,ContextTokens,"GeneratedTokens\n']
+)
+def test_names_of_columns_are_those_that_the_rows_are_read_by(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TraceError, match="trace:1: is the beginning of no known trace"):
+        trace(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [AZURE_2023, BURSTGPT, MOONCAKE, OWN])
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path, text: str) -> None:
+    assert list(trace(tmp_path, f"\ufeff{text}").arrivals(1)) == list(trace(tmp_path, text).arrivals(1)) != []
+
+
+@pytest.mark.parametrize(
+    "text", [MOONCAKE.replace('"timestamp": 0', '"timestamp": -4000'), BURSTGPT.replace("\n5,", "\n-5,")]
+)
+def test_a_clock_that_does_not_begin_at_zero_may_be_below_it(tmp_path: Path, text: str) -> None:
+    assert min(arrival.at for arrival in trace(tmp_path, text).arrivals(1)) >= 0.0
 
 
 def test_one_request_has_no_rate(tmp_path: Path) -> None:

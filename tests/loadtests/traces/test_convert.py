@@ -85,6 +85,21 @@ def test_a_wrong_row_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [source]
 
 
+@pytest.mark.parametrize("to", ["azure", "burstgpt", "mooncake", "tailgate"])
+def test_what_is_later_than_any_trace_is_named_and_what_is_as_late_as_it_may_be_is_written(
+    tmp_path: Path, to: str
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    row = '{{"at": {}, "prompt_tokens": 1, "output_tokens": 1}}\n'
+    source.write_text(row.format(0) + row.format("1e12"))
+    done = converted(source, out=out, to=to)
+    assert done.exit_code == 2
+    assert f"{source}:2: is 1e+12 s from the start, must be at most 1e+09 s" in done.stderr
+    source.write_text(row.format(0) + row.format("1e9"))
+    assert converted(source, out=out, to=to).exit_code == 0
+    assert arrivals(out)[-1].at == pytest.approx(1e9, abs=3.0)
+
+
 def test_what_stood_under_the_name_before_is_kept_where_the_conversion_fails(tmp_path: Path) -> None:
     source, out = tmp_path / "in.csv", tmp_path / "out"
     source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nten,10,5\n")
