@@ -37,6 +37,11 @@ class Sizes:
         """How many words make a prompt of so many tokens; at least one."""
         return max(1, round((tokens - self.template) / self.per_word))
 
+    @property
+    def block_words(self) -> int:
+        """How many words make a block of a prefix."""
+        return round(BLOCK_TOKENS / self.per_word)
+
 
 class Prompts:
     """Makes prompts; the same seed and number give the same words."""
@@ -52,12 +57,12 @@ class Prompts:
         words = self.sizes.words(tokens)
         if not prefix:
             return self._passage(f"{self._seed} {number}", words)[1:]
-        parts, left = [], words
+        parts, left, most = [], words, self.sizes.block_words
         for block in prefix:
             if left <= 0:
                 break
-            parts.append(self._passage(f"{self._seed} block {block}", min(left, BLOCK_TOKENS)))
-            left -= BLOCK_TOKENS
+            parts.append(self._passage(f"{self._seed} block {block}", min(left, most)))
+            left -= most
         if left > 0:
             parts.append(self._passage(f"{self._seed} {number}", left))
         return "".join(parts)[1:]

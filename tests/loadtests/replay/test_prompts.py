@@ -47,6 +47,17 @@ def test_blocks_with_the_same_hash_have_the_same_words() -> None:
     assert one[same : same + 40] != two[same : same + 40]
 
 
+@pytest.mark.parametrize("per_word", [0.5, 1.0, 1.5, 2.0])
+def test_a_block_is_as_many_words_as_the_target_counts_512_tokens_in(per_word: float) -> None:
+    prompts = Prompts(1, Sizes(0.0, per_word))
+    one, two = (prompts.text(number, 1024, (7, number)).split() for number in (8, 9))
+    alike = [a == b for a, b in zip(one, two, strict=True)]
+    assert len(one) == round(1024 / per_word)
+    # Words may be alike by chance where the blocks are others.
+    assert all(alike[: round(512 / per_word)])
+    assert sum(alike[round(512 / per_word) :]) < len(one) / 10
+
+
 def test_a_prompt_that_is_all_prefix_is_the_same_for_everybody() -> None:
     assert PROMPTS.text(1, 1000, (5, 6)) == PROMPTS.text(2, 1000, (5, 6))
 
