@@ -23,6 +23,8 @@ FUZZ = 1e-9
 CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve has a row for each of these utilisations."""
 MOST_REPLICAS = 100_000
+LEAST_REPLICAS = 1e-12
+"""Kept busy by less than this is none: a slip in an option, and far below it doubles run out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,11 @@ class Load:
             raise ValueError("say how long a request takes (--latency), or what a replica carries (--per-replica)")
         if self.p99_wait_s is not None and self.slots is None:
             raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
+        if self.full is not None and self.full < LEAST_REPLICAS:
+            raise ValueError(
+                f"it would keep {self.full:.3g} replicas busy, which is none: look at "
+                f"{'--rate and --per-replica' if self.slots is None else '--rate, --latency and --slots'} again"
+            )
 
     @property
     def in_flight(self) -> float | None:
@@ -163,7 +170,7 @@ def _by_slots(load: Load) -> int | None:
 def _by_rate(load: Load) -> int | None:
     if load.per_replica_per_s is None:
         return None
-    return _whole(load.rate_per_s / (load.per_replica_per_s * load.utilization))
+    return _whole(load.rate_per_s / load.per_replica_per_s / load.utilization)
 
 
 def _by_wait(load: Load) -> int | None:

@@ -137,6 +137,29 @@ def test_what_is_wrong_with_a_search(files: tuple[str, ...], arguments: tuple[st
 
 
 @pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("--rate", "1e-300", "--latency", "1e-300", "--slots", "1"), "--rate, --latency and --slots"),
+        (("--rate", "1e-200", "--latency", "1", "--slots", "2"), "--rate, --latency and --slots"),
+        (("--rate", "1e-200", "--per-replica", "1e200"), "--rate and --per-replica"),
+    ],
+)
+def test_a_load_that_is_none_is_told_by_its_options(arguments: tuple[str, ...], options: str) -> None:
+    done = run("plan", *arguments)
+    assert done.exit_code == 2
+    assert "replicas busy, which is none: look at" in done.stderr
+    assert f"{options} again" in done.stderr
+
+
+def test_a_load_that_is_next_to_none_is_one_replica() -> None:
+    found = answered("plan", "--rate", "1e-5", "--latency", "1e-3", "--slots", "1000", "--p99-wait", "1")
+    assert found["replicas"] == 1
+    assert found["planned"]["utilization"] == pytest.approx(1e-11)
+    done = run("plan", "--rate", "1e-200", "--per-replica", "1e-200", "--utilization", "1e-200")
+    assert (done.exit_code, "it would take 1e+200 replicas" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("plan",), "with --rate, or which traffic with --policy and --workload"),
