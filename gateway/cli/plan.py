@@ -171,7 +171,7 @@ def _search(
 
 def _print_knee(found: Knee, terms: Terms, as_json: bool) -> None:
     replicas = found.needed.total + terms.spare
-    cost = terms.cost(replicas, found.needed.rate_per_s)
+    cost = terms.cost(replicas, found.needed.rate_per_s, found.needed.output_tokens)
     if as_json:
         counts = {"replicas": replicas, "replicas_needed": found.needed.total, "spare": terms.spare}
         print_json({**counts, "cost": cost and asdict(cost), **asdict(found)})

@@ -53,6 +53,8 @@ class Tried:
     kv: float
     in_system: float
     """L: requests in replicas and waiting room, in the mean."""
+    output_tokens: float
+    """Of one answer, in the mean."""
     target: float
     reached: bool
 
@@ -227,6 +229,7 @@ def _tried(counts: Counts, lost: str | None, results: list[Result], target: floa
         slots=sum(result.slots for result in results) / runs,
         kv=sum(result.kv for result in results) / runs,
         in_system=sum(result.in_system for result in results) / runs,
+        output_tokens=sum(result.output_tokens for result in results) / runs,
         target=target,
         reached=goodput.value >= target,
     )

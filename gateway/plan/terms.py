@@ -37,13 +37,14 @@ class Terms:
         if self.output_tokens is not None and self.price_per_hour is None:
             raise ValueError("--output-tokens is for the cost of a million of them: say the --price of a replica, too")
 
-    def cost(self, replicas: int, rate_per_s: float) -> Cost | None:
-        """Of so many replicas that serve that rate; None without a price."""
+    def cost(self, replicas: int, rate_per_s: float, output_tokens: float | None = None) -> Cost | None:
+        """Of so many replicas that serve that rate; None without a price. Answers are so long unless the terms say."""
         if self.price_per_hour is None:
             return None
         per_hour = replicas * self.price_per_hour
         per_million = per_hour / (rate_per_s * HOUR_S) * 1e6
-        return Cost(per_hour, per_million, None if self.output_tokens is None else per_million / self.output_tokens)
+        tokens = self.output_tokens or output_tokens
+        return Cost(per_hour, per_million, per_million / tokens if tokens else None)
 
 
 def above_0(option: str, value: float | None, right: str) -> None:

@@ -115,6 +115,8 @@ class Result:
     token_weighted: float
     """Tokens (prompt and answer) of good requests / tokens of all that count."""
     good_per_s: float
+    output_tokens: float
+    """Of one answer in the mean, of all requests that count: what those that were refused would have got, too."""
     tiers: dict[str, TierResult]
     busy: float
     """Share of the time in which a replica had a step in flight (mean of all)."""
@@ -165,6 +167,7 @@ def result(
         weighted=_ratio(sum(r.weight * r.good for r in rows), sum(r.weight * r.counted for r in rows)),
         token_weighted=_ratio(sum(r.good_tokens for r in rows), sum(r.tokens for r in rows)),
         good_per_s=_ratio(good, seconds),
+        output_tokens=_ratio(sum(tier.output_tokens for tier in tally.tiers.values()), counted),
         tiers=tiers,
         busy=_ratio(closed.busy_s - opened.busy_s, seconds * replicas),
         slots=_ratio(sum(tally.slots), len(tally.slots)),

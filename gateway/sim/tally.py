@@ -46,6 +46,7 @@ class TierTally:
         "good_tokens",
         "offered",
         "outcomes",
+        "output_tokens",
         "queue_s",
         "short",
         "spans",
@@ -66,6 +67,8 @@ class TierTally:
         self.whys: Counter[str] = Counter()
         self.tokens = 0
         """Of prompt and answer of all that count, as far as the client's cap and the tier's let the answer be."""
+        self.output_tokens = 0
+        """Of their answers alone."""
         self.finished_tokens = 0
         self.good_tokens = 0
         # Latencies of finished requests.
@@ -140,6 +143,7 @@ class Tally:
         cell.counted += 1
         tokens = arrival.prompt_tokens + output_tokens
         tier.tokens += tokens
+        tier.output_tokens += output_tokens
         if outcome is not Outcome.OK:
             tier.whys["" if record.why is None else record.why.value] += 1
             if not record.attempts:
@@ -167,6 +171,7 @@ class Tally:
             tier.whys["unfinished"] += 1
             tier.cells[length_of(arrival.prompt_tokens)].counted += 1
             tier.tokens += arrival.prompt_tokens + arrival.output_tokens
+            tier.output_tokens += arrival.output_tokens
 
     def _second(self, arrival: Arrival) -> list[int]:
         second = int(arrival.at)

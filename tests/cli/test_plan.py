@@ -113,6 +113,17 @@ def test_a_policy_and_its_traffic_are_simulated(files: tuple[str, ...]) -> None:
     assert found["cost"]["per_hour"] == 9
 
 
+def test_a_million_output_tokens_cost_what_the_answers_of_the_traffic_make_of_it(files: tuple[str, ...]) -> None:
+    searched = (*files, "--target", "0.98", "--seeds", "1", "--price", "3")
+    found = answered(*searched)
+    assert found["needed"]["output_tokens"] == 40
+    cost = found["cost"]
+    assert cost["per_million_output_tokens"] == pytest.approx(cost["per_million_requests"] / 40)
+    cost = answered(*searched, "--output-tokens", "20")["cost"]
+    assert cost["per_million_output_tokens"] == pytest.approx(cost["per_million_requests"] / 20)
+    assert "per million output tokens" in run(*searched).stdout
+
+
 def test_the_search_is_told_for_people(files: tuple[str, ...]) -> None:
     done = run(*files, "--target", "0.98", "--seeds", "1", "--rate", "100")
     assert done.exit_code == 0, done.output

@@ -37,7 +37,7 @@ tiers:
 
 
 def tried(goodput: float, target: float = 0.99) -> Tried:
-    return Tried({"p": 1}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, 0, target, goodput >= target)
+    return Tried({"p": 1}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, 0, 0, target, goodput >= target)
 
 
 def counting(goodput: Callable[[int], float]) -> tuple[list[int], Callable[[int], Tried]]:
