@@ -26,6 +26,8 @@ from gateway.core.rules import AdmissionMode, Policy, Tier
 from gateway.core.snapshot import TierView
 from gateway.core.trust import Trust
 
+LOOKED_AT: Final = 4
+"""Replicas with a free slot, least loaded first, that are asked before one is shed."""
 PROBE_EVERY_S: Final = 1.0
 """A tier of which nothing was let in for so long gets its next doubtful request in."""
 MAX_HIGHER_SHARE: Final = 0.9
@@ -92,7 +94,11 @@ class Admission:
 
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""
-        self._budgets = {name: self._budgets.get(name) or Budget() for name in policy.tiers}
+        kept = self._budgets
+        self._budgets = {
+            name: kept[name] if name in kept and kept[name].slo == tier.slo else Budget(tier.slo)
+            for name, tier in policy.tiers.items()
+        }
         tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
 
@@ -104,7 +110,12 @@ class Admission:
         replica = None if pool.room.holds(tier) else pool.pick(tier, None, self._random.random())
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
-            if self.is_doubtful(live, pool, forecast) and not self._is_let_in(live, pool, now):
+            if self.is_doubtful(live, pool, forecast):
+                faster = None if replica is None else self._faster(live, pool, replica, now)
+                if faster is not None:
+                    return Decision(Verdict.SEND, faster)
+                if self._is_let_in(live, pool, now):
+                    return _wait(live, pool) if replica is None else Decision(Verdict.SEND, replica)
                 other = self._spill(live, pool, now)
                 if other is not None:
                     return Decision(Verdict.SEND, other)
@@ -178,11 +189,10 @@ class Admission:
         ask, room = live.ask, pool.room
         band = room.band(ask.tier)
         own = band.ahead_of(ask.tenant)
-        own_tokens = band.tokens * own // band.count if band.count else 0
-        above, tokens, per_s = room.above(ask.tier, now)
+        above, per_s = room.above(ask.tier, now)
         drain = pool.drain.per_s
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
-        return Ahead(above + own, tokens + own_tokens, own, own_tokens, share, ask.tier.floor)
+        return Ahead(above + own, own, share, ask.tier.floor)
 
     def prefill_limit(self, pool: PoolNow) -> float:
         """Prompt tokens that an engine of `pool` may have to read before it is sent more.
@@ -224,6 +234,17 @@ class Admission:
         live.explored = idle_s >= PROBE_EVERY_S or self._random.random() < admission.exploration
         return live.explored
 
+    def _faster(self, live: Live, pool: PoolNow, doubtful: Replica, now: float) -> Replica | None:
+        """The first of those next in line on which it is not doubtful: the router does not ask how fast they are."""
+        for replica in pool.candidates(live.ask.tier)[:LOOKED_AT]:
+            if replica is doubtful or pool.is_spared(replica):
+                continue
+            forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
+            if not self.is_doubtful(live, pool, forecast):
+                live.forecast = forecast
+                return replica
+        return None
+
     def _spill(self, live: Live, pool: PoolNow, now: float) -> Replica | None:
         """A replica of a pool that takes what this one sheds, if it can spare it."""
         ask = live.ask
@@ -246,8 +267,8 @@ class Admission:
     def _degrade(self, live: Live, pool: PoolNow, replica: Replica | None, forecast: Forecast, now: float) -> bool:
         """Hold the answer so short that it is complete in time, where the tier allows that and it helps."""
         bound_s = live.slo.e2e_bound_s
-        if not live.ask.tier.caps.degrade or bound_s == math.inf:
-            return False
+        if not live.ask.tier.caps.degrade or bound_s == math.inf or live.ask.choices > 1:
+            return False  # of several choices nobody could tell whether one of them was cut
         asked = live.max_tokens
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if LEAST_DEGRADED_TOKENS <= live.max_tokens < asked:
@@ -265,10 +286,11 @@ def _wait(live: Live, pool: PoolNow) -> Decision:
     Tiers whose admission is not enforced always wait: their deadline is then the only thing that ends the wait.
     """
     ask, room, spec = live.ask, pool.room, pool.spec
-    fits = len(room) < spec.queue_limit and room.bytes + ask.body_bytes <= spec.queue_bytes
+    count, held = room.shared_with(ask.tier.priority)
+    fits = count < spec.queue_limit and held + ask.body_bytes <= spec.queue_bytes
     if fits or ask.tier.admission.mode is not AdmissionMode.ENFORCE:
         return Decision(Verdict.WAIT)
     victim = room.last_below(ask.tier.priority)
-    if victim is not None and room.bytes - victim.ask.body_bytes + ask.body_bytes <= spec.queue_bytes:
+    if victim is not None and held - victim.ask.body_bytes + ask.body_bytes <= spec.queue_bytes:
         return Decision(Verdict.WAIT, victim=victim)
     return Decision(Verdict.SHED)

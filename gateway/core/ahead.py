@@ -10,27 +10,23 @@ NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was nev
 
 
 class Ahead:
-    """What stands before a request that would have to wait: of its own tier and above, and of these its own tier's.
+    """Requests before one that would have to wait: of its own tier and above, and of these its own tier's.
 
     `higher_share`: what comes of higher tiers per second, over what the pool drains of all (0-1); `floor`: the share
     (0-1) of service that its tier is guaranteed.
     """
 
-    __slots__ = ("floor", "higher_share", "own", "own_tokens", "requests", "tokens")
+    __slots__ = ("floor", "higher_share", "own", "requests")
 
     def __init__(
         self,
         requests: int = 0,
-        tokens: int = 0,
         own: int = 0,
-        own_tokens: int = 0,
         higher_share: float = 0.0,
         floor: float = 0.0,
     ) -> None:
         self.requests = requests
-        self.tokens = tokens
         self.own = own
-        self.own_tokens = own_tokens
         self.higher_share = higher_share
         self.floor = floor
 

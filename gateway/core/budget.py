@@ -15,7 +15,7 @@ import math
 from typing import Final
 
 from gateway.core.model import Outcome, Record
-from gateway.core.rules import Metric, Objective, Slo
+from gateway.core.rules import Metric, Slo
 
 MEMORY_S: Final = 300.0
 EVERY_S: Final = 0.005
@@ -28,13 +28,13 @@ MOST: Final = 0.95
 class Budget:
     """Of one tier: answers and misses by objective, forgotten exponentially over `MEMORY_S`."""
 
-    __slots__ = ("_answers", "_at", "_misses", "_next_at", "_objectives", "_slo", "left")
+    __slots__ = ("_answers", "_at", "_misses", "_next_at", "_objectives", "left", "slo")
 
-    def __init__(self) -> None:
-        self._slo = Slo()
-        self._objectives: tuple[tuple[Metric, Objective], ...] = ()
-        self._misses: list[float] = []
-        self._answers: list[float] = []
+    def __init__(self, slo: Slo) -> None:
+        self.slo = slo
+        self._objectives = slo.objectives()
+        self._misses = [0.0] * len(self._objectives)
+        self._answers = [0.0] * len(self._objectives)
         self._at = 0.0
         self._next_at = -math.inf
         self.left = 0.0
@@ -45,14 +45,13 @@ class Budget:
         return written if written >= MOST else min(MOST, written * (1.0 + SWING * self.left))
 
     def count(self, slo: Slo, record: Record, now: float) -> None:
-        """An answer of the tier is complete. No more than one in `EVERY_S` is looked at."""
-        if now < self._next_at or record.outcome is not Outcome.OK:
+        """An answer of the tier is complete, which had the objectives `slo`: those of before a reload say nothing.
+
+        No more than one in `EVERY_S` is looked at.
+        """
+        if now < self._next_at or record.outcome is not Outcome.OK or (slo is not self.slo and slo != self.slo):
             return
         self._next_at = now + EVERY_S
-        if slo is not self._slo:
-            self._slo, self._objectives = slo, slo.objectives()
-            self._misses = [0.0] * len(self._objectives)
-            self._answers = [0.0] * len(self._objectives)
         kept = math.exp((self._at - now) / MEMORY_S)
         self._at = now
         left, enough = 1.0, False

@@ -308,6 +308,7 @@ class Controller:
             at, why = next_deadline(live)
             if at > now:
                 self._alarms.set(key, at)
+                self._taken_for_read(live, out, now)
             elif why is Why.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
                 self._cut(live, why, out, now)
             else:
@@ -453,6 +454,9 @@ class Controller:
                 live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
         self.forecaster.opened(attempt, now)
         self._arm(live)
+        if not live.ask.visible and not replica.open and attempt.facts is not None:
+            # It shows no first token: who waits until prompts are read is served when this one should be.
+            self._alarms.set(live.ask.id, min(self._alarms.at(live.ask.id), now + attempt.facts.ttft_s))
         is_told = live.ask.max_tokens is not None or live.ask.tier.caps.max_tokens_default or live.degraded
         max_tokens = live.max_tokens if is_told else 0
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
@@ -536,6 +540,17 @@ class Controller:
             self._pump(pool, out, now)
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, now)
+
+    def _taken_for_read(self, live: Live, out: list[Command], now: float) -> None:
+        """The prompt of a whole answer should be read by now: its replica may take others."""
+        if live.ask.visible:
+            return
+        for attempt in live.open:
+            pool = attempt.replica.pool
+            saturated = pool.saturated
+            pool.expire(attempt.replica, now)
+            pool.sync(attempt.replica)
+            self._offer(pool, saturated, out, now)
 
     def _pump(self, pool: PoolNow, out: list[Command], now: float) -> None:
         """Give free slots to those who wait. A band whose head must wait (reserved slots) does not block others."""

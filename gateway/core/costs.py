@@ -76,10 +76,11 @@ class Costs:
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
-        """A step without prompts."""
+        """A step without prompts; the lightest that was seen, with its own, where all was put down to those."""
         c0, c1, c2, _ = self.step.coefficients
         low = self._low
-        return c0 + c1 * max(low[0], decodes * DECODES) + c2 * max(low[1], context * CONTEXT)
+        step_s = c0 + c1 * max(low[0], decodes * DECODES) + c2 * max(low[1], context * CONTEXT)
+        return step_s if step_s > 0.0 else self.typical_step_s(0.0, 0.0, 0.0)
 
     def learn_step(self, decodes: float, context: float, prefill: float, seen_s: float, weight: float) -> None:
         """Steps took `seen_s` each under this load, in the units of the coefficients."""

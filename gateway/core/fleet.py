@@ -76,7 +76,7 @@ class Fleet:
             replica.pool.refresh()
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
-            replica.kv.scraped(sample, replica.held_tokens, now)
+            replica.kv.scraped(sample, replica.held_tokens, replica.unprefilled_tokens, now)
             replica.kv_limit = replica.kv.limit(replica.pool.spec.kv_headroom)
         if sample.healthy is None:
             return False

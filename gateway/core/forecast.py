@@ -99,7 +99,7 @@ class Forecaster:
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
         made.kind = kind
         made.load = more_s + tpot_s
-        made.raw = raw_breach(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output)
+        made.raw = raw_breach(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output, wait_s)
         made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
         made.breach = labels.breach(made.features, ask.tier.name)
         return made

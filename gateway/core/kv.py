@@ -31,13 +31,20 @@ class KvCache:
         self._fade(now)
         self._sent += 1.0
 
-    def scraped(self, sample: Sample, held_tokens: int, now: float) -> None:
-        """The replica was scraped while `held_tokens` of context were in use by what it was sent from here."""
-        fraction = sample.kv_fraction
+    def scraped(self, sample: Sample, held_tokens: int, unread_tokens: int, now: float) -> None:
+        """The replica was scraped while it had been sent `held_tokens` of context from here, some of them yet unread.
+
+        What others keep in a shared engine makes it look smaller. Once they are gone a cache that is nearly empty does
+        not say how large it is, but it is larger than what is in it would be at `LEAST_FRACTION`: without that, a
+        limit that is far too low would keep it so empty that nothing is ever learned again.
+        """
+        fraction, known = sample.kv_fraction, self.capacity_tokens
         if fraction is not None and fraction >= LEAST_FRACTION and held_tokens > 0:
             seen = held_tokens / fraction
-            known = self.capacity_tokens
             self.capacity_tokens = seen if known is None else known + FOLLOW * (seen - known)
+        elif fraction is not None and known is not None:
+            least = (held_tokens - unread_tokens) / LEAST_FRACTION
+            self.capacity_tokens = known + FOLLOW * max(0.0, least - known)
         if sample.preemptions is not None:
             if self._total is not None and sample.preemptions > self._total:
                 self._fade(now)

@@ -195,7 +195,7 @@ class Live:
                 tpot_s = (ended - self.first_at) / (self.output_tokens - 1)
         e2e_s = ended - started
         good = self.outcome is Outcome.OK and self.slo.met(ttft_s, tpot_s, e2e_s, self.output_tokens)
-        if self.degraded and self.output_tokens >= self.max_tokens * ask.choices:
+        if self.degraded and self.output_tokens >= self.max_tokens:
             good = False  # it was cut short by us
         return Record(
             ask=ask,

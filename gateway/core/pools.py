@@ -317,6 +317,8 @@ class PoolNow:
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         replica.read(attempt)
         self.expire(replica, now)
+        if not attempt.live.ask.visible:
+            self._saw(replica)  # nothing is seen of whole answers before they end
         replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
         self.in_flight -= 1
         if attempt.paused:
@@ -348,9 +350,13 @@ class PoolNow:
             if not earlier.live.ask.visible:
                 replica.read(earlier)
         replica.read(attempt)
+        self._saw(replica)
+        self.sync(replica)
+
+    def _saw(self, replica: Replica) -> None:
+        """How many run on it, and how many prompts it has yet to read, is known anew."""
         unread = len(replica.reading)
         replica.learned.saw(replica.in_flight - unread, unread)
-        self.sync(replica)
 
     def progressed(self, attempt: Attempt, tokens: int) -> None:
         """The answer of an open attempt has `tokens` now."""

@@ -60,19 +60,23 @@ class Band:
         "_turns",
         "admitted_at",
         "arrivals",
+        "bytes",
         "count",
+        "fixed",
+        "fixed_bytes",
         "key",
         "owed",
         "tier",
-        "tokens",
     )
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
         self.key: BandKey = (tier.priority, tier.name)
         self.count = 0
-        self.tokens = 0
-        """Prompt tokens of all who wait."""
+        self.bytes = 0
+        """Of held bodies."""
+        self.fixed = self.fixed_bytes = 0
+        """The same of those that may not be shed."""
         self.owed = 0.0
         """Tokens that the tier's floor entitles it to and it has not had."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
@@ -110,13 +114,19 @@ class Band:
         flow.count += 1
         if _may_be_shed(live.ask.tier):
             heappush(self._latest, (-live.start_by, -live.ask.id, ticket, live))
+        else:
+            self.fixed += 1
+            self.fixed_bytes += live.ask.body_bytes
         self.count += 1
-        self.tokens += live.prompt_tokens
+        self.bytes += live.ask.body_bytes
 
     def remove(self, live: Live) -> None:
         live.ticket = 0
         self.count -= 1
-        self.tokens -= live.prompt_tokens
+        self.bytes -= live.ask.body_bytes
+        if not _may_be_shed(live.ask.tier):
+            self.fixed -= 1
+            self.fixed_bytes -= live.ask.body_bytes
         if not self.count:
             self._flows.clear()
             self._turns.clear()
@@ -245,20 +255,30 @@ class WaitingRoom:
         lasts = (band.last() for band in self._bands.values() if band.count and band.key[0] > priority)
         return max((last for last in lasts if last is not None), key=_turn, default=None)
 
+    def shared_with(self, priority: int) -> tuple[int, int]:
+        """How many wait, and bytes of their bodies, of those that a newcomer of `priority` has to share the room with.
+
+        Less urgent ones that may not be shed do not count: they cannot make way.
+        """
+        count, held = self._count, self.bytes
+        for band in self._bands.values():
+            if band.key[0] > priority:
+                count -= band.fixed
+                held -= band.fixed_bytes
+        return count, held
+
     def ahead_of(self, priority: int) -> int:
         """How many wait of this priority and above."""
         return sum(band.count for band in self._bands.values() if band.key[0] <= priority)
 
-    def above(self, tier: Tier, now: float) -> tuple[int, int, float]:
-        """Of tiers that go before `tier`: how many wait, their prompt tokens, and how many come per second."""
-        count = tokens = 0
-        rate = 0.0
+    def above(self, tier: Tier, now: float) -> tuple[int, float]:
+        """Of tiers that go before `tier`: how many wait, and how many come per second."""
+        count, rate = 0, 0.0
         for band in self._bands.values():
             if band.key[0] < tier.priority:
                 count += band.count
-                tokens += band.tokens
                 rate += band.arrivals.per_s(now)
-        return count, tokens, rate
+        return count, rate
 
     def served(self, tier: Tier, tokens: float) -> None:
         """`tokens` were dispatched, of `tier`: tiers with a floor are owed their share of it while they wait."""

@@ -206,7 +206,8 @@ class Demand:
         if self._work.steps * TICK_S < LEVEL_TAU_S or not self._seen:
             return
         worth = self._work.ahead(LEAD_S) / self.knee.value
-        most = max(1, math.ceil(2.0 * self._serving))
+        # A step up is bounded, not what was wanted before: replicas that have died are wanted no less.
+        most = max(1, self.wanted, math.ceil(2.0 * self._serving))
         up = min(most, max(1, math.ceil(worth)))
         down = min(most, max(1, math.ceil(worth * (1.0 + MARGIN))))
         if up >= self.wanted:

@@ -191,14 +191,14 @@ class Driver:
 
     def arrive(self, ask: Ask) -> None:
         self.seen[ask.id] = Seen(ask, self.now)
-        before = {pool.spec.name: len(pool.room) for pool in self.controller._fleet}
+        before = {pool.spec.name: len(_shared(pool, ask.tier)) for pool in self.controller._fleet}
         self._call("arrive", ask, self.now)
         live = self.controller._live.get(ask.id)
         if live is not None and live.waiting and ask.tier.admission.mode is AdmissionMode.ENFORCE:
             assert live.pool is not None
-            room, spec = live.pool.room, live.pool.spec
-            assert len(room) <= max(spec.queue_limit, before[spec.name])
-            assert room.bytes <= spec.queue_bytes
+            shared, spec = _shared(live.pool, ask.tier), live.pool.spec
+            assert len(shared) <= max(spec.queue_limit, before[spec.name])
+            assert sum(other.ask.body_bytes for other in shared) <= spec.queue_bytes
 
     def leave(self, ask_id: int) -> None:
         seen = self.seen[ask_id]
@@ -469,3 +469,13 @@ class Driver:
                 if replica.breaker.state is ReplicaState.DOWN:
                     cools_at = self.now + replica.breaker.cools_in_s(pool.spec.health, self.now)
                     assert alarms.at(BREAKERS) <= cools_at + 1e-9
+
+
+def _shared(pool: PoolNow, tier: Tier) -> list[Live]:
+    """Those with whom a newcomer of `tier` shares the waiting room: who goes before it, and who could make way."""
+    enforced = AdmissionMode.ENFORCE
+    return [
+        live
+        for live in pool.room
+        if live.ask.tier.priority <= tier.priority or live.ask.tier.admission.mode is enforced
+    ]

@@ -20,7 +20,7 @@ STRICT = tier("std", slo=SLO, admission=ENFORCE)
 
 
 class Oracle:
-    """Says P(breach) by pool, or whatever `breach` returns for a forecast asked for."""
+    """Says P(breach) by pool, or by replica where one of that name is told."""
 
     def __init__(self, story: Story, **breach: float) -> None:
         self.breach = breach
@@ -39,6 +39,8 @@ class Oracle:
     def forecast(self, live: Live, at: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
         self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
         breach = self.breach[at.spec.name]
+        if replica is not None:
+            breach = self.breach.get(replica.spec.name, breach)
         if self.e2e:
             breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
         return made_forecast(breach, at.spec.name, now)

@@ -42,6 +42,17 @@ def test_a_refusal_says_what_was_predicted_and_when_to_come_back() -> None:
     assert story.retry_after_s() == pytest.approx(1.0)
 
 
+def test_a_replica_on_which_it_would_be_in_time_is_taken_before_one_is_shed() -> None:
+    replicas = ("r1", "r2", "r3", "r4", "r5", "r6")
+    story, oracle = story_of(pool("p", *replicas, slots=9), STRICT, breach={"p": 1.0, "r3": 0.2})
+    story.arrives("a").expect(dispatch("r3"))
+    assert story.records == {}
+    oracle.breach["r3"], oracle.breach["r6"] = 1.0, 0.2
+    oracle.asked.clear()
+    story.arrives("b").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    assert len(oracle.asked) == 4, "the next in line are asked, not the whole fleet"
+
+
 def test_a_forecast_that_is_not_trusted_refuses_nothing() -> None:
     story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, breach={"p": 1.0})
     oracle.trusted = False
@@ -249,6 +260,10 @@ def test_where_the_tier_does_not_allow_it_nothing_is_cut() -> None:
     story.arrives("a", max_tokens=500).expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
 
 
+def test_of_several_choices_none_is_cut() -> None:
+    degrading()[0].arrives("a", max_tokens=500, choices=2).expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+
+
 def test_what_is_in_time_is_not_cut() -> None:
     degrading()[0].arrives("a", max_tokens=90).expect(dispatch("r1", max_tokens=90, degraded=False))
 
@@ -263,6 +278,15 @@ def test_an_engine_that_is_behind_with_prompts_is_sent_no_more_until_it_has_read
     story.observes("r1", sample()).whatever()
     story.arrives("d", prompt=10).expect()
     story.sent("a").first_token("a").expect(commit(), dispatch("r1", of="d"))
+
+
+def test_prompts_of_whole_answers_are_taken_for_read_when_they_should_be() -> None:
+    story = play(policy(pool("p", "r1", slots=99), tier("std"))).observes("r1", sample())
+    for name in ("a", "b", "c"):
+        story.arrives(name, prompt=8000, stream=False)
+    story.whatever().arrives("d", prompt=10).expect()
+    story.after(4.0).expect(dispatch("r1", of="d"))
+    assert story.pool("p").in_flight == 4, "and none of them has ended"
 
 
 def test_prompts_that_are_read_make_room_as_ends_do_where_engines_are_behind() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.budget import LEAST_ANSWERS, MEMORY_S, Budget
 from gateway.core.model import Outcome, Record
-from gateway.core.rules import Objective, Slo
+from gateway.core.rules import Objective, Policy, Slo
 
 from .made import policy, pool, tier
 from .playbook import play
@@ -23,7 +23,7 @@ GOOD = answer()
 
 
 def after(*records: Record, slo: Slo = SLO, every_s: float = 0.1) -> Budget:
-    budget = Budget()
+    budget = Budget(slo)
     for number, record in enumerate(records):
         budget.count(slo, record, number * every_s)
     return budget
@@ -74,10 +74,23 @@ def test_what_was_missed_is_forgotten() -> None:
     assert budget.left > 0.0
 
 
-def test_a_new_policy_begins_anew() -> None:
+def test_answers_that_had_other_objectives_say_nothing() -> None:
     budget = after(*[answer(2.0)] * 100)
     budget.count(Slo(ttft=(Objective(0.99, 9.0),)), GOOD, 100.0)
-    assert budget.left == 0.0
+    assert budget.left == -1.0
+
+
+@pytest.mark.parametrize(("threshold_s", "left"), [(1.0, -1.0), (9.0, 0.0)])
+def test_a_reload_keeps_the_budget_of_a_tier_whose_objectives_stay(threshold_s: float, left: float) -> None:
+    def rules(threshold_s: float) -> Policy:
+        return policy(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, threshold_s),))))
+
+    story = play(rules(1.0))
+    for number in range(100):
+        story.arrives(f"{number}").sent(f"{number}").after(2.0).first_token(f"{number}").finishes(f"{number}")
+    story.whatever().configured(rules(threshold_s))
+    (view,) = story.controller.snapshot(story.now).tiers
+    assert view.budget_left == left
 
 
 @pytest.mark.parametrize("written", [0.95, 1.0])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.costs import Costs
 from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import End, Finish, Sample
@@ -285,6 +287,30 @@ def test_a_breach_is_the_more_probable_the_longer_the_prompt(prompt: int, more: 
     less, much = (WARM.forecast(WARM.live(tokens)) for tokens in (prompt, prompt + more))
     assert less.ttft_s < much.ttft_s
     assert less.breach <= much.breach + 1e-6
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_wait_that_is_longer_than_it_may_be_is_a_miss(stream: bool) -> None:
+    world = World(slo(e2e_s=500.0)).warm()
+    for _ in range(200):
+        world.pool.drain.opened(True, world.now)
+        world.now += 0.1
+    patient, hasty = world.live(stream=stream), world.live(stream=stream)
+    patient.timeouts = replace(patient.timeouts, queue_s=500.0)
+    hasty.timeouts = replace(hasty.timeouts, queue_s=10.0)
+    behind = Ahead(requests=1000)
+    assert world.forecast(patient, behind).wait_s == pytest.approx(100.0, rel=0.1)
+    assert world.forecast(patient, behind).raw < 0.2
+    assert world.forecast(hasty, behind).raw > 0.9
+    assert world.forecast(hasty).raw < 0.2, "who is sent at once waits for nothing"
+
+
+def test_a_step_takes_some_time_whatever_the_coefficients_say() -> None:
+    costs = Costs()
+    for _ in range(2000):
+        costs.learn_step(0.5, 0.5, 1.0, 0.01, 1.0)
+    costs.step.coefficients = (0.0, 0.0, 0.0, 0.01)
+    assert costs.step_s(8.0, 8000.0) == pytest.approx(0.01, rel=0.1)
 
 
 def test_a_floor_bounds_the_wait() -> None:

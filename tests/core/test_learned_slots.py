@@ -52,26 +52,44 @@ def test_the_size_of_the_cache_is_found_from_how_full_it_is() -> None:
     assert cache.limit(0.2) == math.inf
     for second in range(30):
         held = 40_000 + 1000 * (second % 7)
-        cache.scraped(Sample(kv_fraction=held / 131072), held, float(second))
+        cache.scraped(Sample(kv_fraction=held / 131072), held, 0, float(second))
     assert cache.limit(0.2) == pytest.approx(0.8 * 131072, rel=0.01)
 
 
 @pytest.mark.parametrize("sample", [Sample(waiting=1), Sample(kv_fraction=0.0), Sample(kv_fraction=0.04)])
 def test_an_empty_cache_says_nothing_of_its_size(sample: Sample) -> None:
     cache = KvCache()
-    cache.scraped(sample, 5000, 0.0)
-    cache.scraped(Sample(kv_fraction=0.5), 0, 1.0)
+    cache.scraped(sample, 5000, 0, 0.0)
+    cache.scraped(Sample(kv_fraction=0.5), 0, 0, 1.0)
     assert cache.capacity_tokens is None
+
+
+def test_a_cache_that_others_have_left_is_found_to_be_large_again() -> None:
+    cache = KvCache()
+    for second in range(30):
+        cache.scraped(Sample(kv_fraction=0.9), 4000, 0, float(second))  # nearly all of it is somebody else's
+    assert cache.capacity_tokens == pytest.approx(4000 / 0.9)
+    for second in range(30, 90):
+        held = int(cache.limit(0.2))
+        cache.scraped(Sample(kv_fraction=held / 131072), held, 0, float(second))
+    assert cache.capacity_tokens == pytest.approx(131072, rel=0.05)
+
+
+def test_what_an_engine_has_not_read_is_not_in_its_cache() -> None:
+    cache = KvCache()
+    cache.scraped(Sample(kv_fraction=0.5), 50_000, 0, 0.0)
+    cache.scraped(Sample(kv_fraction=0.001), 60_000, 59_900, 1.0)
+    assert cache.capacity_tokens == 100_000
 
 
 def test_preemptions_count_against_what_was_sent_lately_and_a_restart_counts_for_nothing() -> None:
     cache = KvCache()
     for _ in range(200):
         cache.sent(0.0)
-    cache.scraped(Sample(preemptions=70), 0, 0.0)
+    cache.scraped(Sample(preemptions=70), 0, 0, 0.0)
     assert cache.preemption_ratio == 0.0, "what was before we looked is not ours"
-    cache.scraped(Sample(preemptions=72), 0, 1.0)
+    cache.scraped(Sample(preemptions=72), 0, 0, 1.0)
     assert cache.preemption_ratio == pytest.approx(0.01, rel=0.05)
-    cache.scraped(Sample(preemptions=0), 0, 2.0)
+    cache.scraped(Sample(preemptions=0), 0, 0, 2.0)
     cache.sent(600.0)
     assert cache.preemption_ratio < 1e-3

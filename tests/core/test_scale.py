@@ -150,6 +150,15 @@ def test_up_at_once_and_at_most_to_twice_what_serves() -> None:
     assert story.wanted == 8
 
 
+@pytest.mark.parametrize("left", [2.0, 0.0])
+def test_replicas_that_have_died_are_wanted_no_less(left: float) -> None:
+    story = Story(serving=10.0).runs(600.0, 6.0)
+    wanted = story.wanted
+    story.serving = left
+    story.runs(3.0 * HOLD_S, 6.0, missed=0.5)
+    assert story.wanted >= min(wanted, math.ceil(6.0 / KNEE))
+
+
 def test_down_only_after_the_hold_and_to_what_was_wanted_meanwhile() -> None:
     story = Story(serving=8.0).runs(600.0, 3.0)
     high = story.wanted

@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 
 from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Timeouts
+from gateway.core.rules import Admission, AdmissionMode, Timeouts
 from gateway.core.slots import START
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier
-from .playbook import commit, dispatch, ended, play, refuse
+from .playbook import Story, commit, dispatch, ended, play, refuse
 
 PREMIUM, STANDARD, FREE = tier("premium", 0), tier("standard", 1), tier("free", 2)
 TIERS = (STANDARD, PREMIUM, FREE)
@@ -156,16 +156,25 @@ def test_one_place_is_taken_only_if_its_bytes_suffice() -> None:
     assert story.pool("p").queued_bytes == 3000
 
 
-def test_a_tier_in_shadow_always_waits_and_is_never_pushed_out() -> None:
-    rules = policy(pool("p", "r1", queue_limit=1), PREMIUM, tier("shadow", 2, admission=SHADOW))
+@pytest.mark.parametrize("mode", [SHADOW, Admission(AdmissionMode.OFF)])
+def test_a_tier_that_is_not_enforced_always_waits_and_takes_no_place_from_a_more_urgent_one(mode: Admission) -> None:
+    rules = policy(pool("p", "r1", queue_limit=1, queue_bytes=2500), PREMIUM, tier("batch", 2, admission=mode))
     story = play(rules).arrives("running").whatever()
-    story.arrives("s1", tier="shadow").arrives("s2", tier="shadow").arrives("s3", tier="shadow").expect()
+    story.arrives("s1", tier="batch").arrives("s2", tier="batch").arrives("s3", tier="batch").expect()
     assert story.pool("p").queued == 3
-    story.arrives("p1", tier="premium").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("p1", tier="premium").expect()
+    story.arrives("p2", tier="premium").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    assert story.pool("p").queued == 4
+
+
+def test_a_less_urgent_tier_finds_the_room_full_of_one_that_is_not_enforced() -> None:
+    rules = policy(pool("p", "r1", queue_limit=1), tier("shadow", 0, admission=SHADOW), FREE)
+    story = play(rules).arrives("running", tier="shadow").arrives("s1", tier="shadow").whatever()
+    story.arrives("f1", tier="free").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_among_tiers_that_may_be_pushed_out_shadows_are_passed_over() -> None:
-    rules = policy(pool("p", "r1", queue_limit=2), PREMIUM, FREE, tier("shadow", 2, admission=SHADOW))
+    rules = policy(pool("p", "r1", queue_limit=1), PREMIUM, FREE, tier("shadow", 2, admission=SHADOW))
     story = play(rules).arrives("running").whatever()
     story.arrives("f1", tier="free").arrives("s1", tier="shadow").expect()
     story.arrives("p1", tier="premium").expect(refuse(Why.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
@@ -310,3 +319,21 @@ def test_waiting_behind_a_blocked_head_ends_when_the_head_leaves() -> None:
     story = play(rules).arrives("x1", tier="x").arrives("x2", tier="x").arrives("y1", tier="y")
     story.expect(dispatch("r1", of="x1"), dispatch("r1", of="y1"))
     story.at(5.0).expect(refuse(Why.QUEUE_TIMEOUT, of="x2"), ended(Outcome.TIMEOUT, of="x2"))
+
+
+def test_slots_are_learned_from_whole_answers_too() -> None:
+    story = play(policy(pool("p", "r1", slots=None, queue_limit=9999), tier("std")))
+    sent = 0
+    for _ in range(60):  # an engine that reads at once, and of which all want more than it is sent
+        for _ in range(2 * story.pool("p").slots):
+            story.arrives(f"{sent}", prompt=1, stream=False)
+            sent += 1
+        story.observes("r1", Sample(waiting=0, running=story.pool("p").in_flight)).after(1.0).whatever()
+        for name in [name for name in story._ids if _runs(story, name)]:
+            story.finishes(name, output_tokens=5).whatever()
+    assert story.pool("p").slots > 2 * START
+
+
+def _runs(story: Story, name: str) -> bool:
+    live = story.controller._live.get(story._ids[name])
+    return live is not None and bool(live.open)
