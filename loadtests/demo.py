@@ -25,7 +25,8 @@ from gateway.policy import PolicyErrors, load
 from gateway.policy.exposure import is_loopback
 from gateway.sim.profiles import PROFILES
 from loadtests.children import Children
-from loadtests.demo_text import QUESTION, Served, short, show
+from loadtests.commands.screen import short
+from loadtests.demo_text import QUESTION, Served, show
 from loadtests.emulator.port import port_number
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS

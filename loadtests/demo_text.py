@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from loadtests.commands.screen import short
 from loadtests.first_request import Answer
 
 QUESTION = {"model": "default", "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
@@ -70,9 +71,3 @@ def _head(out: Console, text: str) -> None:
 def _fact(out: Console, name: str, value: str, note: str = "") -> None:
     line = Text.assemble((f"  {name:<9}", "cyan"), f"{value:<9}" if note else value)
     out.print(line.append(f"  {note}", style="dim") if note else line)
-
-
-def short(path: Path) -> str:
-    """A path as it is typed from here."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from loadtests.charts.png import draw
-from loadtests.commands.screen import screen
+from loadtests.commands.screen import screen, short
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import TooLate, report
 from loadtests.report.page import page
@@ -57,7 +58,8 @@ def conclude(
     except TooLate as late:
         errors.print(str(late), style="red")
         held = "" if run.about.policy is None else f" --policy {run.about.policy}"
-        errors.print(f"What was measured is kept: python -m loadtests report {folder}{held} --allow-late")
+        python = short(Path(sys.executable))
+        errors.print(f"What was measured is kept: {python} -m loadtests report {folder}{held} --allow-late")
         raise typer.Exit(3) from None
     except (ValueError, OSError) as error:
         errors.print(str(error), style="red")

@@ -1,6 +1,8 @@
-"""Where commands print: a terminal as it is, a file or a pipe as wide as tables want."""
+"""Where commands print, a terminal as it is, a file or a pipe as wide as tables want; and how they write paths."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.console import Console
 
@@ -15,3 +17,9 @@ def screen() -> Console:
     if not out.is_terminal:
         out.width = WIDTH
     return out
+
+
+def short(path: Path) -> str:
+    """A path as it is typed from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
