@@ -18,9 +18,11 @@ from gateway.core.estimators import log_edges
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
-"""Answers that the parent of a bucket counts for."""
+"""Answers that the parent of a bucket counts for,"""
+OWN: Final = 10.0 * SHRINK
+"""and those of its own after which it leans on its parent so little that news from elsewhere can wait for them."""
 REFRESH: Final = 256
-"""News after which a bucket is read anew, at the latest: after every eighth more than there were answers."""
+"""News after which a bucket counts them, at the latest: after every eighth more than there were answers."""
 PASSING: Final = 0.1
 """What an answer that has gone on counts for there, against one that has ended."""
 KEEP: Final = 2000.0
@@ -35,10 +37,28 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 class Bucket:
     """Output lengths of one kind of request, drawn to those of the broader kind above it."""
 
-    __slots__ = ("_above", "_due", "_ended", "_fresh", "_longest", "_parent", "_passed", "median", "seen")
+    __slots__ = (
+        "_above",
+        "_as_of",
+        "_due",
+        "_ended",
+        "_fresh",
+        "_longest",
+        "_median",
+        "_parent",
+        "_passed",
+        "_root",
+        "_taken",
+        "seen",
+    )
 
     def __init__(self, parent: Bucket | None) -> None:
         self._parent = parent
+        self._root: Bucket = self if parent is None else parent._root
+        self._taken = 0
+        """How often news were counted; at the root, which hears of all."""
+        self._as_of = -1
+        """How many of these the table knows of."""
         self._ended = [0.0] * (len(EDGES) + 1)
         """Answers whose end lies between edge i - 1 and edge i,"""
         self._passed = [0.0] * (len(EDGES) + 1)
@@ -46,16 +66,21 @@ class Bucket:
         self._fresh: list[tuple[int, int, bool]] = []
         self._due = 0.0
         self._above: list[float] = []
-        """P(output > edge i)."""
+        """The table: P(output > edge i)."""
         self._longest = 0
         """The last bin that any answer has come to, here or above."""
         self.seen = 0.0
         """Answers that have begun to be told of."""
-        self.median = 1.0
+        self._median = 1.0
         if parent is None:
             for tokens in PRIOR_TOKENS:
                 self._count(0, bisect_left(EDGES, tokens), True)
-        self._read()
+
+    @property
+    def median(self) -> float:
+        """Output tokens that half of the answers stay within."""
+        self._look()
+        return self._median
 
     def add(self, tokens: int, told: int = 0) -> None:
         """An answer ended by itself after `tokens` (>= 1), of which `told` edges were passed before."""
@@ -63,10 +88,12 @@ class Bucket:
 
     def passes(self, tokens: int, told: int) -> int:
         """An answer has `tokens` so far, and goes on or was cut; the edges it has passed, `told` of them before."""
+        if tokens <= EDGES[told]:
+            return told
         index = _bin(tokens)
         if index > told:
             self._see(told, index, False)
-        return max(told, index)
+        return index
 
     def is_long(self, tokens: int) -> bool:
         """Whether all but one in a hundred are shorter, as far as that is known."""
@@ -86,9 +113,15 @@ class Bucket:
             self._count(told, index, ended)
             if told == 0:
                 self.seen += 1.0
+        if self.seen > 2.0 * KEEP:
+            self._ended[:] = [count / 2.0 for count in self._ended]
+            self._passed[:] = [count / 2.0 for count in self._passed]
+            self.seen /= 2.0
+        self._taken += 1
         if self._parent is not None:
             self._parent._take(fresh)
-        self._read()
+        if self.seen >= OWN:
+            self._read()
 
     def _count(self, told: int, index: int, ended: bool) -> None:
         self._passed[told] += 1.0
@@ -98,49 +131,57 @@ class Bucket:
         if index > self._longest:
             self._longest = index
 
+    def _look(self) -> None:
+        """Make the table anew if there were news, here or elsewhere: all buckets lean on the root.
+
+        It follows from what was counted, whenever that is: one who only asks must not change what others are told.
+        """
+        if self._as_of != self._root._taken and self.seen < OWN:
+            self._as_of = self._root._taken
+            self._read()
+
     def _read(self) -> None:
-        if self.seen > 2.0 * KEEP:
-            self._ended[:] = [count / 2.0 for count in self._ended]
-            self._passed[:] = [count / 2.0 for count in self._passed]
-            self.seen /= 2.0
         parent = self._parent
-        if parent is not None and parent._longest > self._longest:
-            self._longest = parent._longest
+        broader: list[float] = []
+        if parent is not None:
+            parent._look()
+            broader = parent._above
+            self._longest = max(self._longest, parent._longest)
         above: list[float] = []
+        before = SHRINK
         came = passed = 0.0
         left = 1.0
-        for i in range(len(EDGES)):
+        for i in range(self._longest + 1):
             passed += self._passed[i]
             ended = self._ended[i]
             known = max(0.0, passed) + ended
             risk = max(known, 0.5 * (came + known))
             came = max(0.0, passed)
-            if parent is not None:
+            if broader:
                 # The bucket above speaks for so many answers more, in those bins too that nobody has come to here.
-                before = SHRINK * parent.above(i - 1)
+                after = SHRINK * broader[i]
                 risk += before
-                ended += before - SHRINK * parent.above(i)
+                ended += before - after
+                before = after
             if ended > 0.0:
                 left *= 1.0 - ended / risk
             above.append(left)
-        self._above = above
-        self.median = self.quantile(0.5)
-
-    def above(self, index: int) -> float:
-        """P(output > EDGES[index]); 1 below the first edge."""
-        return self._above[index] if index >= 0 else 1.0
+        self._above = above + [left] * (len(EDGES) - len(above))
+        self._median = self.quantile(0.5)
 
     def exceeds(self, tokens: float) -> float:
         """P(output > tokens), between edges by interpolation."""
         i = bisect_left(EDGES, tokens)
         if i >= len(EDGES):
             return 0.0
-        low = EDGES[i - 1] if i else 0.0
-        high_p, low_p = self.above(i - 1), self._above[i]
+        self._look()
+        low, high_p = (EDGES[i - 1], self._above[i - 1]) if i else (0.0, 1.0)
+        low_p = self._above[i]
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
         """Output tokens that a share `q` (0-1) of answers stays within; no more than any was seen to have."""
+        self._look()
         low, high = 0, self._longest
         above = self._above
         while low < high:
@@ -149,8 +190,8 @@ class Bucket:
                 low = middle + 1
             else:
                 high = middle
-        before, after = self.above(low - 1), above[low]
-        lowest = EDGES[low - 1] if low else 0.0
+        lowest, before = (EDGES[low - 1], above[low - 1]) if low else (0.0, 1.0)
+        after = above[low]
         share = (before - (1.0 - q)) / (before - after) if before > after else 1.0
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 

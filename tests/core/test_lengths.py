@@ -53,6 +53,38 @@ def test_a_bucket_that_has_seen_enough_speaks_for_itself() -> None:
     assert lengths.bucket("m", "std", 9000).median == pytest.approx(1000, rel=0.25)
 
 
+def test_a_bucket_that_has_seen_little_leans_on_what_the_broader_one_says_now() -> None:
+    lengths = Lengths()
+    rare, rarer = lengths.bucket("m", "std", 9000), lengths.bucket("m", "batch", 9000)
+    rare.add(40)
+    assert rare.median > 100, "nothing is known yet"
+    for tokens in (40, 1000):
+        for _ in range(9000):
+            lengths.bucket("m", "std", 500).add(tokens)
+        for bucket in (rare, rarer):
+            assert bucket.median == pytest.approx(tokens, rel=0.25)
+            assert bucket.exceeds(300.0) == pytest.approx(float(tokens > 300), abs=0.1)
+
+
+@STEADY
+@given(st.lists(st.tuples(st.sampled_from((100, 500, 9000)), st.integers(1, 20_000), st.booleans()), max_size=400))
+def test_asking_does_not_change_what_is_said_later(news: list[tuple[int, int, bool]]) -> None:
+    asked, unasked = Lengths(), Lengths()
+    for prompt, tokens, goes_on in news * 3:
+        for lengths in (asked, unasked):
+            bucket = lengths.bucket("m", "std", prompt)
+            if goes_on:
+                bucket.passes(tokens, 0)
+            else:
+                bucket.add(tokens)
+        assert asked.bucket("m", "std", 500).median >= 1.0
+        assert asked.bucket("m", "batch", 500).exceeds(100.0) <= 1.0
+    for kind in (("std", 100), ("std", 500), ("std", 9000), ("batch", 500)):
+        one, other = asked.bucket("m", *kind), unasked.bucket("m", *kind)
+        assert [one.quantile(q / 10) for q in range(1, 10)] == [other.quantile(q / 10) for q in range(1, 10)]
+        assert [one.exceeds(1.3**n) for n in range(40)] == [other.exceeds(1.3**n) for n in range(40)]
+
+
 def test_lengths_of_long_ago_are_forgotten() -> None:
     bucket = Lengths().bucket("m", "std", 500)
     for _ in range(6000):
