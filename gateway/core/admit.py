@@ -187,8 +187,7 @@ class Admission:
     def ahead(self, live: Live, pool: PoolNow, now: float) -> Ahead:
         """What stands before a newcomer who has to wait."""
         ask, room = live.ask, pool.room
-        band = room.band(ask.tier)
-        own = band.ahead_of(ask.tenant)
+        own = room.band(ask.tier).ahead_of(ask.tenant) if room.holds(ask.tier) else 0
         above, per_s = room.above(ask.tier, now)
         drain = pool.drain.per_s
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0

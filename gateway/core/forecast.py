@@ -92,7 +92,7 @@ class Forecaster:
         elapsed_s = now - ask.body_at
         more_s = wait_s + slot_s + scale * engine_s
         tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
-        bucket = self._lengths.bucket(ask.model.name, ask.tier.name, live.prompt_tokens)
+        bucket = self._lengths.known(ask.model.name, ask.tier.name, live.prompt_tokens)
         output = min(bucket.median, float(live.max_tokens))
         ttft_s = elapsed_s + more_s
         e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)

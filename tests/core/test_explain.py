@@ -8,13 +8,14 @@ import pytest
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.explain import Explanation
+from gateway.core.model import Outcome
 from gateway.core.place import Impossible
 from gateway.core.rules import Admission, AdmissionMode
 from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
 from .oracle import ENFORCE, SLO, STRICT, story_of
-from .playbook import Story
+from .playbook import Story, commit, dispatch, ended, play
 
 pytestmark = interpreted
 
@@ -101,3 +102,26 @@ def test_asking_changes_nothing(router: str) -> None:
             said += controller.arrive(ask(number, rules, number / 10), number / 10)
         answers.append((said, controller.snapshot(2.0)))
     assert answers[0] == answers[1]
+
+
+def test_asking_makes_no_kind_of_answer() -> None:
+    rules = policy(pool("p", "r1"), tier("std", slo=SLO), tier("low", 1, slo=SLO))
+    controller = Controller(rules, random.Random(3))
+    controller.arrive(ask(1, rules, 0.0), 0.0)
+    kinds = set(controller.forecaster._lengths._buckets)
+    for prompt in (10, 1000, 100_000):
+        assert isinstance(controller.explain(ask(0, rules, 0.1, tier="low", prompt=prompt), 0.1), Explanation)
+    assert set(controller.forecaster._lengths._buckets) == kinds
+
+
+@pytest.mark.parametrize("asks", [0, 1])
+def test_asking_for_a_tier_gives_it_no_band_with_the_floor_of_that_time(asks: int) -> None:
+    """What it is given without waiting counts against its floor, as that is by then."""
+    before, after = (policy(pool("p", "r1"), tier("high"), tier("low", 1, floor=floor)) for floor in (0.0, 0.5))
+    story = play(before).arrives("a", tier="high").whatever()
+    for _ in range(asks):
+        story.controller.explain(ask(0, before, story.now, tier="low"), story.now)
+    story.configured(after).finishes("a").arrives("b", tier="low", prompt=10_000).finishes("b").whatever()
+    story.arrives("c", tier="high").arrives("d", tier="low")
+    story.arrives("e", tier="high").arrives("f", tier="high").finishes("c").whatever()
+    story.finishes("e").expect(commit(), ended(Outcome.OK), dispatch("r1", of="f"))

@@ -226,6 +226,11 @@ class AnyJournal(AnyDriver):
         self.driver.controller = Recorded(policy, Random(seed), self.tell)
 
     def tell(self, told: Told) -> None:
+        name, args, _ = told
+        controller, now = self.driver.controller, args[NOW_AT.get(name, -1)]
+        assert isinstance(now, float)
+        for number, asked in enumerate(controller.policy.tiers):  # who only asks changes nothing
+            controller.explain(ask(0, controller.policy, now, tier=asked, prompt=1000 << number), now)
         self.told.append(told)
         self.rows += on_paper(self.encoder.rows([told]))
 
@@ -298,6 +303,24 @@ def test_a_bug_is_told_and_replayed_as_one() -> None:
     assert row == [1.0, "sent", [99], {"raised": "KeyError"}]
     assert Replay(header(encoder), Random).answer(row) == row[3]
     assert there_and_back(*told) == told
+
+
+def test_explanations_in_between_leave_the_replay_as_it_was() -> None:
+    told: list[Told] = []
+    slo = rules.Slo(ttft=(rules.Objective(0.99, 1.0),), e2e=(rules.Objective(0.99, 8.0),))
+    timely = policy(pool("p", "r1", slots=64), tier("std", slo=slo))
+    outer, now = Recorded(timely, Random(1), told.append), 1.0
+    for number in range(1, 301):
+        outer.explain(ask(0, timely, now, prompt=3000, max_tokens=2000), now)
+        prompt = 3000 if number == 300 else 100
+        outer.arrive(ask(number, timely, now, prompt=prompt, max_tokens=2000), now)
+        outer.sent(number, now)
+        outer.first_token(number, now + 0.02)
+        outer.finish(number, Finish(End.COMPLETE, prompt, 30), now + 0.62)
+        now += 0.7
+    encoder = Encoder(timely)
+    replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
+    assert on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
 
 
 def test_another_seed_or_share_gives_other_answers() -> None:
