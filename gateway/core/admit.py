@@ -193,6 +193,10 @@ class Admission:
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, ask.tier.floor)
 
+    def waits(self, live: Live, pool: PoolNow) -> Decision:
+        """About one that has to wait: whether there is room for it, and whose place that is."""
+        return _wait(live, pool)
+
     def prefill_limit(self, pool: PoolNow) -> float:
         """Prompt tokens that an engine of `pool` may have to read before it is sent more.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admit import Admission
+from gateway.core.admit import Admission, Verdict
 from gateway.core.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
 from gateway.core.pools import PoolNow
@@ -16,6 +16,8 @@ from gateway.core.snapshot import ReplicaState
 from gateway.core.trust import Trust
 
 MEASURED: Final = "measured"
+WAITS: Final = "waits"
+REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Expl
     trust = admission.trust(pool)
     threshold = admission.threshold(tier)
     verdict, why = _verdict(live, best, trust, threshold)
+    if verdict == WAITS and admission.waits(live, pool).verdict is Verdict.SHED:
+        verdict, why = REFUSED, "the waiting room is full"
     budget = _budget(tier, admission.budget_left(tier))
     return Explanation(
         verdict=verdict,
@@ -135,7 +139,7 @@ def _budget(tier: Tier, left: float) -> str:
 
 
 def _verdict(live: Live, best: Candidate, trust: Trust, threshold: float) -> tuple[str, str]:
-    admitted = "waits" if best.replica is None else "sent"
+    admitted = WAITS if best.replica is None else "sent"
     mode = live.ask.tier.admission.mode
     if mode is AdmissionMode.OFF:
         return admitted, "admission of this tier is off"
@@ -147,4 +151,4 @@ def _verdict(live: Live, best: Candidate, trust: Trust, threshold: float) -> tup
         return admitted, f"P(breach) is above the threshold, but the forecast is {trust}"
     if mode is AdmissionMode.SHADOW:
         return admitted, "P(breach) is above the threshold; the tier is in shadow, so it is only counted"
-    return "refused", "P(breach) is above the threshold, unless it explores, spills or gets a shorter answer"
+    return REFUSED, "P(breach) is above the threshold, unless it explores, spills or gets a shorter answer"

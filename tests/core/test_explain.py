@@ -8,7 +8,7 @@ import pytest
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.explain import Explanation
-from gateway.core.model import Outcome
+from gateway.core.model import Outcome, Why
 from gateway.core.place import Impossible
 from gateway.core.rules import Admission, AdmissionMode
 from tests.interpreted import interpreted
@@ -64,6 +64,18 @@ def test_the_verdict_is_that_of_the_controller(
     assert why in found.why
     (first, *_) = story.controller.arrive(ask(1, story.controller.policy, 0.0), 0.0)
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
+
+
+@pytest.mark.parametrize(("asking", "verdict"), [("std", "refused"), ("high", "waits")])
+def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: str, verdict: str) -> None:
+    story = play(policy(pool("p", "r1", queue_limit=1), tier("high"), tier("std", 1)))
+    story.arrives("a", tier="std").arrives("b", tier="std").expect(dispatch("r1", of="a"))
+    found = explained(story, tier=asking)
+    assert isinstance(found, Explanation)
+    assert (found.verdict, "waiting room is full" in found.why) == (verdict, verdict == "refused")
+    first, *_ = story.controller.arrive(ask(999, story.controller.policy, story.now, tier=asking), story.now)
+    assert isinstance(first, Refuse)
+    assert first.why is (Why.QUEUE_FULL if verdict == "refused" else Why.EVICTED)
 
 
 def test_an_error_budget_that_is_not_measured_says_why() -> None:
