@@ -197,6 +197,8 @@ class Controller:
             replica.pulse.heard(now)
         pool.free(attempt, now)
         self.forecaster.closed(attempt, finish, now)
+        if not replica.in_flight and replica.spec.name not in pool.replicas:
+            self.forecaster.keep(self.policy, self._attempts.values())
         pool.drain.ended(full, now)
         if self._hedges.on and live.ask.visible:
             self._hedges.closed(attempt, now)
@@ -277,6 +279,7 @@ class Controller:
         gone = self._fleet.configure(policy, now)
         self._admission.configure(policy)
         self._hedges.configure(policy)
+        self.forecaster.keep(policy, self._attempts.values())
         self._books.configure(policy.tiers, now)
         out: list[Command] = []
         self._cool(out, now)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.ahead import Ahead, Forecast
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.core.ledger import Attempt, Live
     from gateway.core.pools import PoolNow
     from gateway.core.replica import Replica
+    from gateway.core.rules import Policy
 
 EARLY_STEPS: Final = 31
 """Of an answer under way, to be held against what they were expected to take."""
@@ -55,13 +57,23 @@ class PoolLearned:
 
 
 class Forecaster:
-    """One per controller. What it learns is keyed by pool, replica and route, and outlives reloads."""
+    """One per controller. What it learns is keyed by pool, replica and route, and outlives reloads that keep these."""
 
     def __init__(self) -> None:
         self._pools: dict[str, PoolLearned] = {}
         self._engines: dict[str, EngineFacts] = {}
         self._lengths = Lengths()
         self._due: dict[str, deque[tuple[float, Live, Forecast]]] = {}
+
+    def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
+        """Forget the pools and replicas that are neither in the policy in force nor have any of the open `attempts`."""
+        pools = set(policy.pools)
+        replicas = {replica.name for pool in policy.pools.values() for replica in pool.replicas}
+        for attempt in attempts:
+            pools.add(attempt.replica.pool.spec.name)
+            replicas.add(attempt.replica.spec.name)
+        self._pools = {name: learned for name, learned in self._pools.items() if name in pools}
+        self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
 
     # ---- the forecast
 
@@ -275,7 +287,10 @@ class Forecaster:
         if forecast is None or forecast.judged:
             return
         forecast.judged = True
-        labels = self._pools[forecast.pool].labels
+        learned = self._pools.get(forecast.pool)
+        if learned is None:
+            return  # the pool is gone
+        labels = learned.labels
         labels.scores.add(forecast.breach, breached)
         labels.raw_scores.add(forecast.raw, breached)
         labels.gate.labelled(forecast.breach, breached, forecast.load)

@@ -407,8 +407,17 @@ class Driver:
             assert all(controller._attempts[attempt.id] is attempt for attempt in live.open)
         for pool in self._pools():
             self._check_pool(pool)
+        self._check_learned()
         self._check_leases()
         self._check_alarms()
+
+    def _check_learned(self) -> None:
+        """Nothing is known of pools and replicas that are gone."""
+        learned = self.controller.forecaster.view(self.now)
+        replicas = {name for pool in self.controller._fleet for name in pool.replicas}
+        replicas |= {attempt.replica.spec.name for attempt in self.controller._attempts.values()}
+        assert {pool.pool for pool in learned.pools} <= {pool.spec.name for pool in self._pools()}
+        assert {name for name, _ in learned.speeds} <= replicas
 
     def _check_pool(self, pool: PoolNow) -> None:
         mine = [a for a in self.controller._attempts.values() if a.replica.pool is pool]

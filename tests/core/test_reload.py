@@ -7,7 +7,7 @@ from gateway.core.rules import Caps, Health, Objective, Policy, ReplicaSpec, Slo
 from gateway.core.snapshot import ReplicaState
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
-from .playbook import commit, dispatch, ended, play, refuse
+from .playbook import Story, commit, dispatch, ended, play, refuse
 
 ONE = policy(pool("p", "r1"))
 
@@ -124,6 +124,43 @@ def test_a_replica_at_another_address_is_another_replica() -> None:
     story.arrives("b").expect(dispatch("r1"))
     story.finishes("a", End.RESET).whatever()
     assert (story.replica("r1").failures, story.replica("r1").in_flight, story.pool("p").in_flight) == (0, 1, 1)
+
+
+# ---- what is learned
+
+
+def learned(story: Story) -> tuple[list[str], list[str]]:
+    """The pools and the replicas of which anything is known."""
+    found = story.controller.snapshot(story.now).forecast
+    return [pool.pool for pool in found.pools], [name for name, _ in found.speeds]
+
+
+def test_what_is_known_of_pools_and_replicas_that_are_gone_is_forgotten() -> None:
+    strict = tier("std", slo=Slo(ttft=(Objective(0.99, 1.0),)))
+    story = play(policy(pool("p0", "r0"), strict)).arrives("a0").whatever()
+    for number in range(1, 20):
+        story.configured(policy(pool(f"p{number}", f"r{number}"), strict)).arrives(f"a{number}").whatever()
+        assert learned(story) == ([f"p{number - 1}", f"p{number}"], [f"r{number - 1}", f"r{number}"])
+        story.after(0.1).served(f"a{number - 1}").whatever()
+        assert learned(story) == ([f"p{number}"], [f"r{number}"])
+    story.served("a19").configured(policy(pool("p19", "r20"), strict)).whatever()
+    assert learned(story) == (["p19"], [])
+
+
+def test_what_is_known_is_still_there_if_a_pool_comes_back_before_its_last_answer_ended() -> None:
+    story = play(policy(pool("p", "r1", slots=9))).arrives("a").arrives("b").whatever()
+    story.configured(policy(pool("q", "r2"))).after(0.1).served("a").whatever()
+    samples = {pool.pool: pool.samples for pool in story.controller.snapshot(story.now).forecast.pools}
+    assert samples["p"] == 1
+    story.configured(policy(pool("p", "r1", slots=9))).served("b").whatever()
+    assert learned(story) == (["p"], ["r1"])
+
+
+def test_a_label_of_a_pool_that_is_gone_is_nobody_s() -> None:
+    strict = policy(pool("p", "r1"), tier("std", slo=Slo(e2e=(Objective(0.99, 1.0),))))
+    story = play(strict).arrives("a").sent("a").first_token("a").whatever()
+    story.configured(policy(pool("q", "q1"))).after(2.0).finishes("a").expect(ended(Outcome.OK))
+    assert learned(story) == ([], [])
 
 
 # ---- pools
