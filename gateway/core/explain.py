@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admit import Admission, Verdict
+from gateway.core.admit import LOOKED_AT, Admission, Verdict
 from gateway.core.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
 from gateway.core.pools import PoolNow
@@ -77,10 +77,11 @@ def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Expl
     tier = live.ask.tier
     free = [] if pool.room.holds(tier) else pool.candidates(tier)
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
-    found = [_candidate(admission, live, pool, replica, now) for replica in free[:2]]
+    trust, threshold = admission.trust(pool), admission.threshold(tier)
+    found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]
+    if trust is Trust.TRUSTED and tier.admission.mode is not AdmissionMode.OFF:
+        found.sort(key=lambda candidate: candidate.breach > threshold)
     best = found[0] if found else _candidate(admission, live, pool, None, now)
-    trust = admission.trust(pool)
-    threshold = admission.threshold(tier)
     verdict, why = _verdict(live, best, trust, threshold)
     if verdict == WAITS and admission.waits(live, pool).verdict is Verdict.SHED:
         verdict, why = REFUSED, "the waiting room is full"

@@ -35,6 +35,15 @@ def test_the_best_replica_and_the_runner_up_are_named() -> None:
     assert (found.prompt_tokens, found.max_tokens, found.ahead) == (100, 100, 0)
 
 
+def test_the_best_replica_is_the_one_on_which_it_would_be_in_time() -> None:
+    story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, breach={"p": 0.9, "r3": 0.1}, draws=(0.0,))
+    found = explained(story)
+    assert isinstance(found, Explanation)
+    assert found.runner_up is not None
+    assert (found.verdict, found.best.replica, found.runner_up.replica) == ("sent", "r3", "r1")
+    story.arrives("a").expect(dispatch("r3"))
+
+
 def test_who_would_wait_is_told_behind_how_many() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT)
     story.arrives("a").arrives("b").arrives("c").whatever()
