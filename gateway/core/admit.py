@@ -240,7 +240,7 @@ class Admission:
     def _faster(self, live: Live, pool: PoolNow, doubtful: Replica, now: float) -> Replica | None:
         """The first of those next in line on which it is not doubtful: the router does not ask how fast they are."""
         for replica in pool.candidates(live.ask.tier)[:LOOKED_AT]:
-            if replica is doubtful or pool.is_spared(replica):
+            if replica is doubtful:
                 continue
             forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
             if not self.is_doubtful(live, pool, forecast):

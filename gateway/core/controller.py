@@ -195,7 +195,7 @@ class Controller:
         saturated, full = pool.saturated, pool.headroom <= 0.0
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
-        pool.free(attempt, now)
+        pool.free(attempt, finish.end, now)
         self.forecaster.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
             self.forecaster.keep(self.policy, self._attempts.values())

@@ -76,7 +76,9 @@ class Fleet:
             replica.pool.refresh()
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
-            replica.kv.scraped(sample, replica.held_tokens, replica.unprefilled_tokens, now)
+            # An engine may be done with an answer long before a client that does not read has all of it.
+            unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
+            replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             replica.kv_limit = replica.kv.limit(replica.pool.spec.kv_headroom)
         if sample.healthy is None:
             return False

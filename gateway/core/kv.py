@@ -31,8 +31,8 @@ class KvCache:
         self._fade(now)
         self._sent += 1.0
 
-    def scraped(self, sample: Sample, held_tokens: int, unread_tokens: int, now: float) -> None:
-        """The replica was scraped while it had been sent `held_tokens` of context from here, some of them yet unread.
+    def scraped(self, sample: Sample, held_tokens: int, unsure_tokens: int, now: float) -> None:
+        """The replica was scraped while it had `held_tokens` of context from here; some may not be in its cache.
 
         What others keep in a shared engine makes it look smaller. Once they are gone a cache that is nearly empty does
         not say how large it is, but it is larger than what is in it would be at `LEAST_FRACTION`: without that, a
@@ -43,7 +43,7 @@ class KvCache:
             seen = held_tokens / fraction
             self.capacity_tokens = seen if known is None else known + FOLLOW * (seen - known)
         elif fraction is not None and known is not None:
-            least = (held_tokens - unread_tokens) / LEAST_FRACTION
+            least = (held_tokens - unsure_tokens) / LEAST_FRACTION
             self.capacity_tokens = known + FOLLOW * max(0.0, least - known)
         if sample.preemptions is not None:
             if self._total is not None and sample.preemptions > self._total:

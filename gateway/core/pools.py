@@ -9,6 +9,7 @@ from typing import Final
 
 from gateway.core.eject import Watch
 from gateway.core.ledger import Attempt
+from gateway.core.model import End
 from gateway.core.pulse import SWEEP_S
 from gateway.core.queue import WaitingRoom
 from gateway.core.rates import DrainRate
@@ -238,14 +239,19 @@ class PoolNow:
 
         `avoid`: the replica of a first attempt. The second one had better not fail as well.
         """
-        free = self._free
-        if self._resting:
-            awake = [replica for replica in free if not self.is_spared(replica)]
-            free = awake if awake or self._is_any_awake() else free
+        free = self._awake()
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if not replica.breaker.failures] or free
         return self._router.pick(free, random) if free and self._may_take(tier) else None
+
+    def _awake(self) -> list[Replica]:
+        """Those with a free slot, without the ones to be left alone: while any other is used, busy or not."""
+        free = self._free
+        if self._resting:
+            awake = [replica for replica in free if not self.is_spared(replica)]
+            free = awake if awake or self._is_any_awake() else free
+        return free
 
     def _is_any_awake(self) -> bool:
         """Whether any replica that is used, busy or not, has not asked to be spared: then it is waited for."""
@@ -258,7 +264,7 @@ class PoolNow:
 
     def candidates(self, tier: Tier) -> list[Replica]:
         """Those that `tier` may be sent to now, by prompt tokens to read and requests; whatever the router says."""
-        return sorted(self._free, key=_load) if self._may_take(tier) else []
+        return sorted(self._awake(), key=_load) if self._may_take(tier) else []
 
     def _may_take(self, tier: Tier) -> bool:
         """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""
@@ -312,13 +318,13 @@ class PoolNow:
         replica.held_tokens += attempt.prompt_tokens
         self.sync(replica)
 
-    def free(self, attempt: Attempt, now: float) -> None:
+    def free(self, attempt: Attempt, end: End, now: float) -> None:
         """Close a slot."""
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         replica.read(attempt)
         self.expire(replica, now)
-        if not attempt.live.ask.visible:
-            self._saw(replica)  # nothing is seen of whole answers before they end
+        if end is End.COMPLETE and not attempt.live.ask.visible:
+            self._saw(replica)  # nothing is seen of a whole answer before it is there
         replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
         self.in_flight -= 1
         if attempt.paused:

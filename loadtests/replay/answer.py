@@ -167,6 +167,9 @@ class Answer:
             raise Garbage(f"{len(self._rest):,} bytes of an event came without an end")
 
     def on_message_complete(self) -> None:
+        if 100 <= self.status < 200:
+            self._clear()  # an interim answer: the one that was asked for comes after it
+            return
         self.complete = True
         self.closing = not self._parser.should_keep_alive()
         if self._body:

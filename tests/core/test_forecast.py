@@ -70,7 +70,7 @@ class World:
         self.forecaster.first_token(attempt, self.now)
 
     def finish(self, attempt: Attempt, tokens: int, end: End = End.COMPLETE) -> None:
-        self.pool.free(attempt, self.now)
+        self.pool.free(attempt, end, self.now)
         self.forecaster.closed(attempt, Finish(end, output_tokens=tokens), self.now)
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> Live:
@@ -303,6 +303,17 @@ def test_a_wait_that_is_longer_than_it_may_be_is_a_miss(stream: bool) -> None:
     assert world.forecast(patient, behind).raw < 0.2
     assert world.forecast(hasty, behind).raw > 0.9
     assert world.forecast(hasty).raw < 0.2, "who is sent at once waits for nothing"
+
+
+def test_a_slow_token_and_a_late_end_are_two_risks() -> None:
+    def raw(objectives: Slo) -> float:
+        world = World(objectives).warm()
+        return world.forecast(world.live()).raw
+
+    slow = raw(slo(tpot_s=STEP_S))
+    late = raw(slo(e2e_s=50 * STEP_S))
+    assert min(slow, late) > 0.1
+    assert raw(slo(tpot_s=STEP_S, e2e_s=50 * STEP_S)) == pytest.approx(1.0 - (1.0 - slow) * (1.0 - late), abs=0.02)
 
 
 def test_a_step_takes_some_time_whatever_the_coefficients_say() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Admission, AdmissionMode, Timeouts
+from gateway.core.rules import Admission, AdmissionMode, Health, Timeouts
 from gateway.core.slots import START
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier
@@ -319,6 +319,18 @@ def test_waiting_behind_a_blocked_head_ends_when_the_head_leaves() -> None:
     story = play(rules).arrives("x1", tier="x").arrives("x2", tier="x").arrives("y1", tier="y")
     story.expect(dispatch("r1", of="x1"), dispatch("r1", of="y1"))
     story.at(5.0).expect(refuse(Why.QUEUE_TIMEOUT, of="x2"), ended(Outcome.TIMEOUT, of="x2"))
+
+
+@pytest.mark.parametrize("end", [End.BUSY, End.RESET])
+def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: End) -> None:
+    rules = policy(pool("p", "r1", slots=None, queue_limit=9999, health=Health(failures=10**6)), tier("std"))
+    story = play(rules)
+    for number in range(300):
+        story.arrives(f"{number}", prompt=1, stream=False)
+    for _ in range(20):
+        story.finishes(next(name for name in story._ids if _runs(story, name)), end).after(1.0)
+        story.observes("r1", Sample(waiting=0, running=0)).whatever()
+    assert story.pool("p").slots == START
 
 
 def test_slots_are_learned_from_whole_answers_too() -> None:

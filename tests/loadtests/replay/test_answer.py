@@ -68,6 +68,12 @@ def test_an_error_in_a_stream() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 4096])
+def test_interim_answers_are_none(size: int) -> None:
+    answer = read(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + STREAM, size)
+    assert (answer.status, answer.chunks, answer.complete) == (200, 2, True)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4096])
 def test_a_refusal_says_why(size: int) -> None:
     answer = read(REFUSAL, size)
     assert (answer.status, answer.reason, answer.complete, answer.chunks) == (429, "queue-full", True, 0)
