@@ -114,18 +114,16 @@ class Admission:
                 faster = None if replica is None else self._faster(live, pool, replica, now)
                 if faster is not None:
                     return Decision(Verdict.SEND, faster)
-                if self._is_let_in(live, pool, now):
-                    return _wait(live, pool) if replica is None else Decision(Verdict.SEND, replica)
-                other = self._spill(live, pool, now)
-                if other is not None:
-                    return Decision(Verdict.SEND, other)
-                if not self._degrade(live, pool, replica, forecast, now):
-                    return Decision(
-                        Verdict.SHED, why=Why.PREDICTED, detail=self.reason(live, forecast, self.threshold(tier))
-                    )
+                if not self._is_let_in(live, pool, now):
+                    other = self._spill(live, pool, now)
+                    if other is not None:
+                        return Decision(Verdict.SEND, other)
+                    if not self._degrade(live, pool, replica, forecast, now):
+                        detail = self.reason(live, forecast, self.threshold(tier))
+                        return Decision(Verdict.SHED, why=Why.PREDICTED, detail=detail)
         if replica is not None:
             return Decision(Verdict.SEND, replica)
-        return _wait(live, pool)
+        return waits(live, pool)
 
     def is_hopeless(self, live: Live, replica: Replica, now: float) -> str:
         """Why one whose turn has come would miss its objective even so; empty if it need not."""
@@ -192,10 +190,6 @@ class Admission:
         drain = pool.drain.per_s
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, ask.tier.floor)
-
-    def waits(self, live: Live, pool: PoolNow) -> Decision:
-        """About one that has to wait: whether there is room for it, and whose place that is."""
-        return _wait(live, pool)
 
     def prefill_limit(self, pool: PoolNow) -> float:
         """Prompt tokens that an engine of `pool` may have to read before it is sent more.
@@ -283,7 +277,7 @@ class Admission:
         return False
 
 
-def _wait(live: Live, pool: PoolNow) -> Decision:
+def waits(live: Live, pool: PoolNow) -> Decision:
     """The waiting room is bounded by count and by bytes of held bodies; a more urgent tier displaces a less urgent.
 
     Tiers whose admission is not enforced always wait: their deadline is then the only thing that ends the wait.

@@ -64,17 +64,18 @@ def raw_breach(
 ) -> float:
     """P(any objective is missed), before calibration. Who waits for longer than `timeouts.queue` misses them all."""
     slo, spread = live.slo, labels.spread.of[kind]
+    has_first = live.ask.stream and slo.ttft_bound_s < math.inf
     good = 1.0
     if wait_s > 0.0 and live.timeouts.queue_s < math.inf:
         good = 1.0 - over(wait_s, live.timeouts.queue_s - elapsed_s, spread)
-    if live.ask.stream and slo.ttft_bound_s < math.inf:
+    if has_first:
         # It is the same wait that makes it late for both.
         good = min(good, 1.0 - over(more_s, slo.ttft_bound_s - elapsed_s, spread))
     if slo.e2e_bound_s < math.inf:
         left_s = slo.e2e_bound_s - elapsed_s
         too_long = _too_long(bucket, left_s - more_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens)
         in_time = 1.0 - max(over(more_s, left_s, spread), too_long)
-        good = good * in_time if live.ask.stream and slo.ttft_bound_s < math.inf else min(good, in_time)
+        good = good * in_time if has_first else min(good, in_time)
     if live.ask.stream and slo.tpot_bound_s < math.inf:
         good *= 1.0 - over(tpot_s, slo.tpot_bound_s, labels.spread.of[tpot_kind(output)])
     return 1.0 - good

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admit import LOOKED_AT, Admission, Verdict
+from gateway.core.admit import LOOKED_AT, Admission, Verdict, waits
 from gateway.core.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.ledger import Live
 from gateway.core.pools import PoolNow
@@ -83,7 +83,7 @@ def explain(admission: Admission, live: Live, pool: PoolNow, now: float) -> Expl
         found.sort(key=lambda candidate: candidate.breach > threshold)
     best = found[0] if found else _candidate(admission, live, pool, None, now)
     verdict, why = _verdict(live, best, trust, threshold)
-    if verdict == WAITS and admission.waits(live, pool).verdict is Verdict.SHED:
+    if verdict == WAITS and waits(live, pool).verdict is Verdict.SHED:
         verdict, why = REFUSED, "the waiting room is full"
     budget = _budget(tier, admission.budget_left(tier))
     return Explanation(

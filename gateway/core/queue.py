@@ -60,7 +60,6 @@ class Band:
         "_turns",
         "admitted_at",
         "arrivals",
-        "bytes",
         "count",
         "fixed",
         "fixed_bytes",
@@ -73,10 +72,8 @@ class Band:
         self.tier = tier
         self.key: BandKey = (tier.priority, tier.name)
         self.count = 0
-        self.bytes = 0
-        """Of held bodies."""
         self.fixed = self.fixed_bytes = 0
-        """The same of those that may not be shed."""
+        """Those of them that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
         """Tokens that the tier's floor entitles it to and it has not had."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
@@ -118,12 +115,10 @@ class Band:
             self.fixed += 1
             self.fixed_bytes += live.ask.body_bytes
         self.count += 1
-        self.bytes += live.ask.body_bytes
 
     def remove(self, live: Live) -> None:
         live.ticket = 0
         self.count -= 1
-        self.bytes -= live.ask.body_bytes
         if not _may_be_shed(live.ask.tier):
             self.fixed -= 1
             self.fixed_bytes -= live.ask.body_bytes
