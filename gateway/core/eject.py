@@ -9,8 +9,8 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
 
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
     nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard
-    its latest canary slow when its time is up       out again, for longer
-    and if it is not                                 back, by slow start
+    its canaries slow when its time is up            out again, for longer: the latest one, or the mean of the last few
+    and if they are not                              back, by slow start
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on
     its breaker opens                                forgotten: what comes back is judged anew
 
@@ -127,11 +127,14 @@ class Watch:
         """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew."""
         pulse, score = one.replica.pulse, one.score
         canaries = CANARIES if one.kind is Out.SLOW_TTFT else CANARIES * ITL_SHARE
+        pulse.weigh(score)
         if score.excess > TYPICAL:
             pulse.doubted = score.window
         pulse.proven = score.window - pulse.doubted
         if now < pulse.until or one.samples < canaries:
             return pulse.proven >= canaries * PROOF * pulse.count
+        # Now and then one canary of a replica that is three times as slow is not even twice as slow.
+        score.excess = max(score.excess, pulse.lately)
         if score.excess > bound:
             pulse.put_out(one.kind, one.why(), ejection, now)
             return False

@@ -22,6 +22,8 @@ MAX_Z: Final = 3.0
 TYPICAL: Final = 0.35
 """Excess up to which a replica is like the others: the pool learns from it, else what is slow becomes what is expected;
 and its canaries speak for it."""
+LATELY: Final = 0.25
+"""Weight of the latest canary in their mean."""
 
 
 class Out(StrEnum):
@@ -92,6 +94,7 @@ class Pulse:
         "ejections",
         "heard_at",
         "itl",
+        "lately",
         "longest_s",
         "out",
         "out_at",
@@ -101,6 +104,7 @@ class Pulse:
         "tried_at",
         "ttft",
         "until",
+        "weighed",
         "well_at",
         "why",
     )
@@ -127,6 +131,10 @@ class Pulse:
         """Weight of the canaries that had been heard when it last was not like the others,"""
         self.proven = 0.0
         """and of those since."""
+        self.lately = 0.0
+        """Mean excess of the latest canaries,"""
+        self.weighed = 0.0
+        """and the weight of all that were heard when it was last taken."""
         self.count = 0
         """Times that it was ejected, less what was forgiven since; its time out grows with it."""
         self.well_at = 0.0
@@ -165,7 +173,7 @@ class Pulse:
         self.canary_at = now + ejection.canary_s
         self.tried_at = now
         self.why = f"{why}, out for {for_s:.0f} s" if out is not Out.STALLED else why
-        self.doubted = self.proven = 0.0
+        self.doubted = self.proven = self.lately = self.weighed = 0.0
         self.ttft, self.itl = Score(1.0, TYPICAL), Score(1.0, TYPICAL)
 
     def take_back(self, now: float) -> None:
@@ -186,6 +194,13 @@ class Pulse:
         self.tried_at = now
         if not self.proven:
             self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
+
+    def weigh(self, score: Score) -> None:
+        """Take its canaries into their mean: `score` is of the latest, and of its window are all that were heard."""
+        news = score.window - self.weighed
+        if news > 0.0:
+            self.lately += min(1.0, news * max(LATELY, 1.0 / score.window)) * (score.excess - self.lately)
+            self.weighed = score.window
 
     def mend(self, ejection: Ejection, now: float) -> None:
         """Forgive one ejection for each time it has been well for as long as one lasts."""

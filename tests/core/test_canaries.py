@@ -77,6 +77,22 @@ def test_one_that_is_still_slow_stays_out_for_longer_each_time() -> None:
     assert traffic.share("r3", 60.0) < 0.03, "canaries only"
 
 
+def test_one_quick_canary_of_a_slow_replica_does_not_bring_it_back() -> None:
+    """Three times as slow on the whole, and the last one before its time is up came in less than twice the time."""
+    traffic = Traffic(play(fleet(6)), per_s=45.0, spread=0.01)
+    story = traffic.story
+    traffic.times["r3"] = 3.0
+    out_at = traffic.until_out("r3")
+    traffic.until(out_at + 24.0)
+    traffic.times["r3"] = 1.7
+    traffic.until(out_at + 29.0)
+    traffic.times["r3"] = 3.0
+    traffic.until(out_at + 40.0)
+    assert state(story, "r3") is ReplicaState.EJECTED
+    assert story.replica("r3").health.ejections == (("slow-ttft", 2),)
+    assert "time to first token 2." in story.replica("r3").health.why, "of all of them, not of the quick one"
+
+
 def canaries_until_back(traffic: Traffic, replica: str) -> int:
     """It is well from now on; how many requests it is given until it is back."""
     began_at, traffic.times = traffic.story.now, {}
