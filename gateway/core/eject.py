@@ -9,8 +9,8 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
 
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
     nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard
-    its canaries slow when its time is up            out again, for longer: the latest one, or the mean of the last few
-    and if they are not                              back, by slow start
+    its latest canary slow when its time is up       out again, for longer
+    neither that one nor the mean of the last few    back, by slow start
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on
     its breaker opens                                forgotten: what comes back is judged anew
 
@@ -108,7 +108,7 @@ class Watch:
             one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + LEAST_SIGMA)
             pulse = one.replica.pulse
             if pulse.out is kind:
-                if self._has_mended(one, bound, ejection, now):
+                if self._has_mended(one, middle if peers else None, bound, ejection, now):
                     back.append(one.replica)
             elif one.is_peer and len(peers) >= LEAST_PEERS and one.score.ends(one.samples, now):
                 is_slow = one.score.excess > bound and one.score.z > MAX_Z
@@ -120,25 +120,30 @@ class Watch:
         )
         slow.sort(key=_excess, reverse=True)
         for one in slow[: max(0, places)]:
-            one.replica.pulse.put_out(kind, one.why(), ejection, now)
+            one.replica.pulse.put_out(kind, f"{one.why(one.score.excess)} (z {one.score.z:.1f})", ejection, now)
         return back
 
-    def _has_mended(self, one: _Found, bound: float, ejection: Ejection, now: float) -> bool:
-        """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew."""
+    def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
+        """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew.
+
+        `middle` of its peers, if there are any. Of a replica that is three times as slow one canary is now and then not
+        even twice as slow: the mean of the last few must not be, either. Between tokens the score is a mean already.
+        """
         pulse, score = one.replica.pulse, one.score
         canaries = CANARIES if one.kind is Out.SLOW_TTFT else CANARIES * ITL_SHARE
-        pulse.weigh(score)
         if score.excess > TYPICAL:
             pulse.doubted = score.window
         pulse.proven = score.window - pulse.doubted
+        if one.kind is Out.SLOW_TTFT and middle is not None:
+            pulse.weigh(score.mean - middle, score.window)
         if now < pulse.until or one.samples < canaries:
             return pulse.proven >= canaries * PROOF * pulse.count
-        # Now and then one canary of a replica that is three times as slow is not even twice as slow.
-        score.excess = max(score.excess, pulse.lately)
-        if score.excess > bound:
-            pulse.put_out(one.kind, one.why(), ejection, now)
+        was_slow = middle is not None and pulse.lately > bound
+        if score.excess > bound or (was_slow and score.excess > TYPICAL):
+            pulse.put_out(one.kind, one.why(max(score.excess, pulse.lately)), ejection, now)
             return False
-        return True
+        # As long as canaries are like the others the next one follows at once, and they soon outweigh those before.
+        return not was_slow
 
 
 def most_slow(replicas: int, share: float) -> int:
@@ -185,10 +190,10 @@ class _Found:
             if error > self.value:
                 self.value += self.score.memory * (min(CLIP, error) - self.value)
 
-    def why(self) -> str:
+    def why(self, excess: float) -> str:
         """For people."""
         what = "time to first token" if self.kind is Out.SLOW_TTFT else "time between tokens"
-        return f"{what} {math.exp(self.score.excess):.1f} times that of its pool (z {self.score.z:.1f})"
+        return f"{what} {math.exp(excess):.1f} times that of its pool"
 
 
 def _excess(found: _Found) -> float:

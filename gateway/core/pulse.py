@@ -195,12 +195,12 @@ class Pulse:
         if not self.proven:
             self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
 
-    def weigh(self, score: Score) -> None:
-        """Take its canaries into their mean: `score` is of the latest, and of its window are all that were heard."""
-        news = score.window - self.weighed
+    def weigh(self, excess: float, heard: float) -> None:
+        """Take the latest canary into the mean; `heard`: the weight of all since it was ejected."""
+        news = heard - self.weighed
         if news > 0.0:
-            self.lately += min(1.0, news * max(LATELY, 1.0 / score.window)) * (score.excess - self.lately)
-            self.weighed = score.window
+            self.lately += min(1.0, news * max(LATELY, 1.0 / heard)) * (excess - self.lately)
+            self.weighed = heard
 
     def mend(self, ejection: Ejection, now: float) -> None:
         """Forgive one ejection for each time it has been well for as long as one lasts."""

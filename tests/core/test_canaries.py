@@ -93,6 +93,17 @@ def test_one_quick_canary_of_a_slow_replica_does_not_bring_it_back() -> None:
     assert "time to first token 2." in story.replica("r3").health.why, "of all of them, not of the quick one"
 
 
+def test_one_that_is_well_since_a_canary_ago_is_not_out_anew() -> None:
+    """Traffic is thin, its time is up, and of two canaries one was slow: the next follows at once, and decides."""
+    traffic = Traffic(play(fleet(6)), per_s=6.0)
+    traffic.times["r3"] = 8.0
+    out_at = traffic.until_out("r3")
+    traffic.until(out_at + 8.0)
+    assert canaries_until_back(traffic, "r3") <= 3
+    assert traffic.story.replica("r3").health.ejections == (("slow-ttft", 1),)
+    assert traffic.story.now < out_at + 45.0
+
+
 def canaries_until_back(traffic: Traffic, replica: str) -> int:
     """It is well from now on; how many requests it is given until it is back."""
     began_at, traffic.times = traffic.story.now, {}
