@@ -42,15 +42,20 @@ def _lines(chart: Chart, axes: Any) -> None:
     most = max((len(line.x) for line in chart.lines), default=0)
     for n, line in enumerate(chart.lines):
         _line(chart, line, n, axes)
+    step = min(0.06, 0.9 / max(1, len(chart.marks)))
     for n, (name, x) in enumerate(chart.marks.items()):
+        # Shares are mostly near one and latencies mostly low: names are where lines are not.
+        y = 0.94 - step * n if chart.log_y else 0.03 + step * n
         axes.axvline(x, color="0.5", linestyle=":", linewidth=1.2)
         axes.annotate(
             _plain(f"{name}: {x:.3g}"),
-            (x, 0.03 + 0.06 * n),
+            (x, y),
             xycoords=("data", "axes fraction"),
             fontsize=8,
             xytext=(4, 0),
             textcoords="offset points",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+            zorder=5,
         )
     for name, y in chart.levels.items():
         axes.axhline(y, color="0.5", linestyle=":", linewidth=1.2)

@@ -56,9 +56,10 @@ def _chart(chart: Chart, write: Callable[[float], str]) -> str:
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" class="x label">{escape(f"{chart.x}")}</text>')
-    for name, x in chart.marks.items():
+    step = min(11.0, (HEIGHT - BOTTOM - TOP - 10) / max(1, len(chart.marks)))
+    for n, (name, x) in enumerate(chart.marks.items()):
         parts.append(f'<path class="mark" d="M{x_at(x):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
-        parts.append(_beside(x_at(x), TOP + 10, name))
+        parts.append(_beside(x_at(x), TOP + 10 + step * n, name))
     for name, y in chart.levels.items():
         parts.append(f'<path class="mark" d="M{LEFT} {y_at(y):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text x="{LEFT + 4}" y="{y_at(y) - 4:.1f}" class="note">{escape(name)}</text>')

@@ -75,9 +75,9 @@ class EventSection(Section):
 
     @property
     def told(self) -> str:
-        """In a word or two, for a picture."""
+        """In a word or two, for a picture; of a fault not whose it is."""
         if self.fault is not None:
-            return f"{self.fault} {self.replica}"
+            return self.fault
         if self.reload is not None:
             return "reload"
         return f"drain {self.drain}" if self.drain is not None else f"undrain {self.undrain}"

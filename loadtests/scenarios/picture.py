@@ -62,10 +62,23 @@ def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) ->
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
-    """One for each event; those that are told alike are numbered."""
-    told = [event.told for event in scenario.events]
-    names = [f"{name} ({told[: n + 1].count(name)})" if told.count(name) > 1 else name for n, name in enumerate(told)]
-    return {name: event.at * part for name, event in zip(names, scenario.events, strict=True)}
+    """One for whatever happens at one time to some replicas, and for its end; those that are told alike are numbered."""
+    replicas: dict[tuple[float, str], list[str]] = {}
+    for event in scenario.events:
+        if event.fault is None:
+            replicas[event.at, event.told] = []
+            continue
+        replicas.setdefault((event.at, event.told), []).append(str(event.replica))
+        if event.lasts is not None:
+            replicas.setdefault((event.at + event.lasts, "well again"), []).append(str(event.replica))
+    told = [(at, f"{_called(names)}{what}") for (at, what), names in sorted(replicas.items())]
+    every = [name for _, name in told]
+    names = [f"{name} ({every[: n + 1].count(name)})" if every.count(name) > 1 else name for n, name in enumerate(every)]
+    return {name: at * part for name, (at, _) in zip(names, told, strict=True)}
+
+
+def _called(replicas: list[str]) -> str:
+    return f"replica{'s' if len(replicas) > 1 else ''} {', '.join(replicas)} " if replicas else ""
 
 
 def grid(scenario: ScenarioFile, reports: Reports) -> Grid:

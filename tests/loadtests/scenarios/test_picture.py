@@ -80,6 +80,15 @@ def test_every_event_has_its_mark(tmp_path: Path) -> None:
     assert chart.marks == {"reload (1)": 20.0, "drain r1": 30.0, "reload (2)": 40.0}
 
 
+def test_a_fault_is_marked_with_whose_it_is_and_with_its_end(tmp_path: Path) -> None:
+    faults = [{"at": "20s", "fault": "slow", "replica": n, "lasts": "15s"} for n in (2, 4)]
+    dead = {"at": "20s", "fault": "dead", "replica": 1}
+    scenario = ScenarioFile.model_validate({**FILE, "events": [*faults, dead]})
+    (chart, _) = pictures(scenario, {("tailgate", 1.0): mixed(tmp_path)}, "faults")
+    assert isinstance(chart, Chart)
+    assert chart.marks == {"replica 1 dead": 20.0, "replicas 2, 4 slow": 20.0, "replicas 2, 4 well again": 35.0}
+
+
 def test_goodput_is_that_of_all(tmp_path: Path) -> None:
     found = grid(SCENARIO, {("tailgate", 1.0): mixed(tmp_path)})
     row = dict(zip(found.columns, found.rows[0], strict=True))
