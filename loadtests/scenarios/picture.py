@@ -62,7 +62,7 @@ def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) ->
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
-    """One for whatever happens at one time to some replicas, and for its end; those that are told alike are numbered."""
+    """One for whatever happens to some replicas at one time, and for its end; those told alike are numbered."""
     replicas: dict[tuple[float, str], list[str]] = {}
     for event in scenario.events:
         if event.fault is None:
@@ -71,10 +71,10 @@ def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
         replicas.setdefault((event.at, event.told), []).append(str(event.replica))
         if event.lasts is not None:
             replicas.setdefault((event.at + event.lasts, "well again"), []).append(str(event.replica))
-    told = [(at, f"{_called(names)}{what}") for (at, what), names in sorted(replicas.items())]
-    every = [name for _, name in told]
-    names = [f"{name} ({every[: n + 1].count(name)})" if every.count(name) > 1 else name for n, name in enumerate(every)]
-    return {name: at * part for name, (at, _) in zip(names, told, strict=True)}
+    marks = sorted(replicas.items())
+    told = [f"{_called(names)}{what}" for (_, what), names in marks]
+    names = [f"{name} ({told[: n + 1].count(name)})" if told.count(name) > 1 else name for n, name in enumerate(told)]
+    return {name: at * part for name, ((at, _), _) in zip(names, marks, strict=True)}
 
 
 def _called(replicas: list[str]) -> str:
