@@ -72,11 +72,24 @@ def _lines(chart: Chart, axes: Any) -> None:
             axes.minorticks_off()
     if chart.log_y:
         axes.set_yscale("log")
+        _plain_ticks(axes)
     else:
         axes.set_ylim(0.0, chart.most_y)
     axes.set_xlabel(_plain(chart.x))
     axes.set_ylabel(_plain(chart.y))
     axes.grid(True, which="both", alpha=0.25)
+
+
+def _plain_ticks(axes: Any) -> None:
+    """Numbers as people write them, 0.5 and 20; where the axis has less than two decades, between these too."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    narrow = high < 100.0 * low
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0) if narrow else "auto"))
+    axes.yaxis.set_minor_formatter(plain if narrow else NullFormatter())
 
 
 def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
