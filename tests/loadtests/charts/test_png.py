@@ -22,14 +22,23 @@ def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -
     assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-def test_powers_of_ten_on_an_axis_are_mathematics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [([0.01, 10.0], {"0.01", "0.1", "1", "10"}), ([0.15, 5.0], {"0.2", "0.5", "1", "2", "5"})],
+    ids=["decades", "less than two of them"],
+)
+def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], wanted: set[str]
+) -> None:
     ticks: list[str] = []
     save = Figure.savefig
 
     def saved(figure: Figure, *args: object, **options: object) -> None:
         save(figure, *args, **options)  # type: ignore[arg-type]
-        ticks.extend(label.get_text() for label in figure.axes[0].get_yticklabels())
+        for minor in (False, True):
+            ticks.extend(label.get_text() for label in figure.axes[0].get_yticklabels(minor=minor))
 
     monkeypatch.setattr(Figure, "savefig", saved)
-    draw(CHART, tmp_path)
-    assert any(tick.startswith(r"$\mathdefault{10^") for tick in ticks)
+    draw(Chart("p", "", "", "", [Line("", [1.0, 2.0], values)], log_y=True), tmp_path)
+    assert wanted <= set(ticks)
+    assert not any("$" in tick for tick in ticks)
