@@ -44,7 +44,7 @@ def _lines(chart: Chart, axes: Any) -> None:
         _line(chart, line, n, axes)
     step = min(0.06, 0.9 / max(1, len(chart.marks)))
     for n, (name, x) in enumerate(chart.marks.items()):
-        # Shares are mostly near one and latencies mostly low: names are where lines are not.
+        # Shares are mostly near one, so there is room for names below; above latencies it is made.
         y = 0.94 - step * n if chart.log_y else 0.03 + step * n
         axes.axvline(x, color="0.5", linestyle=":", linewidth=1.2)
         axes.annotate(
@@ -72,6 +72,8 @@ def _lines(chart: Chart, axes: Any) -> None:
             axes.minorticks_off()
     if chart.log_y:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** (step * len(chart.marks)))
         _plain_ticks(axes)
     else:
         axes.set_ylim(0.0, chart.most_y)
