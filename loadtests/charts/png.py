@@ -13,6 +13,11 @@ MARKERS = "osD^vPX*<>hd"
 MOST_MARKED = 40
 """Points of a line beyond which they have no markers."""
 
+LETTER = 0.0088
+"""Of the width of a picture, what a letter of a note takes,"""
+ROW = 0.06
+"""and of its height, a row of notes."""
+
 
 def draw(picture: Picture, folder: Path) -> Path:
     """Write `folder/NAME.png` and say where. Needs matplotlib, else ImportError."""
@@ -42,21 +47,8 @@ def _lines(chart: Chart, axes: Any) -> None:
     most = max((len(line.x) for line in chart.lines), default=0)
     for n, line in enumerate(chart.lines):
         _line(chart, line, n, axes)
-    step = min(0.06, 0.9 / max(1, len(chart.marks)))
-    for n, (name, x) in enumerate(chart.marks.items()):
-        # Shares are mostly near one, so there is room for names below; above latencies it is made.
-        y = 0.94 - step * n if chart.log_y else 0.03 + step * n
+    for x in chart.marks.values():
         axes.axvline(x, color="0.5", linestyle=":", linewidth=1.2)
-        axes.annotate(
-            _plain(f"{name}: {x:.3g}"),
-            (x, y),
-            xycoords=("data", "axes fraction"),
-            fontsize=8,
-            xytext=(4, 0),
-            textcoords="offset points",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
-            zorder=5,
-        )
     for name, y in chart.levels.items():
         axes.axhline(y, color="0.5", linestyle=":", linewidth=1.2)
         axes.annotate(_plain(name), (0.01, y), xycoords=("axes fraction", "data"), fontsize=8, xytext=(0, 2),
@@ -72,14 +64,47 @@ def _lines(chart: Chart, axes: Any) -> None:
             axes.minorticks_off()
     if chart.log_y:
         axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high * (high / low) ** (step * len(chart.marks)))
-        _plain_ticks(axes)
     else:
         axes.set_ylim(0.0, chart.most_y)
+    _names(chart, axes)
+    if chart.log_y:
+        _plain_ticks(axes)
     axes.set_xlabel(_plain(chart.x))
     axes.set_ylabel(_plain(chart.y))
     axes.grid(True, which="both", alpha=0.25)
+
+
+def _names(chart: Chart, axes: Any) -> None:
+    """What the marks are, in as few rows as it takes for no two to be in each other's way."""
+    rows: list[list[tuple[float, float]]] = []
+    placed = []
+    for name, x in sorted(chart.marks.items(), key=lambda mark: mark[1]):
+        text = _plain(f"{name}: {x:.3g}")
+        at, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, 1.0)))
+        width = LETTER * len(text)
+        left = at + width > 1.0
+        span = (at - width, at) if left else (at, at + width)
+        row = next((n for n, row in enumerate(rows) if all(span[1] < a or b < span[0] for a, b in row)), len(rows))
+        rows[row:] = rows[row:] or [[]]
+        rows[row].append(span)
+        placed.append((text, at, left, row))
+    if chart.log_y:
+        # Shares are mostly near one, so there is room for names below; above latencies it is made.
+        low, high = axes.get_ylim()
+        share = min(0.6, ROW * len(rows))
+        axes.set_ylim(low, high * (high / low) ** (share / (1.0 - share)))
+    for text, at, left, row in placed:
+        axes.annotate(
+            text,
+            (at, 0.94 - ROW * row if chart.log_y else 0.03 + ROW * row),
+            xycoords="axes fraction",
+            fontsize=8,
+            xytext=(-4 if left else 4, 0),
+            textcoords="offset points",
+            horizontalalignment="right" if left else "left",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+            zorder=5,
+        )
 
 
 def _plain_ticks(axes: Any) -> None:
