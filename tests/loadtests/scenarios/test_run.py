@@ -65,7 +65,7 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert "| round-robin | 4" in (tmp_path / "it.md").read_text()
     page = (out / "scenario.html").read_text()
     assert "A replica dies" in page
-    assert "dead 2" in page
+    assert "replica 2 dead" in page
     assert (out / "tailgate" / "report.html").exists()
 
 
