@@ -78,7 +78,14 @@ class Fetcher:
         return await self._exchange(self._transport, request)
 
     async def _exchange(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> bytes | Failed:
-        response = await transport.handle_async_request(request)
+        try:
+            response = await transport.handle_async_request(request)
+        except AttributeError as error:
+            # anyio asks a new connection for its peer's address, and over uvloop one that was reset at once has no
+            # socket any more.
+            if error.obj is not None or error.name != "getpeername":
+                raise
+            raise httpx.ConnectError("reset at once") from error
         try:
             if not response.is_success:
                 return Failed(Fault.STATUS, f"answered {response.status_code}")

@@ -173,7 +173,7 @@ class Search:
             faults = (Fault(self.options.warmup_s / 2, policy.pools[lost].replicas[0].name, Harm.DEAD),) if lost else ()
             workload = self.workload if times == 1.0 else self.workload.faster(times)
             name = " + ".join(f"{n} {pool}" if len(counts) > 1 else f"{n}" for pool, n in counts)
-            candidate = Candidate(name, policy, FleetSpec(self.profiles, faults))
+            candidate = Candidate(f"the policy with {name}", policy, FleetSpec(self.profiles, faults))
             comparison = Comparison((candidate,), workload, self.seeds, self.options)
             (results,) = comparison.run_all(self.jobs, self.on_run)
             self._tried[key] = _tried(counts, lost, results, self.target)

@@ -48,6 +48,8 @@ def load_workload(
         return _changed(load_text(text_of(path), name, environment), rate_per_s, duration_s)
     if not path.exists():
         message = f"is neither a file nor a workload that is shipped: {among(name, known)}"
+        if "=" in name:
+            message += "; a line of what to send is for `loadtests run`"
         raise PolicyErrors([PolicyError(name, 0, "", message)])
     trace = _cut(open_trace(path, mix or Mix()), duration_s)
     return trace if rate_per_s is None else trace.at_rate(rate_per_s)

@@ -217,7 +217,7 @@ def _names(head: str) -> frozenset[str]:
     """Column names, or the keys of a first object."""
     try:
         names = json.loads(head) if head.startswith("{") else cells(1, head)
-    except (ValueError, Wrong):
+    except (ValueError, RecursionError, Wrong):
         return frozenset()
     return frozenset(name.strip() for name in names)
 

@@ -137,6 +137,10 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
 
 
 def _bars(bars: Bars, axes: Any) -> None:
+    if not bars.labels:
+        axes.text(0.5, 0.5, "Nothing: there was none.", transform=axes.transAxes, horizontalalignment="center")
+        axes.set_axis_off()
+        return
     left, labels = [0.0] * len(bars.labels), [_plain(label) for label in bars.labels]
     for name, values in bars.parts.items():
         axes.barh(labels, values, left=left, label=_plain(name))

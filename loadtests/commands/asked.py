@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+
+import orjson
 
 from gateway.core.rules import Policy
 from gateway.sim.traces import Mix, mix_of
@@ -90,8 +91,8 @@ def fields_of(text: str | None) -> dict[str, object]:
     if text is None:
         return {}
     try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
+        fields = orjson.loads(text)  # what it takes is what it can write
+    except orjson.JSONDecodeError as error:
         raise ValueError(f"--extra is no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ValueError('--extra is no JSON object: write one such as {"temperature": 0}')

@@ -36,6 +36,8 @@ from loadtests.replay.target import Length, Target
 CONTEXT_TOKENS = 8192
 """Where the target does not say how long its context is."""
 CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+LINE_EVERY = 10
+"""Steps for which there is a line where there is no terminal for a bar."""
 GOOD_FIT = 0.15
 GOOD = 0.25
 
@@ -109,11 +111,17 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
     plan = bursts(context, most)
     columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("", total=steps(plan, rounds, checked))
+        total = steps(plan, rounds, checked)
+        task = bar.add_task("", total=total)
+
+        def tell() -> None:
+            bar.advance(task)
+            done = round(bar.tasks[0].completed)
+            if not terminal.is_terminal and (done == total or done % LINE_EVERY == 0):
+                terminal.print(f"calibrating: {done} of {total}")
+
         engine = Engine(named, sizes or Sizes(), context, kept)
-        found = await calibrated(
-            engine, plan, seed, rounds=rounds, checked=checked, name=out.stem, tell=lambda: bar.advance(task)
-        )
+        found = await calibrated(engine, plan, seed, rounds=rounds, checked=checked, name=out.stem, tell=tell)
     await asyncio.to_thread(out.write_text, json.dumps(asdict(found.fitted.profile), indent=2) + "\n")
     return found
 

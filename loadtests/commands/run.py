@@ -110,14 +110,19 @@ def run_command(
     extra: Annotated[
         str | None, typer.Option(metavar="JSON", show_default=False, help="Fields to add to every body.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of arrivals, lengths and prompts: the same seed, the same requests.")] = 1,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**63 - 1, help="Of arrivals, lengths and prompts: the same seed, the same requests."),
+    ] = 1,
     closed_loop: Annotated[
         int | None,
         typer.Option(
             min=1, metavar="CLIENTS", show_default=False, help="To see what it hides: clients that wait for answers."
         ),
     ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often clients try again, as the OpenAI SDK does.")] = 0,
+    retries: Annotated[
+        int, typer.Option(min=0, max=1000, help="How often clients try again, as the OpenAI SDK does.")
+    ] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of silence after which a client gives up.")] = 600.0,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for answers after the last request.")] = 60.0,
     max_late: Annotated[
@@ -198,6 +203,9 @@ def run_command(
         raise typer.Exit(2) from None
     try:
         conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+    except typer.Exit as left:
+        # Stopped before anything was due, which is why there is nothing to report.
+        raise typer.Exit(130 if played.interrupted and left.exit_code == 2 else left.exit_code) from None
     finally:
         for error in wrong:
             errors.print(f"{error}. The test ended there", style="red")

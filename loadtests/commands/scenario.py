@@ -112,7 +112,8 @@ def _only(scenario: ScenarioFile, names: list[str]) -> ScenarioFile:
     known = [of.called for of in scenario.contenders]
     for name in names:
         if name not in known:
-            raise typer.BadParameter(f"{name} is not in this scenario: there is {', '.join(known)}")
+            told = f"{name} is not in this scenario: there is {', '.join(known)}"
+            raise typer.BadParameter(told, param_hint="--contender")
     chosen = [of for of in scenario.contenders if not names or of.called in names]
     return scenario.model_copy(update={"contenders": chosen})
 

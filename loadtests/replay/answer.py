@@ -157,7 +157,7 @@ class Answer:
             data = data.replace(b"\r\n", b"\n")
         *events, self._rest = data.split(b"\n\n")
         for event in events:
-            if event.startswith(b"data: "):
+            if event.startswith(b"data: ") and b"\n" not in event:
                 self._event(event[6:])
             else:
                 for line in event.split(b"\n"):
@@ -275,10 +275,10 @@ def _retry_after_s(value: bytes) -> float | None:
     if (seconds := _number(value)) is not None:
         return seconds
     try:
-        until = parsedate_to_datetime(value.decode("latin-1"))
-    except ValueError:
+        until = parsedate_to_datetime(value.decode("latin-1")).timestamp()
+    except (ValueError, OverflowError):  # no date, or none that there is
         return None
-    return max(0.0, until.timestamp() - time.time())
+    return max(0.0, until - time.time())
 
 
 def _number(value: bytes) -> float | None:

@@ -81,6 +81,9 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.give_up(Outcome.NO_HTTP, str(error.__context__ or "no HTTP"))
             return
+        except httptools.HttpParserUpgrade:
+            self.give_up(Outcome.NO_HTTP, "it changes to another protocol, which nobody asked for")
+            return
         if answer.chunks != before:
             self._content(request, answer.chunks - before)
         if answer.complete:

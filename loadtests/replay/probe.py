@@ -60,6 +60,8 @@ async def _connect(clients: Clients, target: Target) -> None:
         await clients.warm(1)
     except OwnLimit:
         raise
+    except UnicodeError:
+        raise NoContact(f"{target.url} cannot be reached: no host can have that name") from None
     except OSError as error:
         raise NoContact(f"{target.url} cannot be reached: {told(error)}") from None
 

@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import socket
 from collections.abc import AsyncIterator
+from typing import cast
 
+import httpx
 import pytest
 
 from gateway.fleet.fault import Failed, Fault
@@ -208,3 +210,23 @@ async def test_a_host_that_cannot_be_is_one_that_does_not_answer(host: str) -> N
     failed = await once(f"http://{host}:8000/health")
     assert isinstance(failed, Failed)
     assert failed.fault is Fault.UNREACHABLE
+
+
+async def test_a_replica_that_resets_at_once_is_a_fault_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over uvloop anyio then asks a socket that is gone for its peer, once in a hundred times."""
+
+    async def reset(*_: object) -> None:
+        nobody = cast(socket.socket, None)
+        nobody.getpeername()
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", reset)
+    assert await once("http://127.0.0.1:1/x") == Failed(Fault.UNREACHABLE, "cannot connect")
+
+
+async def test_what_is_no_fault_of_the_replica_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(transport: httpx.AsyncHTTPTransport, _: object) -> None:
+        transport.nothing_of_the_kind()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wrong)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        await once("http://127.0.0.1:1/x")

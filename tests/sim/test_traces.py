@@ -151,6 +151,7 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
         ("time,tokens\n", "trace:1: is the beginning of no known trace. Known, by their fields: azure: ContextTokens"),
         ("", "trace: is empty: there is no request in it"),
         ("\n", "trace:1: is the beginning of no known trace"),
+        ('{"a":' + 100_000 * "[" + "\n", "trace:1: is the beginning of no known trace"),
         (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),
         (AZURE_2023.replace(",55", ""), "trace:4: has 2 columns, 3 are in the first line"),
         (AZURE_2023.replace("2023-11-16 18:15:50", "yesterday"), "trace:3: TIMESTAMP is 'yesterday.9951690': it is"),

@@ -54,7 +54,9 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
         assert all(one.prompt_tokens == pytest.approx(asked.prompt_tokens, abs=24) for one in burst)
 
 
-async def test_from_the_probe_to_a_profile(engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_from_the_probe_to_a_profile(
+    engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(rounds, "FITTED_REQUESTS", 20)
     found = await _calibrated(target(engine), 24, 1, 1, tmp_path / "here.json", checked=False)
     profile = found.fitted.profile
@@ -63,6 +65,9 @@ async def test_from_the_probe_to_a_profile(engine: Emulator, tmp_path: Path, mon
     assert profile.kv_capacity_tokens == engine.profile.kv_capacity_tokens
     assert (found.checks, found.unchecked) == ([], None)
     assert profile_of(str(tmp_path / "here.json")) == profile
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("calibrating: ")]
+    assert len(said) > 1, "no terminal is no reason for minutes without a word"
+    assert len(set(said[-1].split()[1::2])) == 1, "and the last line says that it is done"
 
 
 async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:

@@ -17,7 +17,7 @@ CHART = Chart("p", MATHS, MATHS, MATHS, [LINE], log_y=True, marks={MATHS: 1.5}, 
 BARS = Bars("p", MATHS, MATHS, {MATHS: [1.0]}, [MATHS])
 
 
-@pytest.mark.parametrize("picture", [CHART, BARS], ids=["chart", "bars"])
+@pytest.mark.parametrize("picture", [CHART, BARS, Bars("p", "", "", {}, [])], ids=["chart", "bars", "no bars"])
 def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -> None:
     assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 

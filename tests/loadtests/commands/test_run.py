@@ -23,6 +23,7 @@ from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
+from tests.fleet.replicas import until
 from tests.loadtests.replay.test_models import listed, serving
 from tests.loadtests.report.made import policy as made_policy
 from tests.loadtests.report.made import written
@@ -118,6 +119,16 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
     assert found["seconds"] < 3600
 
 
+async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path: Path) -> None:
+    options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "0.001", "--duration", "9999"]
+    process = await started(*options, "--out", str(tmp_path), "--no-png")
+    await until(lambda: (tmp_path / "requests.npy").exists())
+    process.send_signal(signal.SIGINT)
+    _, said = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 130
+    assert "nothing to report" in said.decode()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -135,6 +146,11 @@ async def test_ctrl_c_reports_what_there_is(replica: EmulatedReplica, tmp_path: 
         (["--workload", "chat", "--key", "premum=x"], "no tier premum: did you mean premium"),
         (["--workload", LINE, "--mix", "a=50%,b=50%", "--key", "c=x"], "(tiers: a, b)"),
         (["--workload", "chat", "--extra", "[]"], "no JSON object"),
+        (["--workload", "chat", "--extra", '{"n": NaN}'], "--extra is no JSON"),
+        (["--workload", "chat", "--extra", '{"n": 1' + 400 * "0" + "}"], "--extra is no JSON"),
+        (["--workload", "chat", "--extra", '{"n":' + 9999 * "["], "--extra is no JSON"),
+        (["--workload", "chat", "--seed", str(2**64)], "Invalid value for '--seed'"),
+        (["--workload", "chat", "--retries", str(2**64)], "Invalid value for '--retries'"),
         (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
         (["--workload", LINE, "--mix", "standard=x"], "--mix standard=x: a mix is written TIER=SHARE"),
         (["--trace", "nowhere.csv"], "no such file"),
@@ -290,3 +306,10 @@ def test_nobody_there(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["run", *options])
     assert found.exit_code == 1
     assert "http://127.0.0.1:1 cannot be reached" in found.stderr
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_host_that_cannot_be(host: str, tmp_path: Path) -> None:
+    options = ["--target", f"http://{host}:80", "--model", "m", "--workload", LINE, "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, ["run", *options])
+    assert (found.exit_code, found.stderr) == (1, f"http://{host}:80 cannot be reached: no host can have that name\n")

@@ -80,6 +80,20 @@ def test_a_refusal_says_why(size: int) -> None:
     assert answer.retry_after_s == 2.5
 
 
+@pytest.mark.parametrize("when", ["Fri, 31 Dec 99999999999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:59 +99999999999999"])
+def test_a_time_to_come_back_that_there_is_not_is_none(when: str) -> None:
+    answer = read(
+        b"HTTP/1.1 429 Too Many Requests\r\nretry-after: %b\r\ncontent-length: 2\r\n\r\n{}" % when.encode(), 99
+    )
+    assert (answer.status, answer.complete, answer.retry_after_s) == (429, True, None)
+
+
+def test_an_event_may_have_other_lines_after_its_data() -> None:
+    events = [ROLE.replace(b"\n\n", b"\nid: 3\n\n"), ONE.replace(b"\n\n", b"\nretry: 5\nid: 4\n\n"), LAST]
+    answer = read(HEAD + b"".join(map(chunk, [*events, b"data: [DONE]\n\n"])) + b"0\r\n\r\n", 4096)
+    assert (answer.complete, answer.chunks) == (True, 1)
+
+
 def test_one_answer_after_another() -> None:
     answer = read(STREAM, 100)
     answer.reset()

@@ -139,6 +139,12 @@ def test_what_is_of_another_kind_is_told_in_words(said: bytes, told: str) -> Non
     assert (request.outcome, request.reason) == (Outcome.NO_HTTP, told)
 
 
+def test_nobody_asked_for_another_protocol() -> None:
+    line = Line().gets(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\nx")
+    assert line.request.outcome is Outcome.NO_HTTP
+    assert "another protocol" in line.request.reason
+
+
 def test_a_message_of_another_kind_is_told_in_words() -> None:
     request = Line().gets(whole(b'{"choices":[{"message":["hi"]}]}')).request
     assert (request.outcome, request.reason) == (Outcome.NO_HTTP, 'message is no object: ["hi"]')
