@@ -147,6 +147,13 @@ def test_what_is_wrong_with_a_search(files: tuple[str, ...], arguments: tuple[st
     assert message in done.stderr
 
 
+def test_traffic_of_tiers_that_the_policy_lacks(files: tuple[str, ...]) -> None:
+    Path(files[4]).write_text(SPEC.replace("default: {share", "gold: {share"))
+    done = run(*files)
+    assert done.exit_code == 2
+    assert "the workload asks for what the policy does not have: tier gold (it has default)" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
