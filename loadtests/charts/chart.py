@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+NOTHING = "Nothing: there was none."
+"""Said where there would be bars."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:

@@ -6,13 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from loadtests.charts.chart import Bars, Chart, Line, Picture
+from loadtests.charts.chart import NOTHING, Bars, Chart, Line, Picture
 from loadtests.charts.scales import nine, nine_ticks
 
 MARKERS = "osD^vPX*<>hd"
 MOST_MARKED = 40
 """Points of a line beyond which they have no markers."""
-
 LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
 ROW = 0.06
@@ -138,7 +137,7 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
 
 def _bars(bars: Bars, axes: Any) -> None:
     if not bars.labels:
-        axes.text(0.5, 0.5, "Nothing: there was none.", transform=axes.transAxes, horizontalalignment="center")
+        axes.text(0.5, 0.5, NOTHING, transform=axes.transAxes, horizontalalignment="center")
         axes.set_axis_off()
         return
     left, labels = [0.0] * len(bars.labels), [_plain(label) for label in bars.labels]

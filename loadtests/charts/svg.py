@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from loadtests.charts.chart import Bars, Chart, Line, Picture
+from loadtests.charts.chart import NOTHING, Bars, Chart, Line, Picture
 from loadtests.charts.scales import Scale, linear, logarithmic
 
 WIDTH, HEIGHT = 480, 290
@@ -133,7 +133,7 @@ def _beside(x: float, y: float, text: str) -> str:
 
 def _bars(bars: Bars, write: Callable[[float], str]) -> str:
     if not bars.labels:
-        return '<p class="empty">Nothing: there was none.</p>'
+        return f'<p class="empty">{NOTHING}</p>'
     totals = [sum(values[row] for values in bars.parts.values()) for row in range(len(bars.labels))]
     height = TOP + len(bars.labels) * (BAR + BAR_GAP) + 8
     room = WIDTH - 2 * RIGHT - max(len(write(total)) for total in totals) * CHARACTER - 8
