@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ IDLE_S = 4.0
 """A connection that has been idle for longer is left alone: servers close theirs after 5 s, and a request that meets
 that moment would be lost by no fault of theirs."""
 SHED = (429, 503, 504)
+LOOK_S = 0.02
+"""Silence is looked at when the first may be too long, but no oftener than this: a look is at all that is under way."""
 EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
 """Hears of `count` pieces of content that came together, a time after those before them."""
@@ -176,6 +179,8 @@ class Clients:
         self._on_end = on_end
         self._timeout_s = timeout_s
         self._connecting: dict[asyncio.Task[None], Request] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        """When somebody may have lost patience; set as long as anything is under way."""
 
     async def warm(self, count: int) -> None:
         """Look the host up, once, and open so many connections beforehand. Raises OSError."""
@@ -190,6 +195,8 @@ class Clients:
     def send(self, request: Request, data: bytes) -> None:
         """Over an idle connection, or a new one."""
         self.under_way += 1
+        if self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
         client = self._usable()
         if client is not None:
             client.send(request, data)
@@ -218,20 +225,32 @@ class Clients:
         yield from self._connecting.values()
         yield from (client.request for client in self.open if client.request is not None)
 
-    def expire(self) -> None:
-        """End what has been silent for longer than a client would wait."""
-        now = self.clock()
+    def expire(self) -> float | None:
+        """End what has been silent for longer than a client would wait.
+
+        Returns the seconds until the next of those under way may have been, None if there is none.
+        """
+        now, heard_s = self.clock(), math.inf
         for task, request in list(self._connecting.items()):
             if now - request.tried_s > self._timeout_s:
                 self._abandon(task, Outcome.TIMEOUT, f"no connection within {self._timeout_s:g} s")
+            else:
+                heard_s = min(heard_s, request.tried_s)
         for client in list(self.open):
-            request = client.request
-            if request is not None and now - request.heard_s > self._timeout_s:
-                what = "first" if request.first_s is None else "next"
+            waits = client.request
+            if waits is None:
+                continue
+            if now - waits.heard_s > self._timeout_s:
+                what = "first" if waits.first_s is None else "next"
                 client.give_up(Outcome.TIMEOUT, f"no {what} token within {self._timeout_s:g} s")
+            else:
+                heard_s = min(heard_s, waits.heard_s)
+        return heard_s + self._timeout_s - now if heard_s < math.inf else None
 
     def close(self, outcome: Outcome) -> None:
         """Leave, whatever is under way."""
+        if self._alarm is not None:
+            self._alarm.cancel()
         for task in list(self._connecting):
             self._abandon(task, outcome, "")
         for client in list(self.open):
@@ -239,6 +258,15 @@ class Clients:
                 client.give_up(outcome, "")
             else:
                 client.transport.abort()
+
+    def _look(self) -> None:
+        """Nobody's patience is longer than it should be: a client that gives up late is one that tries again late."""
+        self._alarm = None
+        left_s = self.expire()
+        if left_s is not None:
+            if self._alarm is not None:  # who has just given up was followed by another
+                self._alarm.cancel()
+            self._alarm = asyncio.get_running_loop().call_later(max(left_s, LOOK_S), self._look)
 
     def _usable(self) -> Client | None:
         """The connection used last, unless it has been idle for so long that its server may close it any moment."""

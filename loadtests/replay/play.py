@@ -289,7 +289,6 @@ class Player:
     def _tick(self, _: float) -> None:
         self._ticks += 1
         if self._ticks % 5 == 0:  # of ten in a second
-            self._clients.expire()
             of, played = self._clients, self.played
             played.most_connections = max(played.most_connections, len(of.open))
             self._look(Now(self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks))

@@ -44,15 +44,25 @@ class Simulated:
     ttft_s: dict[str, list[float]]
 
 
-def simulated(scenario: ScenarioFile, contender: ContenderSection, times: float, part: float, seed: int) -> Simulated:
+def simulated(
+    scenario: ScenarioFile,
+    contender: ContenderSection,
+    times: float,
+    part: float,
+    seed: int,
+    on_the_way_s: float = 0.0,
+) -> Simulated:
     """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws.
+
+    `on_the_way_s` is what HTTP takes from the gateway to an engine and back: an answer that ends makes room for the
+    next one only so much later, which has then missed the step that has begun meanwhile.
 
     Raises NotSimulated for events and contenders that the simulator has not.
     """
     if contender.kind == "litellm":
         raise NotSimulated("litellm is no baseline of the simulator")
     policy = load(policy_path(contender.policy or scenario.policy), {})
-    profile = as_slow(PROFILES[scenario.profile], scenario.time_scale)
+    profile = replace(as_slow(PROFILES[scenario.profile], scenario.time_scale), path_s=on_the_way_s)
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
     fleet = FleetSpec(dict.fromkeys(policy.pools, profile), tuple(sorted(faults, key=lambda fault: fault.at)))

@@ -257,6 +257,56 @@ async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) 
         server.close()
 
 
+def test_the_next_look_is_when_the_most_silent_may_have_had_enough() -> None:
+    line = Line(timeout_s=10.0)
+    other = Client(line.clients)
+    other.connection_made(Wire())
+    late = Request(1, Arrival(3.0, "t", "t-1", "m", 10, 10))
+    late.tried_s = 3.0
+    other.send(late, b"")
+    line.now = 4.0
+    assert line.clients.expire() == 6.0
+    line.gets(HEAD + chunk(ONE), at=5.0)
+    assert line.clients.expire() == 8.0  # that of the other, silent since second 3
+    line.now = 13.5
+    assert line.clients.expire() == 1.5
+    assert [request for request, _ in line.ended] == [late]
+    line.now = 15.5
+    assert line.clients.expire() is None
+
+
+async def test_clients_lose_patience_by_themselves_also_who_follows_one_that_has() -> None:
+    """Two of a closed loop: the second is sent while the first gives up."""
+    loop, waited = asyncio.get_running_loop(), list[float]()
+    both = asyncio.Event()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    def send() -> None:
+        request = Request(len(waited), Arrival(0.0, "t", "t-1", "m", 10, 10))
+        request.sent_s = request.tried_s = loop.time()
+        clients.send(request, b"GET / HTTP/1.1\r\n\r\n")
+
+    def over(request: Request, _: bool) -> None:
+        waited.append(request.ended_s - request.tried_s)
+        assert request.outcome is Outcome.TIMEOUT
+        if len(waited) == 1:
+            send()
+        else:
+            both.set()
+
+    clients = Clients(target, loop.time, over, lambda *_: None, 0.05)
+    await clients.warm(1)
+    send()
+    try:
+        async with asyncio.timeout(10.0):
+            await both.wait()
+    finally:
+        clients.close(Outcome.UNFINISHED)
+        server.close()
+    assert min(waited) >= 0.05
+
+
 def test_patience_is_of_silence() -> None:
     line = Line(timeout_s=10.0)
     line.gets(HEAD + chunk(ROLE), at=9.0).clients.expire()
