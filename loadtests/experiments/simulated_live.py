@@ -7,15 +7,17 @@ some do not. Where it lies between the two it moves with every request that is m
 tiers stay. Goodput is of all that count. Left out are scenarios of what the simulator has not: rolling restarts,
 reloads, answers that balloon.
 
-HTTP takes its time from the gateway to an engine and back: so much is measured first, with requests one after the
-other, and simulated. It is two or three milliseconds, and where there is a queue it costs a step: when an answer ends,
-the engine has begun its next one before it is sent who takes the place.
+HTTP and the gateway take their time between a client and an engine: so much is measured first, with requests one after
+the other, and simulated, all of it between the gateway and the engine. It is two or three milliseconds, and where there
+is a queue it costs a step: when an answer ends, the engine has begun its next step before the request that takes the
+place reaches it.
 
-What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the gateway's own draws
-make of the same requests. A live run is one such draw, and where the seeds lie far apart (a storm, a tier that is
-served what is left over) one alone says little: it may be as far from their mean, however good the simulator is. So a
-test is played live as often as it takes for the mean of these to be known to half of what is allowed, as far as the
-seeds say: who simulates decides how often, before anything is played. It is the means that are compared.
+What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the draws of the gateway,
+and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie far apart
+(a storm, a tier that is served what is left over) one alone says little: it may be as far from their mean, however good
+the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers to be known to
+half of what they may be off by, but ten times at most. How often that is follows from the seeds, before anything is
+played. It is the means that are compared; of the p99 that of all live runs together, against sets of as many seeds.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
+from loadtests.experiments.pairs import KNOWN, Pair, TtftS, by_tier, runs_needed, varies, whole
 from loadtests.live.start import Broken
-from loadtests.quantiles import PERCENTILES, interval, off, rank
+from loadtests.quantiles import PERCENTILES, off
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.run_file import read_run
@@ -59,50 +61,10 @@ finishes have to be known, and their p99 at all: in half a minute of the overloa
 waits longest finished."""
 SEEDS = 4
 """Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
-KNOWN = 0.075
-"""The standard error of the mean of the live runs, as a share: half of what p50 and p95 may be off by."""
 MOST_RUNS = 10
 AT_REST, QUICK_AT_REST = 300, 20
 """Requests that tell what HTTP takes."""
 TOLD = {True: "yes", False: "no", None: "too few"}
-LEAST = 30
-"""Requests of a tier that finished, live or simulated, for percentiles of them to be compared."""
-TtftS = Mapping[str, list[float]]
-"""TTFT (s) of what finished in one run, by tier, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """TTFT (s) of what finished in one test, of all tiers or of one, in order: in each live, each simulated run."""
-
-    name: str
-    live: list[list[float]]
-    runs: list[list[float]]
-
-    def off(self, figure: str) -> float:
-        """How far the simulator is off, as a share of what came."""
-        return off(*self.values(figure))
-
-    def values(self, figure: str) -> tuple[float, float]:
-        """The means: of what is live, and of the seeds."""
-        live, told = (fmean(rank(run, PERCENTILES[figure]) for run in of) for of in (self.live, self.runs))
-        return live, told
-
-    def over_seeds(self, figure: str) -> tuple[float, float]:
-        """Between what nine seeds in ten say: of ten or fewer, between the least and the most."""
-        said = sorted(rank(run, PERCENTILES[figure]) for run in self.runs)
-        return rank(said, 0.05), rank(said, 0.95)
-
-    @property
-    def p99_overlaps(self) -> bool | None:
-        """Whether the interval of the p99 of all that is live meets that of single seeds; None: too few finished.
-
-        An interval of the mean of the seeds would shrink with their number, until no single run lies in it, and that
-        from the lowest to the highest would grow.
-        """
-        low, high = interval(sorted(chain(*self.live)), PERCENTILES["p99"])
-        least, most = self.over_seeds("p99")
-        return None if math.isinf(high) else low <= most and least <= high
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +72,10 @@ class Test:
     """One test, live and simulated."""
 
     name: str
-    late: int
-    """Live runs in which the generator was."""
+    played: int
+    in_time: int
+    """Of the live runs; those in which the generator was late are left out of everything else."""
+    notes: list[str]
     whole: Pair
     by_tier: list[Pair]
     """None where there is one tier."""
@@ -130,15 +94,15 @@ def simulated_live(lab: Lab) -> Findings:
     way_s = asyncio.run(on_the_way_s(first, first.contenders[0], QUICK_AT_REST if quick else AT_REST))
     tests = [test for name, of in scenarios.items() for test in _tests(lab, name, of, seeds, way_s)]
     pairs = [test.whole for test in tests]
-    by_tier = [pair for test in tests for pair in test.by_tier]
+    tiers = [pair for test in tests for pair in test.by_tier]
     findings.how = (
-        f"Each test is played live 1 to {max(len(pair.live) for pair in pairs)} times, as the seeds ask for; "
+        f"Each test is played live 1 to {max(test.played for test in tests)} times, as its seeds ask for; "
         f"{len(seeds)} simulated ones of each, with {way_s * 1e3:.1f} ms of HTTP."
     )
     for figure in ("p50", "p95"):
         findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
         for called, of in (("of_tiers_off", median), ("of_tiers_most_off", max)):
-            findings.figures[f"{figure}_{called}"] = bare(of([pair.off(figure) for pair in by_tier]), len(by_tier))
+            findings.figures[f"{figure}_{called}"] = bare(of([pair.off(figure) for pair in tiers]), len(tiers))
     findings.figures["goodput_most_off"] = bare(max(off(*test.goodput) for test in tests), len(tests))
     known = [overlaps for pair in pairs if (overlaps := pair.p99_overlaps) is not None]
     if known:
@@ -148,20 +112,16 @@ def simulated_live(lab: Lab) -> Findings:
             f"In {len(pairs) - len(known)} tests too few requests finished to know the interval of a p99 (some 480 are "
             f"needed): they stand as `too few`, and count neither way."
         )
-    played = sum(len(pair.live) for pair in pairs)
-    findings.figures["generator_in_time"] = bare(1.0 - sum(test.late for test in tests) / played, played)
-    findings.notes += [
-        f"{test.name}: the generator was late in {test.late} of {len(test.whole.live)} runs, this test is void"
-        for test in tests
-        if test.late
-    ]
+    played = sum(test.played for test in tests)
+    findings.figures["generator_in_time"] = bare(sum(test.in_time for test in tests) / played, played)
+    findings.notes += [note for test in tests for note in test.notes]
     findings.figures["on_the_way_s"] = bare(way_s, QUICK_AT_REST if quick else AT_REST)
     findings.grids += [
         _latencies("TTFT in ms", pairs),
-        _latencies("TTFT in ms, by tier", by_tier),
+        _latencies("TTFT in ms, by tier", tiers),
         _goodput(tests),
     ]
-    findings.charts.append(_chart([*pairs, *by_tier]))
+    findings.charts.append(_chart([*pairs, *tiers]))
     return findings
 
 
@@ -178,29 +138,32 @@ def _tests(lab: Lab, name: str, scenario: ScenarioFile, seeds: Sequence[int], wa
             title = name + ("" if len(scenario.contenders) == 1 else f", {of.called}")
             title += f" {times:g}x" if scenario.sweep else ""
             one = scenario.model_copy(update={"contenders": [of], "sweep": [times]})
-            part = QUICK if lab.effort.quick else 1.0
-            runs = lab.map(_simulated, [(one, part, seed, way_s) for seed in seeds])
-            told = [run.ttft_s for run in runs]
-            count = 1 if lab.effort.quick else _runs_needed(told)
-            played = []
-            for number in range(1, count + 1):
-                lab.tell(f"{title}, live run {number} of {count}")
-                played.append(_live(one, part, lambda text, title=title: lab.tell(f"{title}: {text}")))
-            live = [ttft_s for _, ttft_s in played]
-            late = sum(not report["trusted"] for report, _ in played)
-            goodput = (
-                fmean(report["totals"]["goodput"] for report, _ in played),
-                fmean(run.result.goodput for run in runs),
-            )
-            yield Test(title, late, _whole(title, live, told), list(_by_tier(title, live, told)), goodput)
+            yield _test(lab, title, one, seeds, way_s)
 
 
-def _runs_needed(told: Sequence[TtftS]) -> int:
-    """Live runs until the standard errors of their mean p50 and p95 are KNOWN, if these vary as those of the seeds."""
-    runs = _whole("", [], told).runs
-    of_each = [[rank(run, PERCENTILES[figure]) for run in runs] for figure in ("p50", "p95")]
-    varies = max(stdev(values) / fmean(values) for values in of_each)
-    return min(MOST_RUNS, max(1, math.ceil((varies / KNOWN) ** 2)))
+def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], way_s: float) -> Test:
+    """A scenario that is one test. Raises Broken where no live run tells anything."""
+    part = QUICK if lab.effort.quick else 1.0
+    runs = lab.map(_simulated, [(scenario, part, seed, way_s) for seed in seeds])
+    told = [run.ttft_s for run in runs]
+    spread = varies(told)
+    needed = 1 if lab.effort.quick else runs_needed(spread)
+    count, notes = min(MOST_RUNS, needed), []
+    played = []
+    for number in range(1, count + 1):
+        of = f"{title}, live run {number} of {count}"
+        played.append(_live(scenario, part, lambda text, of=of: lab.tell(f"{of}: {text}")))  # type: ignore[misc]
+    in_time = [(report, ttft_s) for report, ttft_s in played if report["trusted"]]
+    if not in_time:
+        raise Broken(f"{title}: the generator was late in every run")
+    if needed > count:
+        known = spread / math.sqrt(count)
+        notes.append(f"{title}: {needed} live runs would make its mean known to {KNOWN:.1%}; {count} do to {known:.1%}")
+    if len(in_time) < count:
+        notes.append(f"{title}: {count - len(in_time)} of {count} runs are left out, the generator was late in them")
+    live = [ttft_s for _, ttft_s in in_time]
+    goodput = fmean(report["totals"]["goodput"] for report, _ in in_time), fmean(run.result.goodput for run in runs)
+    return Test(title, count, len(in_time), notes, whole(title, live, told), list(by_tier(title, live, told)), goodput)
 
 
 def _live(scenario: ScenarioFile, part: float, tell: Callable[[str], None]) -> tuple[Report, TtftS]:
@@ -211,18 +174,6 @@ def _live(scenario: ScenarioFile, part: float, tell: Callable[[str], None]) -> t
             raise Broken("; ".join(played.broken.values()) or "it was interrupted")
         ((called, _), report), *_ = played.reports.items()
         return report, _ttft_s(Path(out) / called.replace(" ", "-"), scenario.warmup * part)
-
-
-def _whole(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Pair:
-    return Pair(title, *([sorted(chain(*run.values())) for run in of] for of in (live, told)))
-
-
-def _by_tier(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Iterator[Pair]:
-    for tier in told[0] if len(told[0]) > 1 else ():
-        runs = [[run.get(tier, []) for run in of] for of in (live, told)]
-        if max(map(len, chain(*runs))) >= LEAST:
-            never = [math.inf]  # where nothing of it finished
-            yield Pair(f"{title}: {tier}", *([run or never for run in of] for of in runs))
 
 
 def _ttft_s(folder: Path, warmup_s: float) -> TtftS:

@@ -20,8 +20,11 @@ IDLE_S = 4.0
 """A connection that has been idle for longer is left alone: servers close theirs after 5 s, and a request that meets
 that moment would be lost by no fault of theirs."""
 SHED = (429, 503, 504)
-LOOK_S = 0.02
-"""Silence is looked at when the first may be too long, but no oftener than this: a look is at all that is under way."""
+EARLY_S = 0.002
+"""Timers of milliseconds may be that early."""
+LOOK_S, LOOK_EACH_S = 0.02, 2e-5
+"""The least time between two looks at who has been silent for too long, and what each connection adds to it: a look
+is at all of them, and shall not be what makes the generator late."""
 EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
 """Hears of `count` pieces of content that came together, a time after those before them."""
@@ -180,7 +183,7 @@ class Clients:
         self._timeout_s = timeout_s
         self._connecting: dict[asyncio.Task[None], Request] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        """When somebody may have lost patience; set as long as anything is under way."""
+        """When somebody may have lost patience; there is one as long as anything is under way."""
 
     async def warm(self, count: int) -> None:
         """Look the host up, once, and open so many connections beforehand. Raises OSError."""
@@ -196,7 +199,7 @@ class Clients:
         """Over an idle connection, or a new one."""
         self.under_way += 1
         if self._alarm is None:
-            self._alarm = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
+            self._alarm = asyncio.get_running_loop().call_later(self._timeout_s + EARLY_S, self._look)
         client = self._usable()
         if client is not None:
             client.send(request, data)
@@ -228,7 +231,7 @@ class Clients:
     def expire(self) -> float | None:
         """End what has been silent for longer than a client would wait.
 
-        Returns the seconds until the next of those under way may have been, None if there is none.
+        Returns the seconds until the next of them will have been silent for that long, None if nothing is under way.
         """
         now, heard_s = self.clock(), math.inf
         for task, request in list(self._connecting.items()):
@@ -260,13 +263,14 @@ class Clients:
                 client.transport.abort()
 
     def _look(self) -> None:
-        """Nobody's patience is longer than it should be: a client that gives up late is one that tries again late."""
+        """Who gives up late tries again late: a look comes when the most silent has had enough."""
         self._alarm = None
         left_s = self.expire()
         if left_s is not None:
             if self._alarm is not None:  # who has just given up was followed by another
                 self._alarm.cancel()
-            self._alarm = asyncio.get_running_loop().call_later(max(left_s, LOOK_S), self._look)
+            pause_s = max(left_s + EARLY_S, LOOK_S, LOOK_EACH_S * len(self.open))
+            self._alarm = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _usable(self) -> Client | None:
         """The connection used last, unless it has been idle for so long that its server may close it any moment."""

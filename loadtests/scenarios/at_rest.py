@@ -23,7 +23,8 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
 
 
 async def on_the_way_s(scenario: ScenarioFile, contender: ContenderSection, requests: int) -> float:
-    """The median TTFT of requests that are sent one after the other, less the engine's own. Raises Broken."""
+    """The median TTFT (s) of requests that are sent one after the other, less the engine's own: the ways of HTTP, what
+    stands in front, and the timers of the emulator. Raises Broken."""
     kept = Kept()
     tier = scenario.traffic[0].tier
     with tempfile.TemporaryDirectory(prefix="tailgate-at-rest-") as folder:

@@ -52,10 +52,11 @@ def simulated(
     seed: int,
     on_the_way_s: float = 0.0,
 ) -> Simulated:
-    """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws.
+    """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws,
+    and clients that try again.
 
-    `on_the_way_s` is what HTTP takes from the gateway to an engine and back: an answer that ends makes room for the
-    next one only so much later, which has then missed the step that has begun meanwhile.
+    `on_the_way_s` is what HTTP takes (at_rest.py), as if all of it lay between the gateway and an engine: an answer
+    that ends makes room for the next one only so much later, which has then missed the step that has begun meanwhile.
 
     Raises NotSimulated for events and contenders that the simulator has not.
     """

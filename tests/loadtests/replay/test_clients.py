@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gateway.sim.workload import Arrival
-from loadtests.replay.clients import Client, Clients
+from loadtests.replay.clients import LOOK_S, Client, Clients
 from loadtests.replay.columns import Columns, Rows, read_rows
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target
@@ -275,36 +278,88 @@ def test_the_next_look_is_when_the_most_silent_may_have_had_enough() -> None:
     assert line.clients.expire() is None
 
 
-async def test_clients_lose_patience_by_themselves_also_who_follows_one_that_has() -> None:
-    """Two of a closed loop: the second is sent while the first gives up."""
-    loop, waited = asyncio.get_running_loop(), list[float]()
-    both = asyncio.Event()
-    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
-    target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+@dataclass(eq=False)
+class Timer:
+    of: Timers
+    at: float
+    what: Callable[[], None]
 
-    def send() -> None:
-        request = Request(len(waited), Arrival(0.0, "t", "t-1", "m", 10, 10))
-        request.sent_s = request.tried_s = loop.time()
-        clients.send(request, b"GET / HTTP/1.1\r\n\r\n")
+    def cancel(self) -> None:
+        self.of.set.remove(self)
 
-    def over(request: Request, _: bool) -> None:
-        waited.append(request.ended_s - request.tried_s)
-        assert request.outcome is Outcome.TIMEOUT
-        if len(waited) == 1:
-            send()
-        else:
-            both.set()
 
-    clients = Clients(target, loop.time, over, lambda *_: None, 0.05)
-    await clients.warm(1)
-    send()
-    try:
-        async with asyncio.timeout(10.0):
-            await both.wait()
-    finally:
-        clients.close(Outcome.UNFINISHED)
-        server.close()
-    assert min(waited) >= 0.05
+class Timers:
+    """The timers of a loop that goes by the clock of a line; nothing else of a loop is there."""
+
+    def __init__(self, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.line = line
+        self.set: list[Timer] = []
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
+
+    def call_later(self, delay_s: float, what: Callable[[], None]) -> Timer:
+        self.set.append(Timer(self, self.line.now + delay_s, what))
+        return self.set[-1]
+
+    def goes_off(self) -> float:
+        """The time of the only one, which it is now."""
+        (timer,) = self.set
+        self.set = []
+        self.line.now = timer.at
+        timer.what()
+        return timer.at
+
+
+def sent(line: Line, at: float) -> Request:
+    """Another request, over a connection that was idle."""
+    line.now = at
+    client = Client(line.clients)
+    client.connection_made(Wire())
+    line.clients.freed(client)
+    request = Request(1, Arrival(at, "t", "t-1", "m", 10, 10))
+    request.tried_s = at
+    line.clients.send(request, b"")
+    return request
+
+
+def test_patience_ends_in_time_also_that_of_who_came_while_others_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(timeout_s=10.0)
+    timers = Timers(line, monkeypatch)
+    requests = [line.request, *(sent(line, at) for at in (0.0, 3.0, 3.01, 7.0))]
+    line.client.give_up(Outcome.RESET, "")
+    line.ended.clear()
+    ends = [pytest.approx(end, abs=LOOK_S) for end in (10.0, 13.0, 13.01, 17.0)]
+    while timers.set:
+        timers.goes_off()
+    assert [(request.ended_s, request) for request, _ in line.ended] == list(zip(ends, requests[1:], strict=True))
+    assert all(request.ended_s - request.tried_s > 10.0 for request, _ in line.ended)
+
+
+def test_who_follows_one_that_gave_up_has_patience_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(timeout_s=10.0)
+    timers = Timers(line, monkeypatch)
+    line.client.give_up(Outcome.RESET, "")
+    line.ended.clear()
+    first, second = sent(line, 0.0), sent(line, 4.0)
+    followed: list[Request] = []
+    monkeypatch.setattr(line.clients, "_on_end", lambda *_: followed or followed.append(sent(line, line.now)))
+    assert timers.goes_off() == pytest.approx(10.0, abs=LOOK_S)
+    assert [one for one in (first, second, *followed) if one.ended_s] == [first]
+    assert timers.goes_off() == pytest.approx(14.0, abs=LOOK_S)
+    assert timers.goes_off() == pytest.approx(20.0, abs=2 * LOOK_S)
+    assert all(one.outcome is Outcome.TIMEOUT for one in (first, second, *followed))
+    assert timers.set == []
+
+
+def test_looks_are_no_oftener_than_they_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(timeout_s=10.0)
+    timers = Timers(line, monkeypatch)
+    for n in range(5000):
+        sent(line, n * 1e-4)
+    looks = []
+    while timers.set:
+        looks.append(timers.goes_off())
+    assert min(b - a for a, b in pairwise(looks)) >= LOOK_S
+    assert len(looks) < 15  # at 5,000 connections they are .1 s apart
 
 
 def test_patience_is_of_silence() -> None:

@@ -1,0 +1,74 @@
+"""What is held against what where something is both live and simulated, and how often it has to be."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from loadtests.experiments.pairs import KNOWN, LEAST, by_tier, runs_needed, varies, whole
+
+
+def test_the_whole_is_all_tiers_in_order() -> None:
+    found = whole("x", [{"": [], "a": [1.0, 4.0], "b": [2.0]}], [{"a": [1.0], "b": [3.0, 5.0]}])
+    assert found.live == [[1.0, 2.0, 4.0]]
+    assert found.runs == [[1.0, 3.0, 5.0]]
+    assert found.off("p50") == 0.5
+
+
+def test_it_is_the_means_of_the_runs_that_are_compared() -> None:
+    found = whole("x", [{"a": [1.0]}, {"a": [4.0, 4.0, 4.0]}], [{"a": [1.0]}, {"a": [2.0]}])
+    assert found.values("p50") == (2.5, 1.5)
+
+
+def test_how_often_is_played_follows_from_how_far_the_seeds_lie_apart() -> None:
+    draw = Random(1)
+    told = [{"a": [draw.gauss(1.0, 0.2)]} for _ in range(4000)]
+    assert varies(told) == pytest.approx(0.2, rel=0.05)
+    assert runs_needed(0.0) == 1
+    assert runs_needed(KNOWN) == 1
+    assert runs_needed(1.9 * KNOWN) == 4  # the standard error of four is half of that
+
+
+def test_the_wider_of_p50_and_p95_decides_and_p99_does_not() -> None:
+    steady = [1.0] * 94
+
+    def spread(p95: float, p99: float) -> float:
+        return varies([{"a": [*steady, *([2.0] * 4), 2.0, 2.0]}, {"a": [*steady, *([p95] * 4), p99, p99]}])
+
+    assert spread(2.0, 50.0) == 0.0
+    assert spread(3.0, 50.0) == pytest.approx(0.2 * 2**0.5)
+
+
+def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None:
+    many = [1.0] * LEAST
+    (live_only,) = by_tier("x", [{"a": many, "b": []}], [{"a": [], "b": []}])
+    (told_only,) = by_tier("x", [{"a": [], "b": []}], [{"a": many, "b": []}])
+    assert live_only.name == "x: a"
+    assert live_only.off("p50") == math.inf
+    assert told_only.off("p50") == 1.0
+
+
+def test_a_p99_is_held_against_what_single_seeds_say_however_many_there_are() -> None:
+    live = [1.0 + n / 1000 for n in range(1000)]
+    runs = [{"a": [value * times for value in live]} for times in (0.8, 1.1)]
+    assert whole("x", [{"a": live}], runs).p99_overlaps is True
+    assert whole("x", [{"a": live}], runs * 50).p99_overlaps is True
+    assert whole("x", [{"a": live}], runs[:1] * 50).p99_overlaps is False
+    assert whole("x", [{"a": live}], [*(runs[:1] * 50), runs[1]]).p99_overlaps is False, "one in fifty proves nothing"
+    assert whole("x", [{"a": live[:100]}], runs).p99_overlaps is None
+
+
+def test_a_p99_of_several_runs_is_held_against_as_many_seeds_together() -> None:
+    """Seeds whose p99 is anything from 1 to 2: that of nine together is the third of nine such draws."""
+    live = [{"a": [1.0] * 480 + [1.2] * 20}] * 9
+    runs = [{"a": [1.0] * 480 + [1.0 + n / 40] * 20} for n in range(41)]
+    assert whole("x", live[:1], runs).p99_overlaps is True
+    assert whole("x", live, runs).p99_overlaps is False
+    assert whole("x", live, runs).over_seeds("p99")[0] > 1.2
+
+
+def test_tiers_of_few_and_one_tier_alone_are_left_out() -> None:
+    assert list(by_tier("x", [{"a": [1.0], "b": [1.0]}], [{"a": [1.0], "b": [1.0]}])) == []
+    assert list(by_tier("x", [{"a": [1.0] * LEAST}], [{"a": [1.0] * LEAST}])) == []
