@@ -23,6 +23,8 @@ class Line:
     high: Sequence[float] = ()
     dashed: bool = False
     bold: bool = False
+    apart: bool = False
+    """Points that are no line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,19 +55,22 @@ def _lines(chart: Chart, axes: Any) -> None:
     if chart.nines:
         ticks = nine_ticks(max((max(line.x) for line in chart.lines), default=0.99))
         axes.set_xticks([nine(tick) for tick in ticks], [f"{100 * tick:.6g}%" for tick in ticks])
-    elif chart.log_x:
+    elif chart.log_x and most <= MOST_MARKED:
+        ticks = sorted({x for line in chart.lines for x in line.x})
         axes.set_xscale("log", base=2)
-        if most <= MOST_MARKED:
-            ticks = sorted({x for line in chart.lines for x in line.x})
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
-            axes.minorticks_off()
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+        axes.minorticks_off()
+    elif chart.log_x:
+        axes.set_xscale("log")
     if chart.log_y:
         axes.set_yscale("log")
     else:
         axes.set_ylim(0.0, chart.most_y)
     _names(chart, axes)
     if chart.log_y:
-        _plain_ticks(axes)
+        _plain_ticks(axes.yaxis, axes.get_ylim())
+    if chart.log_x and most > MOST_MARKED:
+        _plain_ticks(axes.xaxis, axes.get_xlim())
     axes.set_xlabel(_plain(chart.x))
     axes.set_ylabel(_plain(chart.y))
     axes.grid(True, which="both", alpha=0.25)
@@ -106,16 +109,16 @@ def _names(chart: Chart, axes: Any) -> None:
         )
 
 
-def _plain_ticks(axes: Any) -> None:
+def _plain_ticks(axis: Any, limits: tuple[float, float]) -> None:
     """Numbers as people write them, 0.5 and 20; where the axis has less than two decades, between these too."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    low, high = axes.get_ylim()
+    low, high = limits
     narrow = high < 100.0 * low
     plain = FuncFormatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(plain)
-    axes.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0) if narrow else "auto"))
-    axes.yaxis.set_minor_formatter(plain if narrow else NullFormatter())
+    axis.set_major_formatter(plain)
+    axis.set_minor_locator(LogLocator(subs=(2.0, 5.0) if narrow else "auto"))
+    axis.set_minor_formatter(plain if narrow else NullFormatter())
 
 
 def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
@@ -126,8 +129,8 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
         below = [max(0.0, at - low) for at, low in zip(y, line.low, strict=True)]
         above = [max(0.0, high - at) for at, high in zip(y, line.high, strict=True)]
         errors = [below, above]
-    style = "--" if line.dashed else "-"
-    marker = MARKERS[n % len(MARKERS)] if len(line.x) <= MOST_MARKED else None
+    style = "none" if line.apart else "--" if line.dashed else "-"
+    marker = MARKERS[n % len(MARKERS)] if line.apart or len(line.x) <= MOST_MARKED else None
     colour = "black" if line.bold else f"C{n % 10}"
     axes.errorbar(
         x, y, yerr=errors, label=_plain(line.name), linestyle=style, marker=marker, color=colour,

@@ -106,15 +106,16 @@ def _line(line: Line, n: int, x_at: Callable[[float], float], y_at: Callable[[fl
         back = [f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in zip(line.x, line.low, strict=True)][::-1]
         parts.append(f'<path class="band {colour}" d="M{"L".join([*there, *back])}Z"/>')
     path, pen = [], "M"
-    for x, y in zip(line.x, line.y, strict=True):
+    for x, y in zip(line.x, line.y, strict=True) if not line.apart else ():
         if y is None:
             pen = "M"
             continue
         path.append(f"{pen}{x_at(x):.1f} {y_at(y):.1f}")
         pen = "L"
     kind = f"line {colour}{' dashed' if line.dashed else ''}{' bold' if line.bold else ''}"
-    parts.append(f'<path class="{kind}" d="{"".join(path)}"><title>{escape(line.name)}</title></path>')
-    if len(line.x) <= MOST_MARKED:
+    if path:
+        parts.append(f'<path class="{kind}" d="{"".join(path)}"><title>{escape(line.name)}</title></path>')
+    if line.apart or len(line.x) <= MOST_MARKED:
         parts += [
             f'<circle class="dot {colour}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="2.6">'
             f"<title>{escape(line.name)}: {y:.4g} at {x:.4g}</title></circle>"

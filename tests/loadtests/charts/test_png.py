@@ -8,7 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from loadtests.charts.chart import Bars, Chart, Line, Picture
-from loadtests.charts.png import draw
+from loadtests.charts.png import MOST_MARKED, draw
+from loadtests.charts.svg import svg
 
 MATHS = r"limit $\frac$ x"
 """Mathematics that is wrong: where it is read as such, nothing is drawn."""
@@ -22,13 +23,14 @@ def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -
     assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [([0.01, 10.0], {"0.01", "0.1", "1", "10"}), ([0.15, 5.0], {"0.2", "0.5", "1", "2", "5"})],
     ids=["decades", "less than two of them"],
 )
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], wanted: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], wanted: set[str], axis: str
 ) -> None:
     ticks: list[str] = []
     save = Figure.savefig
@@ -36,9 +38,20 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
     def saved(figure: Figure, *args: object, **options: object) -> None:
         save(figure, *args, **options)  # type: ignore[arg-type]
         for minor in (False, True):
-            ticks.extend(label.get_text() for label in figure.axes[0].get_yticklabels(minor=minor))
+            labels = getattr(figure.axes[0], f"get_{axis}ticklabels")(minor=minor)
+            ticks.extend(label.get_text() for label in labels)
 
     monkeypatch.setattr(Figure, "savefig", saved)
-    draw(Chart("p", "", "", "", [Line("", [1.0, 2.0], values)], log_y=True), tmp_path)
+    many = values * MOST_MARKED  # few points are ticks themselves
+    draw(Chart("p", "", "", "", [Line("", many, many)], log_x=True, log_y=True), tmp_path)
     assert wanted <= set(ticks)
     assert not any("$" in tick for tick in ticks)
+
+
+def test_points_apart_are_no_line_and_all_of_them_are_there() -> None:
+    values = [float(n) for n in range(1, 2 * MOST_MARKED)]
+    joined, apart = (svg(Chart("p", "", "", "", [Line("", values, values, apart=of)])) for of in (False, True))
+    assert apart.count("<circle") == len(values)
+    assert joined.count("<circle") == 0
+    assert 'class="line' in joined
+    assert 'class="line' not in apart
