@@ -5,7 +5,7 @@
 A request is doubtful if the forecast says that it misses an objective of its tier with a probability above the tier's
 threshold. What is not doubtful takes a slot, or waits for one. Of what is doubtful a small share is let in all the
 same, because only what is let in shows whether the forecast was right. While the forecast is not to be trusted nothing
-is doubtful, and the bounds of slots and waiting room alone decide.
+is doubtful: the bounds of slots and waiting room decide, and when a turn comes whether there is time for a first token.
 """
 
 from __future__ import annotations
@@ -132,10 +132,15 @@ class Admission:
         if before is None or live.explored or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
             return ""
         left_s = live.deadline - now
-        if left_s > RECHECK_FROM * before.engine_s(live.ask.body_at) or not self.trusted(pool):
+        if left_s > RECHECK_FROM * before.engine_s(live.ask.body_at):
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         limit = self.threshold(live.ask.tier)
+        if not self.trusted(pool):
+            # Its probability is not believed; that an engine takes time to a first token is. Without this, all who wait
+            # until the end of their deadline are sent just too late, and the forecast is right in saying so of each.
+            late = live.ask.stream and forecast.ttft_s > live.slo.ttft_bound_s
+            return self.reason(live, forecast, limit) if late else ""
         if pool.room.band(live.ask.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""

@@ -26,6 +26,7 @@ class Oracle:
         self.breach = breach
         self.trusted = True
         self.e2e = False
+        self.ttft_s = 0.5
         self.asked: list[tuple[str, str | None]] = []
         forecaster = story.controller.forecaster
         forecaster.forecast = self.forecast  # type: ignore[method-assign]
@@ -43,7 +44,7 @@ class Oracle:
             breach = self.breach.get(replica.spec.name, breach)
         if self.e2e:
             breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
-        return made_forecast(breach, at.spec.name, now)
+        return made_forecast(breach, at.spec.name, now, self.ttft_s)
 
     def watch(self, live: Live, now: float) -> None:
         """Nothing is waited for."""
@@ -60,9 +61,9 @@ class Oracle:
         return Trust.TRUSTED if self.trusted else Trust.COLD
 
 
-def made_forecast(breach: float, pool_name: str, now: float) -> Forecast:
+def made_forecast(breach: float, pool_name: str, now: float, ttft_s: float = 0.5) -> Forecast:
     """One with these times."""
-    made = Forecast(pool_name, now, 0.0, 0.5, 0.1, 5.0)
+    made = Forecast(pool_name, now, 0.0, ttft_s, 0.1, 5.0)
     made.breach = breach
     return made
 

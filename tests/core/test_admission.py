@@ -133,6 +133,18 @@ def test_while_there_is_time_it_is_not_looked_at_again() -> None:
     story.at(1.0).finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="a"))
 
 
+@pytest.mark.parametrize(("ttft_s", "sent"), [(0.99, True), (1.01, False)])
+def test_whose_first_token_would_come_too_late_is_not_sent_however_little_probabilities_say(
+    ttft_s: float, sent: bool
+) -> None:
+    story, oracle = story_of(pool("p", "r1"), STRICT)
+    oracle.trusted = False
+    late(story)
+    oracle.breach["p"], oracle.ttft_s = (1.0 if sent else 0.0), ttft_s
+    story.finishes("running").whatever()
+    assert ("a" not in story.records) is sent
+
+
 @pytest.mark.parametrize("trusted", [True, False])
 def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
