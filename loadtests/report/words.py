@@ -101,7 +101,8 @@ def warnings(report: Report) -> list[str]:
         unnamed = about["policy"] is None and tier == about.get("unnamed_tier")
         if others and not unnamed:
             names = ", ".join(f"{count:,} as {name}" for name, count in others.items())
-            found.append(f"Requests of tier {tier} were served as another tier ({names}): give its key with --key.")
+            mend = "give its key with --key, or serve a policy that has this tier"
+            found.append(f"Requests of tier {tier} were served as another tier ({names}): {mend}.")
     return found
 
 
