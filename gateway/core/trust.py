@@ -15,7 +15,10 @@ OFFSET_KEPT: Final = 0.97
 """What of the offset is left after one more sample: a tenth after 75."""
 DRIFTED_OFFSET: Final = 0.1
 SCORE_WEIGHT: Final = 0.0005
-"""Of one label, in the running Brier scores: about the last 2,000 count."""
+"""Of one label, in the running Brier scores: about the last 2,000 count,"""
+DOUBTED_WEIGHT: Final = 0.003
+"""and the last 330 while it is not trusted. What it said while it knew little would keep it shut for minutes, and in
+these nothing can be foretold: who waits until a deadline is in time, or just not, by chance."""
 BASE_WEIGHT: Final = 0.0001
 """Of one label, in the base rate. Slower: a base rate that follows every burst is itself a forecast, and a good one."""
 MAX_EXCESS: Final = 0.02
@@ -118,7 +121,7 @@ class Gate:
         self._unlabelled = 0
         self._highest = max(load, self._highest * 0.9999)
         y = 1.0 if breached else 0.0
-        weight = max(SCORE_WEIGHT, 1.0 / self.labels)
+        weight = max(SCORE_WEIGHT if self.state is Trust.TRUSTED else DOUBTED_WEIGHT, 1.0 / self.labels)
         self._brier += weight * ((probability - y) ** 2 - self._brier)
         self._reference += weight * ((self._base - y) ** 2 - self._reference)
         self._base += max(BASE_WEIGHT, 1.0 / self.labels) * (y - self._base)

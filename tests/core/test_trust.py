@@ -72,6 +72,19 @@ def test_probabilities_worse_than_the_base_rate_are_not_trusted() -> None:
     assert gate.state is Trust.DRIFTED
 
 
+def test_who_has_lost_trust_has_it_again_after_some_hundred_good_ones_however_long_it_was_wrong() -> None:
+    gate, source = warm(), random.Random(2)
+    for _ in range(20_000):
+        gate.labelled(0.9, source.random() < 0.1, 1.0)
+    assert gate.state is Trust.DRIFTED
+    good = 0
+    while gate.state is Trust.DRIFTED:
+        p = source.random()
+        gate.labelled(p, source.random() < p, 1.0)
+        good += 1
+    assert COLD_LABELS < good < 2000
+
+
 def test_a_load_that_no_label_spoke_of_is_not_covered() -> None:
     gate = warm()
     for _ in range(UNLABELLED):
