@@ -39,7 +39,7 @@ class Pair:
 
     def values(self, figure: str) -> tuple[float, float]:
         """Live and simulated."""
-        live = [sorted(chain(*self.live))] if figure == "p99" else self.live
+        live = [self._together] if figure == "p99" else self.live
         return fmean(rank(run, PERCENTILES[figure]) for run in live), fmean(self._said(figure))
 
     def over_seeds(self, figure: str) -> tuple[float, float]:
@@ -54,12 +54,17 @@ class Pair:
         An interval of the mean of all seeds would shrink with their number, until no live run lies in it, and that from
         the lowest to the highest would grow.
         """
-        low, high = interval(sorted(chain(*self.live)), PERCENTILES["p99"])
+        low, high = interval(self._together, PERCENTILES["p99"])
         least, most = self.over_seeds("p99")
         return None if math.isinf(high) else low <= most and least <= high
 
     def _said(self, figure: str) -> list[float]:
         return self._p99_of_sets if figure == "p99" else [rank(run, PERCENTILES[figure]) for run in self.runs]
+
+    @cached_property
+    def _together(self) -> list[float]:
+        """All live runs."""
+        return sorted(chain(*self.live))
 
     @cached_property
     def _p99_of_sets(self) -> list[float]:

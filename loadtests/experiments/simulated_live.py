@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -151,8 +151,7 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
     count, notes = min(MOST_RUNS, needed), []
     played = []
     for number in range(1, count + 1):
-        of = f"{title}, live run {number} of {count}"
-        played.append(_live(scenario, part, lambda text, of=of: lab.tell(f"{of}: {text}")))  # type: ignore[misc]
+        played.append(_live(lab, f"{title}, live run {number} of {count}", scenario, part))
     in_time = [(report, ttft_s) for report, ttft_s in played if report["trusted"]]
     if not in_time:
         raise Broken(f"{title}: the generator was late in every run")
@@ -166,10 +165,10 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
     return Test(title, count, len(in_time), notes, whole(title, live, told), list(by_tier(title, live, told)), goodput)
 
 
-def _live(scenario: ScenarioFile, part: float, tell: Callable[[str], None]) -> tuple[Report, TtftS]:
+def _live(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
     """A scenario of one test, once."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
-        played = play_scenario(scenario, Path(out), part < 1.0, tell)
+        played = play_scenario(scenario, Path(out), lab.effort.quick, lambda text: lab.tell(f"{title}: {text}"))
         if played.broken or played.interrupted:
             raise Broken("; ".join(played.broken.values()) or "it was interrupted")
         ((called, _), report), *_ = played.reports.items()
