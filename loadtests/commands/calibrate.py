@@ -58,7 +58,7 @@ def calibrate_command(
     ] = None,
     rounds: Annotated[
         int, typer.Option(min=1, help="How often all of it is done: more tell how far the engine is from itself.")
-    ] = 3,
+    ] = 5,
     checked: Annotated[
         bool, typer.Option("--check/--no-check", help="Then see how far off the simulator is on other traffic.")
     ] = True,
@@ -67,7 +67,7 @@ def calibrate_command(
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
     Some hundred requests, alone and together, short and long, then mixed ones at half and at three quarters of what
-    it carries, three times in turn: a minute to some minutes, on an engine that has nothing else to do. Then:
+    it carries, five times in turn: two minutes or some more, on an engine that has nothing else to do. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 

@@ -83,11 +83,14 @@ class Lab:
     def one_x(self, name: str) -> float:
         """1x of a committed workload on the committed fleet, in requests/s."""
         if name not in self._one_x:
-            self.tell(f"1x of {name}")
-            workload = replace(self.workload(name), duration_s=100.0 if self.effort.quick else 300.0)
-            precision = 0.02 if self.effort.quick else 0.005
-            self._one_x[name] = capacity(workload, self.policy(), seeds=(1, 2, 3), precision=precision)
+            self._one_x[name] = self.one_x_of(self.workload(name), self.policy())
         return self._one_x[name]
+
+    def one_x_of(self, workload: Synthetic, policy: Policy) -> float:
+        """1x of any workload under any policy, in requests/s."""
+        self.tell("1x")
+        longer = replace(workload, duration_s=100.0 if self.effort.quick else 300.0)
+        return capacity(longer, policy, seeds=(1, 2, 3), precision=0.02 if self.effort.quick else 0.005)
 
     def compare(self, candidates: Sequence[Candidate], workload: Synthetic) -> dict[str, list[Result]]:
         """Every candidate with every seed, by name."""

@@ -51,14 +51,14 @@ def _sweep(lab: Lab, name: str, prefix: str, findings: Findings) -> None:
         optima = lab.optima(policy, scaled)
         runs = lab.compare(candidates, scaled)
         rows.append(_row(optima, runs, caps, tiered))
-        findings.figures[f"{prefix}ours_to_replay_{load:g}x"] = _known(rows[-1]["ours / replay"])
+        findings.figures[f"{prefix}ours_to_replay_{load:g}x"] = known(rows[-1]["ours / replay"])
         findings.raw |= {f"{name} {load:g}x {label}": summary(results) for label, results in runs.items()}
     names = list(rows[0])
     title = f"{name}: weighted goodput by load (1x = {one_x:.1f} requests/s)"
     cells = [[label, *(written(row[label]) for row in rows)] for label in names]
     findings.grids.append(Grid(title, ["", *(f"{load:g}x" for load in loads)], cells))
     lines = [
-        line(label, loads, [_known(row[label]) for row in rows], dashed="optimum" in label, bold=label == "ours")
+        line(label, loads, [known(row[label]) for row in rows], dashed="optimum" in label, bold=label == "ours")
         for label in names
         if "/" not in label
     ]
@@ -94,7 +94,8 @@ def _row(optima: Sequence[Optimum], runs: dict[str, list[Result]], caps: Sequenc
     return row
 
 
-def _known(value: Interval | None) -> Interval:
+def known(value: Interval | None) -> Interval:
+    """A ratio that has to be there. Raises ValueError if it is not."""
     if value is None:
-        raise ValueError("the optimum of a seed is 0: nothing can be compared with it")
+        raise ValueError("what it is compared with is 0 in a seed: there is no ratio")
     return value

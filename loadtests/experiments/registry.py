@@ -17,6 +17,7 @@ from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
+from loadtests.experiments.one_tier import one_tier
 from loadtests.experiments.outside_tools import outside_tools
 from loadtests.experiments.overload import overload
 from loadtests.experiments.report_speed import report_speed
@@ -33,6 +34,7 @@ from loadtests.experiments.ttft_collapse import ttft_collapse
 
 EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "overload": overload,
+    "one-tier": one_tier,
     "tiers": tiers,
     "calibration": calibration,
     "hold-depth": hold_depth,

@@ -1,0 +1,87 @@
+"""One tier under lasting overload, from the first request on: there is nobody to refuse in favour of somebody else.
+
+The tier is that of `policies/default.yaml`, the fleet that of the other experiments, the traffic that of the main
+workload without its tiers. Nothing is warmed up: what the gateway learns, it learns in the overload that is counted.
+With several tiers the lower ones wait until it is too late, and the forecast is right about them; with one, an
+admission that trusts no forecast sends everybody just too late, which is how this experiment came about. Static caps
+are chosen as in `overload`: the best of a sweep at each load, with hindsight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.core.rules import Policy
+from gateway.policy import load
+from gateway.sim.report import Interval, mean, ratio, summary
+from gateway.sim.synthetic import Synthetic
+from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
+from loadtests.experiments.lab import Lab, against, ours
+from loadtests.experiments.overload import CAPS, QUICK_CAPS, known
+
+DEFAULT = Path(__file__).resolve().parents[2] / "policies" / "default.yaml"
+LOADS = (0.9, 1.2, 1.5, 2.0, 3.0)
+QUICK_LOADS = (0.9, 2.0, 3.0)
+OBJECTIVES = {"its objectives": "", "TTFT alone": "ttft_"}
+
+
+def one_tier(lab: Lab) -> Findings:
+    """The tier with its objectives, and with that on the time to the first token alone."""
+    lab = Lab(replace(lab.effort, seconds=lab.effort.seconds + lab.effort.warmup_s, warmup_s=0.0), lab.jobs, lab.tell)
+    findings = Findings(lab.seeds)
+    for objectives, prefix in OBJECTIVES.items():
+        _sweep(lab, _policy(lab, ttft_alone=bool(prefix)), objectives, prefix, findings)
+    return findings
+
+
+def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Findings) -> None:
+    workload = _alike(lab.workload("main"), policy)
+    one_x = lab.one_x_of(workload, policy)
+    loads, caps = (QUICK_LOADS, QUICK_CAPS) if lab.effort.quick else (LOADS, CAPS)
+    rows: list[dict[str, Interval]] = []
+    for load_ in loads:
+        scaled = workload.at_rate(one_x * load_)
+        optima = lab.optima(policy, scaled)
+        runs = lab.compare([ours(policy), *(against(text, policy) for text in (*caps, "least-requests"))], scaled)
+        good = {name: [result.goodput for result in results] for name, results in runs.items()}
+        best = max(caps, key=lambda cap: sum(good[cap]))
+        server = max(optima[0].replays, key=lambda name: sum(one.replays[name] for one in optima))
+        replay = [one.replays[server] for one in optima]
+        worst = min(mine / theirs for mine, theirs in zip(good["ours"], replay, strict=True))
+        findings.figures |= {
+            f"{prefix}ours_to_replay_{load_:g}x": known(ratio(good["ours"], replay)),
+            f"{prefix}worst_seed_to_replay_{load_:g}x": bare(worst, len(replay)),
+            f"{prefix}ours_to_best_cap_{load_:g}x": known(ratio(good["ours"], good[best])),
+        }
+        rows.append(
+            {
+                "replay of what the optimum accepts": mean(replay),
+                "ours": mean(good["ours"]),
+                "best static cap": mean(good[best]),
+                "least requests, no control": mean(good["least-requests"]),
+            }
+        )
+        findings.raw |= {f"{objectives} {load_:g}x {label}": summary(results) for label, results in runs.items()}
+    title = f"one tier, {objectives}: goodput by load (1x = {one_x:.1f} requests/s)"
+    names = list(rows[0])
+    cells = [[name, *(written(row[name]) for row in rows)] for name in names]
+    findings.grids.append(Grid(title, ["", *(f"{load_:g}x" for load_ in loads)], cells))
+    lines = [line(name, loads, [row[name] for row in rows], bold=name == "ours") for name in names]
+    picture = f"one-tier-{prefix.rstrip('_') or 'all'}"
+    findings.charts.append(Chart(picture, title, "load, as a multiple of 1x", "goodput", lines, most_y=1.02))
+
+
+def _policy(lab: Lab, *, ttft_alone: bool) -> Policy:
+    """The fleet of the experiments under the one tier of the default policy."""
+    default = load(DEFAULT)
+    tiers = dict(default.tiers)
+    if ttft_alone:
+        tiers = {name: replace(tier, slo=replace(tier.slo, tpot=())) for name, tier in tiers.items()}
+    return replace(lab.policy(), tiers=tiers, default_tier=default.default_tier)
+
+
+def _alike(workload: Synthetic, policy: Policy) -> Synthetic:
+    """The same lengths and pace, all of the one tier."""
+    (tier,) = policy.tiers
+    return replace(workload, shares=(replace(workload.shares[0], tier=tier, part=1.0, tenants=1),))
