@@ -135,12 +135,14 @@ class Admission:
         if left_s > RECHECK_FROM * before.engine_s(live.ask.body_at):
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
-        limit = self.threshold(live.ask.tier)
         if not self.trusted(pool):
             # Its probability is not believed; that an engine takes time to a first token is. Without this, all who wait
             # until the end of their deadline are sent just too late, and the forecast is right in saying so of each.
-            late = live.ask.stream and forecast.ttft_s > live.slo.ttft_bound_s
-            return self.reason(live, forecast, limit) if late else ""
+            bound_s = live.slo.ttft_bound_s
+            if not live.ask.stream or forecast.ttft_s <= bound_s:
+                return ""
+            return f"The replicas are busy. Its turn came too late for a first token within {bound_s:g} s."
+        limit = self.threshold(live.ask.tier)
         if pool.room.band(live.ask.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""

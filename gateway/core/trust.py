@@ -71,7 +71,8 @@ class PageHinkley:
 
 
 class Gate:
-    """The state, kept in O(1) per event. It opens late and closes early: each bound has a second one inside it."""
+    """The state, kept in O(1) per event. Lest it flutter, each bound has a second one inside it: it closes at the outer
+    one and opens at the inner. Scores lead it back faster than they lead it out (`DOUBTED_WEIGHT`)."""
 
     __slots__ = (
         "_base",

@@ -101,7 +101,11 @@ def _x_ticks(chart: Chart, scale: Scale, x_at: Callable[[float], float]) -> Iter
 def _line(line: Line, n: int, x_at: Callable[[float], float], y_at: Callable[[float], float]) -> list[str]:
     colour = f"c{n % COLOURS}"
     parts = []
-    if line.low:
+    if line.low and line.apart:
+        ends = zip(line.x, line.low, line.high, strict=True)
+        whiskers = "".join(f"M{x_at(x):.1f} {y_at(low):.1f}V{y_at(high):.1f}" for x, low, high in ends)
+        parts.append(f'<path class="whiskers {colour}" d="{whiskers}"/>')
+    elif line.low:
         there = [f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in zip(line.x, line.high, strict=True)]
         back = [f"{x_at(x):.1f} {y_at(y):.1f}" for x, y in zip(line.x, line.low, strict=True)][::-1]
         parts.append(f'<path class="band {colour}" d="M{"L".join([*there, *back])}Z"/>')

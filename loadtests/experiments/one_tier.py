@@ -1,10 +1,11 @@
-"""One tier under lasting overload, from the first request on: there is nobody to refuse in favour of somebody else.
+"""One tier, cold, up to three times what the optimum can serve: nobody can be refused in favour of somebody else.
 
-The tier is that of `policies/default.yaml`, the fleet that of the other experiments, the traffic that of the main
-workload without its tiers. Nothing is warmed up: what the gateway learns, it learns in the overload that is counted.
-With several tiers the lower ones wait until it is too late, and the forecast is right about them; with one, an
-admission that trusts no forecast sends everybody just too late, which is how this experiment came about. Static caps
-are chosen as in `overload`: the best of a sweep at each load, with hindsight.
+The tier is that of `policies/default.yaml`, the fleet that of the other experiments, the traffic the lowest tier's of
+the main workload, with its twenty tenants. Nothing is warmed up: what the gateway learns, it learns in the overload
+that is counted. With several tiers the lower ones wait until it is too late, and the forecast is right about them; with
+one, an admission that trusts no forecast sends everybody just too late, which is how this experiment came about. Static
+caps are chosen as in `overload`: the best of a sweep at each load, with hindsight. The replay may not favour short
+prompts, so what each length gets is shown.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from gateway.core.rules import Policy
 from gateway.policy import load
 from gateway.sim.report import Interval, mean, ratio, summary
+from gateway.sim.results import Result
 from gateway.sim.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab, against, ours
 from loadtests.experiments.overload import CAPS, QUICK_CAPS, known
+from loadtests.experiments.tiers import by_length
 
 DEFAULT = Path(__file__).resolve().parents[2] / "policies" / "default.yaml"
 LOADS = (0.9, 1.2, 1.5, 2.0, 3.0)
@@ -28,18 +31,22 @@ OBJECTIVES = {"its objectives": "", "TTFT alone": "ttft_"}
 
 def one_tier(lab: Lab) -> Findings:
     """The tier with its objectives, and with that on the time to the first token alone."""
-    lab = Lab(replace(lab.effort, seconds=lab.effort.seconds + lab.effort.warmup_s, warmup_s=0.0), lab.jobs, lab.tell)
+    seconds = lab.effort.seconds + lab.effort.warmup_s
+    lab = Lab(replace(lab.effort, seconds=seconds, warmup_s=0.0), lab.jobs, lab.tell)
     findings = Findings(lab.seeds)
+    findings.how = f"{len(lab.seeds)} seeds of {seconds:g} s, all counted; intervals are 95% bootstraps over seeds."
     for objectives, prefix in OBJECTIVES.items():
-        _sweep(lab, _policy(lab, ttft_alone=bool(prefix)), objectives, prefix, findings)
+        _sweep(lab, policy_of(lab, ttft_alone=bool(prefix)), objectives, prefix, findings)
     return findings
 
 
 def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Findings) -> None:
-    workload = _alike(lab.workload("main"), policy)
+    workload = traffic_of(lab.workload("main"), policy)
     one_x = lab.one_x_of(workload, policy)
     loads, caps = (QUICK_LOADS, QUICK_CAPS) if lab.effort.quick else (LOADS, CAPS)
     rows: list[dict[str, Interval]] = []
+    ours_at: dict[float, list[Result]] = {}
+    cap_at: dict[float, list[Result]] = {}
     for load_ in loads:
         scaled = workload.at_rate(one_x * load_)
         optima = lab.optima(policy, scaled)
@@ -60,19 +67,26 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
                 "ours": mean(good["ours"]),
                 "best static cap": mean(good[best]),
                 "least requests, no control": mean(good["least-requests"]),
+                "ours, by tokens / offered": mean([result.token_weighted for result in runs["ours"]]),
+                "best static cap, by tokens / offered": mean([result.token_weighted for result in runs[best]]),
             }
         )
+        ours_at[load_], cap_at[load_] = runs["ours"], runs[best]
         findings.raw |= {f"{objectives} {load_:g}x {label}": summary(results) for label, results in runs.items()}
     title = f"one tier, {objectives}: goodput by load (1x = {one_x:.1f} requests/s)"
     names = list(rows[0])
     cells = [[name, *(written(row[name]) for row in rows)] for name in names]
     findings.grids.append(Grid(title, ["", *(f"{load_:g}x" for load_ in loads)], cells))
-    lines = [line(name, loads, [row[name] for row in rows], bold=name == "ours") for name in names]
+    findings.grids.append(by_length(f"one tier, {objectives}: ours, by tokens of the prompt", ours_at))
+    findings.grids.append(by_length(f"one tier, {objectives}: the best static cap, by tokens of the prompt", cap_at))
+    lines = [
+        line(name, loads, [row[name] for row in rows], bold=name == "ours") for name in names if "tokens" not in name
+    ]
     picture = f"one-tier-{prefix.rstrip('_') or 'all'}"
     findings.charts.append(Chart(picture, title, "load, as a multiple of 1x", "goodput", lines, most_y=1.02))
 
 
-def _policy(lab: Lab, *, ttft_alone: bool) -> Policy:
+def policy_of(lab: Lab, *, ttft_alone: bool) -> Policy:
     """The fleet of the experiments under the one tier of the default policy."""
     default = load(DEFAULT)
     tiers = dict(default.tiers)
@@ -81,7 +95,7 @@ def _policy(lab: Lab, *, ttft_alone: bool) -> Policy:
     return replace(lab.policy(), tiers=tiers, default_tier=default.default_tier)
 
 
-def _alike(workload: Synthetic, policy: Policy) -> Synthetic:
-    """The same lengths and pace, all of the one tier."""
+def traffic_of(workload: Synthetic, policy: Policy) -> Synthetic:
+    """The lowest tier's part of a workload, as all of it."""
     (tier,) = policy.tiers
-    return replace(workload, shares=(replace(workload.shares[0], tier=tier, part=1.0, tenants=1),))
+    return replace(workload, shares=(replace(workload.shares[-1], tier=tier, part=1.0),))

@@ -155,9 +155,9 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
     in_time = [(report, ttft_s) for report, ttft_s in played if report["trusted"]]
     if not in_time:
         raise Broken(f"{title}: the generator was late in every run")
-    if needed > count:
-        known = spread / math.sqrt(count)
-        notes.append(f"{title}: {needed} live runs would make its mean known to {KNOWN:.1%}; {count} do to {known:.1%}")
+    if needed > (there := len(in_time)):
+        known = spread / math.sqrt(there)
+        notes.append(f"{title}: {needed} live runs would make its mean known to {KNOWN:.1%}; {there} do to {known:.1%}")
     if len(in_time) < count:
         notes.append(f"{title}: {count - len(in_time)} of {count} runs are left out, the generator was late in them")
     live = [ttft_s for _, ttft_s in in_time]

@@ -62,11 +62,9 @@ TARGETS: dict[str, dict[str, Target]] = {
             "ours_to_replay_0.9x": at_least(0.98, aim=0.99),
             "ours_to_replay_1.5x": at_least(0.90, aim=0.95),
             "ours_to_replay_2x": at_least(0.90, aim=0.95),
-            "ours_to_replay_3x": at_least(0.80, aim=0.95),
-            "worst_seed_to_replay_1.5x": at_least(0.75),
-            "worst_seed_to_replay_2x": at_least(0.75),
-            "worst_seed_to_replay_3x": at_least(0.75),
-            "ours_to_best_cap_2x": at_least(1.05),
+            "ours_to_replay_3x": at_least(0.88, aim=0.95),
+            **{f"worst_seed_to_replay_{load}x": at_least(0.75) for load in ("1.5", "2", "3")},
+            **{f"ours_to_best_cap_{load}x": at_least(1.05) for load in ("1.5", "2", "3")},
         }.items()
     },
     "tiers": {

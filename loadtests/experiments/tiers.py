@@ -7,8 +7,11 @@ is given.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from gateway.sim.report import mean, summary
 from gateway.sim.results import Result
+from gateway.sim.tally import LENGTHS
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab, ours
 
@@ -36,7 +39,7 @@ def tiers(lab: Lab) -> Findings:
     findings.grids.append(
         Grid("Attainment", columns, [[name, *map(written, by.values())] for name, by in attained.items()])
     )
-    findings.grids.append(_lengths(found, list(policy.tiers)))
+    findings.grids.append(by_length("Attainment by tokens of the prompt", found))
     findings.charts.append(
         Chart(
             "tiers",
@@ -51,10 +54,13 @@ def tiers(lab: Lab) -> Findings:
     return findings
 
 
-def _lengths(found: dict[float, list[Result]], names: list[str]) -> Grid:
-    rows = []
-    for load, runs in found.items():
-        by = summary(runs).lengths
-        lengths = list(dict.fromkeys(length for name in names for length in by[name]))
-        rows += [[f"{load:g}x", name, *(written(by[name].get(length), 2) for length in lengths)] for name in names]
-    return Grid("Attainment by tokens of the prompt", ["load", "tier", *lengths], rows)
+def by_length(title: str, found: Mapping[float, Sequence[Result]]) -> Grid:
+    """Attainment of each tier by tokens of the prompt, at each load."""
+    told = {load: summary(runs).lengths for load, runs in found.items()}
+    lengths = [length for length in LENGTHS if any(length in by for tiers in told.values() for by in tiers.values())]
+    rows = [
+        [f"{load:g}x", tier, *(written(by.get(length), 2) for length in lengths)]
+        for load, tiers in told.items()
+        for tier, by in tiers.items()
+    ]
+    return Grid(title, ["load", "tier", *lengths], rows)

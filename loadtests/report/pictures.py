@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadtests.charts.chart import Bars, Chart, Line, Picture
+from loadtests.report.words import time
 
 Report = dict[str, Any]
 MOST_REASONS = 10
@@ -59,7 +60,7 @@ def _latency_over_time(report: Report, metric: str, name: str) -> Chart:
         if any(value is not None for value in over[f"{metric}_{quantile}_s"])
     ]
     title = f"{name} over time, seconds"
-    levels = _bounds(report, metric)
+    levels = _objectives(report, metric)
     return Chart(f"{metric}-over-time", title, "s since the start, when due", name, lines, log_y=True, levels=levels)
 
 
@@ -72,21 +73,20 @@ def _curve(report: Report, metric: str, name: str) -> Chart | None:
     if not lines:
         return None
     title = f"{name} by percentile, seconds"
-    levels = _bounds(report, metric)
+    levels = _objectives(report, metric)
     return Chart(
         f"{metric}-percentiles", title, "share of answered requests", name, lines, log_y=True, levels=levels, nines=True
     )
 
 
-def _bounds(report: Report, metric: str) -> dict[str, float]:
-    """The threshold of the highest percentile of each tier, by name; equal ones together."""
-    found: dict[float, list[str]] = {}
+def _objectives(report: Report, metric: str) -> dict[str, float]:
+    """The threshold of every objective, by a name that says it; tiers and percentiles with the same one together."""
+    whose: dict[float, list[str]] = {}
     for tier, of in report["tiers"].items():
-        rows = [row for row in of["objectives"] if row["metric"] == metric]
-        if rows:
-            top = max(rows, key=lambda row: row["quantile"])
-            found.setdefault(top["threshold_s"], []).append(tier)
-    return {f"objective of {', '.join(tiers)}": threshold_s for threshold_s, tiers in found.items()}
+        for row in of["objectives"]:
+            if row["metric"] == metric:
+                whose.setdefault(row["threshold_s"], []).append(f"p{100 * row['quantile']:g} of {tier}")
+    return {f"objective {time(threshold_s)}: {', '.join(names)}": threshold_s for threshold_s, names in whose.items()}
 
 
 def _misses(report: Report) -> Bars:

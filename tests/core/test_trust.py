@@ -85,6 +85,14 @@ def test_who_has_lost_trust_has_it_again_after_some_hundred_good_ones_however_lo
     assert COLD_LABELS < good < 2000
 
 
+def test_who_stays_a_little_worse_than_the_base_rate_is_not_believed_in_between() -> None:
+    gate, source, trusted = warm(), random.Random(3), 0
+    for i in range(30_000):
+        gate.labelled(0.5 + source.uniform(-0.4, 0.4), source.random() < 0.5, 1.0)
+        trusted += i >= 2000 and gate.state is Trust.TRUSTED
+    assert trusted < 300
+
+
 def test_a_load_that_no_label_spoke_of_is_not_covered() -> None:
     gate = warm()
     for _ in range(UNLABELLED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,40 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
     assert not any("$" in tick for tick in ticks)
 
 
+VALUES = [float(n) for n in range(1, 2 * MOST_MARKED)]
+LOW, HIGH = [value - 0.5 for value in VALUES], [value + 0.5 for value in VALUES]
+
+
+def _values(*, apart: bool) -> Chart:
+    return Chart("p", "", "", "", [Line("", VALUES, VALUES, LOW, HIGH, apart=apart)])
+
+
 def test_points_apart_are_no_line_and_all_of_them_are_there() -> None:
-    values = [float(n) for n in range(1, 2 * MOST_MARKED)]
-    joined, apart = (svg(Chart("p", "", "", "", [Line("", values, values, apart=of)])) for of in (False, True))
-    assert apart.count("<circle") == len(values)
+    joined, apart = svg(_values(apart=False)), svg(_values(apart=True))
+    assert apart.count("<circle") == len(VALUES)
     assert joined.count("<circle") == 0
     assert 'class="line' in joined
+    assert 'class="band' in joined
     assert 'class="line' not in apart
+    assert 'class="band' not in apart
+    (whiskers,) = re.findall(r'class="whiskers c0" d="([^"]*)"', apart)
+    assert whiskers.count("M") == whiskers.count("V") == len(VALUES)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_points_apart_are_no_line_on_paper_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool
+) -> None:
+    drawn: list[tuple[str, str]] = []
+    save = Figure.savefig
+
+    def saved(figure: Figure, *args: object, **options: object) -> None:
+        save(figure, *args, **options)  # type: ignore[arg-type]
+        (bars,) = figure.axes[0].containers
+        drawn.append((bars[0].get_linestyle(), bars[0].get_marker()))  # type: ignore[index]
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    draw(_values(apart=apart), tmp_path)
+    ((style, marker),) = drawn
+    assert (style == "None") is apart
+    assert (marker == "None") is not apart

@@ -14,7 +14,7 @@ from gateway.sim.costs import costs, job_of
 from gateway.sim.fleet import FleetSpec
 from gateway.sim.report import Interval
 from loadtests.experiments import lab as labs
-from loadtests.experiments import paced
+from loadtests.experiments import one_tier, paced
 from loadtests.experiments.__main__ import app
 from loadtests.experiments.coordinated_omission import _exact_p99
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
@@ -208,6 +208,25 @@ def test_an_experiment_runs_from_end_to_end(name: str, lab: Lab, monkeypatch: py
     assert found.charts
     assert found.grids
     assert found.raw
+
+
+def test_one_tier_is_that_of_the_default_policy_on_traffic_that_is_all_of_it(lab: Lab) -> None:
+    policies = [one_tier.policy_of(lab, ttft_alone=alone) for alone in (False, True)]
+    (both,), (alone,) = (list(policy.tiers.values()) for policy in policies)
+    assert both.slo.ttft == alone.slo.ttft != ()
+    assert both.slo.tpot
+    assert not alone.slo.tpot
+    main = lab.workload("main")
+    (share,) = one_tier.traffic_of(main, policies[0]).shares
+    assert share.tier == both.name == policies[0].default_tier
+    assert (share.tenants, share.skew) == (20, 1.0)
+    assert (share.prompt, share.answer) == (main.shares[0].prompt, main.shares[0].answer)
+
+
+def test_one_tier_says_that_nothing_is_warmed_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labs, "capacity", lambda *_, **__: 34.0)
+    found = EXPERIMENTS["one-tier"](lab)
+    assert found.how.startswith("2 seeds of 6 s, all counted")
 
 
 def test_the_pages_are_made_by_make() -> None:

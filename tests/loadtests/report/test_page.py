@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from loadtests.charts.chart import Chart
 from loadtests.charts.png import draw
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
@@ -28,6 +29,16 @@ from tests.loadtests.report.test_figures import MIXED, SCHEMA
 def made(folder: Path, requests: list[Any] = MIXED, **about: Any) -> dict[str, Any]:
     written(folder, requests, **about)
     return report(read_run(folder), read_rows(folder), policy())
+
+
+def test_curves_are_drawn_with_every_objective_and_say_which_it_is(tmp_path: Path) -> None:
+    requests = [answered(n / 2, tier) for n in range(100) for tier in ("gold", "free")]
+    levels = {
+        picture.name: picture.levels for picture in pictures(made(tmp_path, requests)) if isinstance(picture, Chart)
+    }
+    ttft = {"objective 200 ms: p50 of gold": 0.2, "objective 1 s: p99 of gold": 1.0}
+    assert levels["ttft-over-time"] == levels["ttft-percentiles"] == ttft
+    assert levels["e2e-percentiles"] == {"objective 10 s: p95 of free": 10.0}
 
 
 def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
