@@ -42,8 +42,8 @@ LEAST = 1e-12
 LEAST_TIME_S = 1e-4
 GROUP = 30
 WEIGHT = 10.0
-"""Of errors in mixed traffic. Where an engine is slower in it than in bursts, as one whose host is busy is, no costs are
-right for both, and plans are made for mixed traffic."""
+"""Of errors in mixed traffic. Where an engine is slower in it than in bursts, as one whose host is busy is, no costs
+are right for both, and plans are made for mixed traffic."""
 
 
 @dataclass(frozen=True, slots=True)
