@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import TypeVar
 
 from gateway.core.rules import Admission, AdmissionMode, Policy
@@ -116,6 +117,12 @@ class Lab:
             for one in running:
                 one.add_done_callback(lambda _: self.tell(name))
             return [one.result() for one in running]
+
+
+def best_replay(optima: Sequence[Optimum]) -> list[float]:
+    """Of each seed, by the one of those who serve it that is best over all seeds."""
+    server = max(optima[0].replays, key=lambda name: fmean(one.replays[name] for one in optima))
+    return [one.replays[server] for one in optima]
 
 
 def ours(policy: Policy, name: str = "ours") -> Candidate:

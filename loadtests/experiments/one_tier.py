@@ -19,7 +19,7 @@ from gateway.sim.report import Interval, mean, ratio, summary
 from gateway.sim.results import Result
 from gateway.sim.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
-from loadtests.experiments.lab import Lab, against, ours
+from loadtests.experiments.lab import Lab, against, best_replay, ours
 from loadtests.experiments.overload import CAPS, QUICK_CAPS, known
 from loadtests.experiments.tiers import by_length
 
@@ -49,12 +49,10 @@ def _sweep(lab: Lab, policy: Policy, objectives: str, prefix: str, findings: Fin
     cap_at: dict[float, list[Result]] = {}
     for load_ in loads:
         scaled = workload.at_rate(one_x * load_)
-        optima = lab.optima(policy, scaled)
+        replay = best_replay(lab.optima(policy, scaled))
         runs = lab.compare([ours(policy), *(against(text, policy) for text in (*caps, "least-requests"))], scaled)
         good = {name: [result.goodput for result in results] for name, results in runs.items()}
         best = max(caps, key=lambda cap: sum(good[cap]))
-        server = max(optima[0].replays, key=lambda name: sum(one.replays[name] for one in optima))
-        replay = [one.replays[server] for one in optima]
         worst = min(mine / theirs for mine, theirs in zip(good["ours"], replay, strict=True))
         findings.figures |= {
             f"{prefix}ours_to_replay_{load_:g}x": known(ratio(good["ours"], replay)),

@@ -15,7 +15,7 @@ from statistics import fmean
 from gateway.sim.report import Interval, mean, ratio, summary
 from gateway.sim.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
-from loadtests.experiments.lab import Lab, Optimum, against, ours
+from loadtests.experiments.lab import Lab, Optimum, against, best_replay, ours
 
 LOADS = (0.6, 0.9, 1.5, 2.0, 3.0)
 QUICK_LOADS = (0.9, 2.0)
@@ -72,8 +72,7 @@ def _row(optima: Sequence[Optimum], runs: dict[str, list[Result]], caps: Sequenc
     weighted = {label: [result.weighted for result in results] for label, results in runs.items()}
     best = max(caps, key=lambda cap: fmean(weighted[cap]))
     best_tiered = max(tiered, key=lambda cap: fmean(weighted[cap]))
-    server = max(optima[0].replays, key=lambda name: fmean(one.replays[name] for one in optima))
-    replay = [one.replays[server] for one in optima]
+    replay = best_replay(optima)
     bound = [one.constrained for one in optima]
     row: Row = {
         "free optimum": mean([one.free for one in optima]),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from loadtests.charts.chart import Bars, Chart, Line, Picture
@@ -17,6 +19,20 @@ MATHS = r"limit $\frac$ x"
 LINE = Line(MATHS, [1.0, 2.0], [0.01, 10.0])
 CHART = Chart("p", MATHS, MATHS, MATHS, [LINE], log_y=True, marks={MATHS: 1.5}, levels={MATHS: 1.0})
 BARS = Bars("p", MATHS, MATHS, {MATHS: [1.0]}, [MATHS])
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """What is drawn, as it was saved."""
+    found: list[Figure] = []
+    save = Figure.savefig
+
+    def saved(figure: Figure, *args: Any, **options: Any) -> None:
+        save(figure, *args, **options)
+        found.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    return found
 
 
 @pytest.mark.parametrize("picture", [CHART, BARS, Bars("p", "", "", {}, [])], ids=["chart", "bars", "no bars"])
@@ -31,20 +47,13 @@ def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -
     ids=["decades", "less than two of them"],
 )
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], wanted: set[str], axis: str
+    tmp_path: Path, figures: list[Figure], values: list[float], wanted: set[str], axis: str
 ) -> None:
-    ticks: list[str] = []
-    save = Figure.savefig
-
-    def saved(figure: Figure, *args: object, **options: object) -> None:
-        save(figure, *args, **options)  # type: ignore[arg-type]
-        for minor in (False, True):
-            labels = getattr(figure.axes[0], f"get_{axis}ticklabels")(minor=minor)
-            ticks.extend(label.get_text() for label in labels)
-
-    monkeypatch.setattr(Figure, "savefig", saved)
     many = values * MOST_MARKED  # few points are ticks themselves
     draw(Chart("p", "", "", "", [Line("", many, many)], log_x=True, log_y=True), tmp_path)
+    (figure,) = figures
+    labels_of = getattr(figure.axes[0], f"get_{axis}ticklabels")
+    ticks = [label.get_text() for minor in (False, True) for label in labels_of(minor=minor)]
     assert wanted <= set(ticks)
     assert not any("$" in tick for tick in ticks)
 
@@ -70,19 +79,12 @@ def test_points_apart_are_no_line_and_all_of_them_are_there() -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_points_apart_are_no_line_on_paper_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool
-) -> None:
-    drawn: list[tuple[str, str]] = []
-    save = Figure.savefig
-
-    def saved(figure: Figure, *args: object, **options: object) -> None:
-        save(figure, *args, **options)  # type: ignore[arg-type]
-        (bars,) = figure.axes[0].containers
-        drawn.append((bars[0].get_linestyle(), bars[0].get_marker()))  # type: ignore[index]
-
-    monkeypatch.setattr(Figure, "savefig", saved)
+def test_points_apart_are_no_line_on_paper_either(tmp_path: Path, figures: list[Figure], *, apart: bool) -> None:
     draw(_values(apart=apart), tmp_path)
-    ((style, marker),) = drawn
-    assert (style == "None") is apart
-    assert (marker == "None") is not apart
+    (figure,) = figures
+    (bars,) = figure.axes[0].containers
+    assert isinstance(bars, ErrorbarContainer)
+    line = bars.lines[0]
+    assert line is not None
+    assert (line.get_linestyle() == "None") is apart
+    assert (line.get_marker() == "None") is not apart
