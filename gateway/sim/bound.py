@@ -172,7 +172,7 @@ class _Fluid:
                 continue
             x = self.shares[i] = self.program.variable(1.0, job.tier.weight)
             work.append((x, costs.prefill(job) + costs.decode(job)))
-            if costs.prefill_s and deadline < math.inf:
+            if costs.prefill(job) and deadline < math.inf:
                 self.last_s = max(self.last_s, deadline)
                 self._spread(x, job, deadline, bins)
         for terms in bins.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.core.rules import Policy, Tier
 from gateway.sim.fleet import FleetSpec
-from gateway.sim.profiles import Profile
+from gateway.sim.profiles import COSTS, Profile
 from gateway.sim.workload import Arrival
 
 
@@ -22,6 +22,7 @@ class Costs:
     prefill_s: float
     decode_s: float
     kv_s: float
+    prompt_s: float
     chunk_tokens: int
     replicas: float
     slots: int
@@ -29,7 +30,7 @@ class Costs:
 
     def prefill(self, job: Job) -> float:
         """Least time of engines that the prompt takes."""
-        return self.prefill_s * job.prompt
+        return self.prompt_s + self.prefill_s * job.prompt
 
     def decode(self, job: Job) -> float:
         """Least time of engines that the answer takes, after its first token."""
@@ -75,13 +76,15 @@ class Job:
 def costs(policy: Policy, fleet: FleetSpec) -> Costs:
     """The least costs of the replicas of a policy; a replica that is k times as slow in everything counts as 1/k."""
     profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
-    slot_s, prefill_s, decode_s, kv_s = least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
+    least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
+    slot_s, prefill_s, decode_s, kv_s, prompt_s = least
     return Costs(
         base_s=min(profile.step_base_s for profile in profiles),
         slot_s=slot_s,
         prefill_s=prefill_s,
         decode_s=decode_s,
         kv_s=kv_s,
+        prompt_s=prompt_s,
         chunk_tokens=max(profile.max_batched_tokens for profile in profiles),
         replicas=sum(1 / _times_slower(profile, least) for profile in profiles),
         slots=sum(profile.max_num_seqs for profile in profiles),
@@ -91,7 +94,7 @@ def costs(policy: Policy, fleet: FleetSpec) -> Costs:
 def _shared(profile: Profile) -> tuple[float, ...]:
     """What a replica charges each sequence for: of the base cost of a step, at least its slot's part."""
     slot_s = profile.step_base_s / profile.max_num_seqs
-    return slot_s, profile.prefill_s_per_token, profile.decode_s_per_sequence, profile.kv_s_per_token
+    return slot_s, *(getattr(profile, cost) for cost in COSTS if cost != "step_base_s")
 
 
 def _times_slower(profile: Profile, least: Sequence[float]) -> float:

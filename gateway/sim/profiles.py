@@ -2,8 +2,8 @@
 
 A row is the cost model of one continuous-batching engine,
 
-    step = step_base_s + prefill_s_per_token * prefill tokens + decode_s_per_sequence * decodes
-           + kv_s_per_token * tokens of context that the step reads,
+    step = step_base_s + prefill_s_per_token * prefill tokens + prefill_s_per_sequence * prompts that begin
+           + decode_s_per_sequence * decodes + kv_s_per_token * tokens of context that the step reads,
 
 with vLLM's own bounds beside it. The constants of `default` come from the scratch simulation that the algorithms of
 this project were first tried on (four replicas, 10 ms + .05 ms per prefill token + .04 ms per decode + 5e-5 ms per KV
@@ -16,7 +16,7 @@ import json
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 
-COSTS = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token")
+COSTS = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token", "prefill_s_per_sequence")
 TIMES = (*COSTS, "path_s")
 MOST_S = 1e6
 
@@ -42,6 +42,8 @@ class Profile:
     prefill_s_per_token: float
     decode_s_per_sequence: float
     kv_s_per_token: float
+    prefill_s_per_sequence: float = 0.0
+    """What a step takes for each prompt that begins in it, however short: its place in the batch, its blocks."""
     kv_block_tokens: int = 16
     """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
     path_s: float = 0.0

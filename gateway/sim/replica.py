@@ -247,6 +247,7 @@ class Replica:
             if not budget:
                 break
             budget -= self._chunk(sequence, budget)
+        continued = len(chunks)
         while self._waiting and budget and len(self._running) < profile.max_num_seqs:
             id, sequence = next(iter(self._waiting.items()))
             if self._held + decoders + sequence.target > profile.kv_capacity_tokens:
@@ -259,7 +260,9 @@ class Replica:
             self._steps = 0
             return
         prefill = sum(tokens for _, tokens in chunks)
+        begun = len(chunks) - continued
         step_s = profile.step_base_s + profile.prefill_s_per_token * prefill + profile.decode_s_per_sequence * decoders
+        step_s += profile.prefill_s_per_sequence * begun
         self._began = now
         self._step_s = self.slowdown * (step_s + profile.kv_s_per_token * self._context)
         self._growth_s = self.slowdown * profile.kv_s_per_token * decoders

@@ -7,6 +7,10 @@ traffic, which comes at a rate that only a first fit can tell, is compared in th
 what plans are made for, and no engine does all that was asked of it as this model does. What every request pays outside
 of steps is a cost of its own (`path_s`), so that it is not taken for one of them.
 
+The least is searched for without slopes: steps are whole ones, so that the error has a stair wherever a request just
+makes it into one, and a search that stands on a stair believes that it has arrived. Hence it begins in several places,
+and anew where it has ended until that gains nothing.
+
 Slots are counted, not fitted: of a burst of more requests than there are slots, so many have a first token before the
 first of them ends.
 """
@@ -28,12 +32,18 @@ if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
 STARTS = (
-    (10e-3, 5e-5, 4e-5, 5e-8, 1e-3),
-    (40e-3, 5e-4, 1e-3, 1e-6, 1e-3),
-    (2e-3, 2e-5, 1e-4, 1e-7, 5e-3),
-    (1e-3, 2e-6, 2e-6, 2e-9, 1e-3),
+    (10e-3, 5e-5, 4e-5, 5e-8, 1e-3, 1e-3),
+    (40e-3, 5e-4, 1e-3, 1e-6, 4e-3, 1e-3),
+    (2e-3, 2e-5, 1e-4, 1e-7, 1e-3, 5e-3),
+    (1e-3, 2e-6, 2e-6, 2e-9, 1e-4, 1e-3),
 )
-"""Costs of a step, and of the way, to begin with: what GPUs take, what CPUs take, and faster ones."""
+"""`TIMES` to begin with: what GPUs take, what CPUs take, and faster ones."""
+TRIED, REFINED = 120, 250
+"""How often the cost is asked for from each start, and from the best of them before it begins anew."""
+ANEW, GAIN = 8, 0.005
+"""How often the search begins anew where it ended, at most, and what it has to gain by that to do it once more."""
+APART = 3.0
+"""Times as much, or as little, for the context in the starts around a profile that is known."""
 BUDGET = 2048
 NOISE = 0.05
 SIDE = 0.3
@@ -41,9 +51,8 @@ BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 LEAST = 1e-12
 LEAST_TIME_S = 1e-4
 GROUP = 30
-WEIGHT = 10.0
-"""Of errors in mixed traffic. Where an engine is slower in it than in bursts, as one whose host is busy is, no costs
-are right for both, and plans are made for mixed traffic."""
+WEIGHT = 3.0
+"""Of errors in mixed traffic: no engine does quite what the model does, and plans are made for mixed traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +81,48 @@ def fit(
     from scipy.optimize import minimize
 
     slots, slots_seen = _slots(seen)
+    budget = near.max_batched_tokens if near else BUDGET
     groups = [*((1.0, burst) for burst in seen), *((WEIGHT, part) for part in mixed)]
     measured = [(weight, value) for weight, burst in groups for value in _figures(burst)]
     kept = max(context_tokens, kv_capacity_tokens or slots * context_tokens)
 
     def profile(x: Sequence[float], budget: int) -> Profile:
-        base, prefill, decode, kv, path_s = (math.exp(min(1.0, max(math.log(LEAST), value))) for value in x)
+        times = {which: math.exp(min(1.0, max(math.log(LEAST), value))) for which, value in zip(TIMES, x, strict=True)}
         held = max(budget, slots + 1)
-        return Profile(name, context_tokens, slots, held, kept, base, prefill, decode, kv, path_s=path_s)
+        return Profile(name, context_tokens, slots, held, kept, **times)
 
     def errors(told: Profile) -> list[float]:
         expected = (value for _, burst in groups for value in _figures(served(told, burst)))
         return [math.log(a / b) for a, (_, b) in zip(expected, measured, strict=True)]
 
-    def cost(x: Sequence[float], budget: int = BUDGET) -> float:
+    def cost(x: Sequence[float], budget: int) -> float:
         """Squares of what is as small as noise, and no more than the size of what is not: some bursts are disturbed."""
         pairs = zip(errors(profile(x, budget)), measured, strict=True)
         return sum(math.sqrt(1.0 + (weight * error / NOISE) ** 2) - 1.0 for error, (weight, _) in pairs)
 
-    def least(x0: Sequence[float], budget: int, tries: int) -> OptimizeResult:
-        # Without slopes: steps are whole ones, so that the cost has a stair wherever a request just makes it into one.
-        simplex = [list(x0), *([v + SIDE * (i == n) for i, v in enumerate(x0)] for n in range(len(x0)))]
+    def least(x0: Sequence[float], budget: int, tries: int, side: float = SIDE) -> OptimizeResult:
+        simplex = [list(x0), *([v + side * (i == n) for i, v in enumerate(x0)] for n in range(len(x0)))]
         options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3, "maxfev": tries}
         return minimize(cost, x0, args=(budget,), method="Nelder-Mead", options=options)
 
-    if near is None:
-        best = min((least(list(map(math.log, start)), BUDGET, 120).x for start in STARTS), key=cost)
-    else:
-        best = [math.log(max(LEAST, getattr(near, which))) for which in TIMES]
-    budget = min(BUDGETS, key=lambda tokens: cost(best, tokens))
-    found = profile(least(best, budget, 600).x, budget)
+    starts = STARTS if near is None else _around(near)
+    tried = [least(list(map(math.log, start)), budget, TRIED) for start in starts]
+    best = min(tried, key=lambda end: end.fun)
+    for turn in range(ANEW):
+        budget = min(BUDGETS, key=lambda tokens: cost(best.x, tokens))
+        before = cost(best.x, budget)
+        best = least(best.x, budget, REFINED, SIDE if turn % 2 else -SIDE)  # to the other side each time
+        if turn and best.fun > before * (1.0 - GAIN):
+            break
+    found = profile(best.x, budget)
     return Fitted(found, math.sqrt(fmean(error * error for error in errors(found))), slots_seen)
+
+
+def _around(near: Profile) -> list[list[float]]:
+    """`TIMES` of a profile, and with a context that costs more and less: other costs can stand in for it in bursts."""
+    times = {which: max(LEAST, getattr(near, which)) for which in TIMES}
+    context = "kv_s_per_token"
+    return [list({**times, context: times[context] * by}.values()) for by in (1.0, APART, 1.0 / APART)]
 
 
 def served(profile: Profile, burst: Sequence[Seen]) -> list[Seen]:

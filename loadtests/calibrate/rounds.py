@@ -45,7 +45,7 @@ class Calibrated:
 
 def steps(plan: list[Burst], rounds: int, checked: bool) -> int:
     """How often `tell` of `calibrated` is called."""
-    return rounds * (len(plan) + 1 + checked)
+    return rounds * (len(plan) + 1 + checked) + 1
 
 
 async def calibrated(
@@ -83,6 +83,7 @@ async def calibrated(
                 unchecked = str(error) or repr(error)  # a timeout has no words of its own
             tell()
     found = await asyncio.to_thread(fit, bursts, *sizes, name, together, first)
+    tell()
     if not checked or unchecked is not None:
         return Calibrated(found, [], unchecked)
     return Calibrated(found, compared(found.profile, [share * rate for share in SHARES], live), None)

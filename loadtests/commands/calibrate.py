@@ -150,6 +150,7 @@ def _tell(found: Fitted, out: Path) -> None:
     more = "" if found.slots_seen else ", or more: the probe had no more requests (--most)"
     rows = {
         "step": f"{profile.step_base_s * 1e3:.4g} ms",
+        "prompt": f"{profile.prefill_s_per_sequence * 1e3:.3g} ms",
         "prompt token": f"{profile.prefill_s_per_token * 1e6:.4g} us",
         "sequence": f"{profile.decode_s_per_sequence * 1e6:.4g} us a step",
         "context": f"{profile.kv_s_per_token * 1e9:.4g} ns a token and step",

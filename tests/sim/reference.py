@@ -55,12 +55,14 @@ class Reference:
             if not sequence.decodes and budget:
                 self.work.append((sequence, min(budget, sequence.length - sequence.cached)))
                 budget -= self.work[-1][1]
+        begun = 0
         while self.waiting and budget and len(self.running) < profile.max_num_seqs:
             head = self.waiting[0]
             reading = {s.request.id for s in self.running if not s.decodes}
             if self.held(reading) + len(decoders) + head.length > profile.kv_capacity_tokens:
                 break
             self.running.append(self.waiting.pop(0))
+            begun += 1
             self.work.append((head, min(budget, head.length)))
             budget -= self.work[-1][1]
         read = sum(tokens for s, tokens in self.work if not s.decodes)
@@ -69,6 +71,7 @@ class Reference:
             self.ends_at = self.now + (
                 profile.step_base_s
                 + profile.prefill_s_per_token * read
+                + profile.prefill_s_per_sequence * begun
                 + profile.decode_s_per_sequence * len(decoders)
                 + profile.kv_s_per_token * context
             )

@@ -78,6 +78,12 @@ def test_the_context_that_an_answer_reads_is_paid_for() -> None:
     assert of.prefill(job) == pytest.approx(100 * DEFAULT.prefill_s_per_token)
 
 
+def test_the_beginning_of_a_prompt_is_paid_for() -> None:
+    job = job_of(arrival(0.0, 100, 4), policy())
+    of = costs(policy(), FleetSpec({"p": replace(DEFAULT, prefill_s_per_sequence=0.02)}))
+    assert of.prefill(job) == pytest.approx(0.02 + 100 * DEFAULT.prefill_s_per_token)
+
+
 def test_a_slower_replica_counts_as_less_than_one() -> None:
     slow = replace(
         DEFAULT, name="s", step_base_s=0.04, prefill_s_per_token=2e-4, decode_s_per_sequence=16e-5, kv_s_per_token=2e-7

@@ -26,6 +26,8 @@ TINY = Profile(
     decode_s_per_sequence=0.01,
     kv_s_per_token=0.001,
 )
+PAID = replace(TINY, prefill_s_per_sequence=0.2)
+"""A prompt costs something for its beginning."""
 
 
 FOREVER = 1e9
@@ -142,8 +144,8 @@ def test_leaping_yields_the_events_of_stepping(arrivals: list[Arrival]) -> None:
 
 @given(ARRIVALS)
 def test_it_does_what_the_plain_reference_does(arrivals: list[Arrival]) -> None:
-    run, _ = play(arrivals, leap=True)
-    reference = Reference(TINY)
+    run, _ = play(arrivals, PAID, leap=True)
+    reference = Reference(PAID)
     for now, id, request in calls_of(arrivals):
         reference.until(now)
         if request is not None:
@@ -256,6 +258,14 @@ def test_those_who_come_together_are_read_together() -> None:
         replica.add(Request(id, 5, 4), 3.0)
     assert replica.step_at() == pytest.approx(3.0 + 1 + 10 * 0.1)
     assert replica.step().tokens == [0, 1]
+
+
+def test_a_prompt_is_paid_for_where_it_begins() -> None:
+    replica = Replica(PAID)
+    replica.add(Request(0, 20, 4), 0.0)
+    assert replica.step_at() == pytest.approx(1 + 0.2 + 16 * 0.1)
+    began = replica.step().at
+    assert replica.step_at() - began == pytest.approx(1 + 4 * 0.1 + 16 * 0.001)
 
 
 def test_a_step_reads_no_more_than_its_budget() -> None:

@@ -34,11 +34,28 @@ def probed(profile: Profile, noise: float = 0.0) -> list[list[Seen]]:
 
 
 def test_every_cost_is_recovered() -> None:
-    found = fit(probed(replace(DEFAULT, path_s=0.002)), DEFAULT.max_model_len)
+    engine = replace(DEFAULT, path_s=0.002, prefill_s_per_sequence=0.003)
+    found = fit(probed(engine), engine.max_model_len)
     for cost in COSTS:
-        assert getattr(found.profile, cost) == pytest.approx(getattr(DEFAULT, cost), rel=0.03), cost
+        assert getattr(found.profile, cost) == pytest.approx(getattr(engine, cost), rel=0.03), cost
     assert found.profile.path_s == pytest.approx(0.002, rel=0.2)
     assert found.error < 0.01
+
+
+def test_what_an_engine_does_not_charge_for_is_not_found() -> None:
+    found = fit(probed(DEFAULT), DEFAULT.max_model_len)
+    assert found.profile.prefill_s_per_sequence < 0.02 * DEFAULT.step_base_s
+    assert found.profile.path_s < 0.02 * DEFAULT.step_base_s
+
+
+@pytest.mark.parametrize("times", [0.2, 5.0])
+def test_costs_are_found_from_far_off(times: float) -> None:
+    """One search from there ends on the way."""
+    engine = replace(DEFAULT, path_s=0.002, prefill_s_per_sequence=0.003)
+    near = replace(engine, kv_s_per_token=engine.kv_s_per_token * times, step_base_s=engine.step_base_s / times)
+    found = fit(probed(engine), engine.max_model_len, near=near)
+    for cost in COSTS:
+        assert getattr(found.profile, cost) == pytest.approx(getattr(engine, cost), rel=0.03), cost
 
 
 def test_slots_are_counted_where_there_are_fewer_than_requests() -> None:
