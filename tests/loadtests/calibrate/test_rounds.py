@@ -7,7 +7,7 @@ import pytest
 from loadtests.calibrate import rounds
 from loadtests.calibrate.bursts import Burst, Failed, sent
 from loadtests.calibrate.check import SHARES
-from loadtests.calibrate.rounds import Engine, calibrated, steps
+from loadtests.calibrate.rounds import FITTED_SHARES, Engine, calibrated, steps
 from loadtests.emulator import Emulator
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -47,8 +47,8 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
 
     async def failing(*given: object) -> object:
         calls.append(given)
-        # The second of a round is the first check: before it comes the mixed traffic that is fitted.
-        if len(calls) == 2:
+        # The first check comes after the mixed traffic that is fitted.
+        if len(calls) == len(FITTED_SHARES) + 1:
             raise Failed("a request of the probe was failed, not finished")
         return await sent(*given)  # type: ignore[arg-type]
 
@@ -57,5 +57,5 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
         found = await calibrated(engine_of(emulator), PLAN, 1, rounds=2)
     assert found.checks == []
     assert found.unchecked == "a request of the probe was failed, not finished"
-    assert len(calls) == 3  # the mixed traffic of the second round, and no more checks
+    assert len(calls) == 2 * len(FITTED_SHARES) + 1  # the mixed traffic of the second round, and no more checks
     assert found.fitted.profile.max_num_seqs > 0
