@@ -26,7 +26,7 @@ FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
 On both sides of the checks, so that what is asked of the profile lies between what it was fitted to: an engine takes
 longer for the same step the busier its host is, which no cost of a step says.
 """
-REQUESTS = 200
+REQUESTS = 400
 """Of each check in a round."""
 
 

@@ -66,8 +66,8 @@ def calibrate_command(
 ) -> None:
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
-    Some hundred requests, alone and together, short and long, then mixed ones at half and at three quarters of what
-    it carries, five times in turn: two minutes or some more, on an engine that has nothing else to do. Then:
+    Some hundred requests, alone and together, short and long, then mixed ones at various parts of what
+    it carries, five times in turn: four minutes or so, on an engine that has nothing else to do. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 
@@ -97,7 +97,7 @@ def calibrate_command(
         said = {"profile": asdict(fitted.profile), "error": fitted.error, "check": _said(found.checks)}
         print(json.dumps(said, indent=2))
         return
-    _tell(fitted, out)
+    _tell(fitted, out, checked=bool(found.checks))
     if found.checks:
         _tell_checks(found.checks)
 
@@ -145,7 +145,8 @@ async def _about(target: Target) -> tuple[Target, int, int | None]:
     return replace(target, model=wanted), int(context or CONTEXT_TOKENS), kept
 
 
-def _tell(found: Fitted, out: Path) -> None:
+def _tell(found: Fitted, out: Path, *, checked: bool) -> None:
+    """A check judges the profile better than its fit to single bursts, which an engine's every hiccup is in."""
     profile, terminal = found.profile, console()
     more = "" if found.slots_seen else ", or more: the probe had no more requests (--most)"
     rows = {
@@ -162,7 +163,7 @@ def _tell(found: Fitted, out: Path) -> None:
     }
     for name, value in rows.items():
         terminal.print(f"{name:<16}{value}")
-    if found.error > GOOD_FIT:
+    if found.error > GOOD_FIT and not checked:
         terminal.print("That is a poor fit: was anybody else using the engine, or the processor?", style="yellow")
     terminal.print(f"written to {out}: give it to tailgate simulate or plan as --fleet {out}")
 
