@@ -23,6 +23,7 @@ class Costs:
     decode_s: float
     kv_s: float
     prompt_s: float
+    """Of a prompt's beginning, whatever its length."""
     chunk_tokens: int
     replicas: float
     slots: int

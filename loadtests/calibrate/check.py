@@ -21,8 +21,8 @@ from loadtests.calibrate.fit import served
 from loadtests.quantiles import PERCENTILES, off, overlap, rank
 
 SHARES = (0.5, 0.7)
-"""The second is what fleets are planned for (`tailgate plan --utilization .7`). Close below saturation a tenth of a step
-more or less is twice the wait or half of it: there an engine is not within a quarter of itself."""
+"""The second is what fleets are planned for (`tailgate plan --utilization .7`). Close below saturation a tenth more or
+less of a step is twice the wait or half of it: there an engine is not within a quarter of itself."""
 MANY = 6000
 """Requests enough to fill an engine."""
 

@@ -21,11 +21,8 @@ CONNECTIONS = 32
 FIRST = 3
 """How often bursts are sent before the first fit, which tells all rates: one time alone may be a slow or a fast one."""
 FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
-"""Of the mixed traffic of a round: at what parts of the rate that the engine can carry, and how many at each.
-
-On both sides of the checks, so that what is asked of the profile lies between what it was fitted to: an engine takes
-longer for the same step the busier its host is, which no cost of a step says.
-"""
+"""Of the mixed traffic of a round: at what parts of the rate that the engine can carry, and how many at each. On both
+sides of the checks, so that what is asked of the profile lies between what it was fitted to."""
 REQUESTS = 400
 """Of each check in a round."""
 
