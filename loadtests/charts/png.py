@@ -16,6 +16,8 @@ LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
 ROW = 0.06
 """and of its height, a row of notes."""
+BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
+"""Between a note and the lines under it."""
 
 
 def draw(picture: Picture, folder: Path) -> Path:
@@ -51,7 +53,7 @@ def _lines(chart: Chart, axes: Any) -> None:
     for name, y in chart.levels.items():
         axes.axhline(y, color="0.5", linestyle=":", linewidth=1.2)
         axes.annotate(_plain(name), (0.01, y), xycoords=("axes fraction", "data"), fontsize=8, xytext=(0, 2),
-                      textcoords="offset points")  # fmt: skip
+                      textcoords="offset points", bbox=BEHIND, zorder=5)  # fmt: skip
     if chart.nines:
         ticks = nine_ticks(max((max(line.x) for line in chart.lines), default=0.99))
         axes.set_xticks([nine(tick) for tick in ticks], [f"{100 * tick:.6g}%" for tick in ticks])
@@ -104,7 +106,7 @@ def _names(chart: Chart, axes: Any) -> None:
             xytext=(-4 if left else 4, 0),
             textcoords="offset points",
             horizontalalignment="right" if left else "left",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+            bbox=BEHIND,
             zorder=5,
         )
 

@@ -66,8 +66,9 @@ def calibrate_command(
 ) -> None:
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
-    Some hundred requests, alone and together, short and long, then mixed ones at various parts of what
-    it carries, five times in turn: four minutes or so, on an engine that has nothing else to do. Then:
+    Bursts, alone and together, short and long, then mixed requests at various parts of what it carries, five times in
+    turn: some 7,000 requests, on an engine that has nothing else to do. Four minutes with one that carries sixty a
+    second, ten with one that carries twenty; fewer --rounds make it shorter. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 

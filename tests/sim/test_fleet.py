@@ -123,3 +123,10 @@ def test_a_file_that_is_no_profile(tmp_path: Path, text: str, message: str) -> N
         fleet_of(str(file), POLICY)
     with pytest.raises(ValueError, match=r"absent.json cannot be read: No such file"):
         fleet_of("absent.json", POLICY)
+
+
+def test_a_profile_that_is_not_there_is_told_with_its_option() -> None:
+    with pytest.raises(ValueError, match=r"^--fleet: nope is no profile of an engine; there is default, "):
+        fleet_of("nope", policy())
+    with pytest.raises(ValueError, match=r"^--fleet: nope.json cannot be read: "):
+        fleet_of("nope.json", policy())
