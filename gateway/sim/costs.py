@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.core.rules import Policy, Tier
 from gateway.sim.fleet import FleetSpec
-from gateway.sim.profiles import COSTS, Profile
+from gateway.sim.profiles import Profile
 from gateway.sim.workload import Arrival
 
 
@@ -78,7 +78,7 @@ def costs(policy: Policy, fleet: FleetSpec) -> Costs:
     """The least costs of the replicas of a policy; a replica that is k times as slow in everything counts as 1/k."""
     profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
     least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
-    slot_s, prefill_s, decode_s, kv_s, prompt_s = least
+    slot_s, prompt_s, prefill_s, decode_s, kv_s = least
     return Costs(
         base_s=min(profile.step_base_s for profile in profiles),
         slot_s=slot_s,
@@ -95,7 +95,8 @@ def costs(policy: Policy, fleet: FleetSpec) -> Costs:
 def _shared(profile: Profile) -> tuple[float, ...]:
     """What a replica charges each sequence for: of the base cost of a step, at least its slot's part."""
     slot_s = profile.step_base_s / profile.max_num_seqs
-    return slot_s, *(getattr(profile, cost) for cost in COSTS if cost != "step_base_s")
+    prompt_s, prefill_s = profile.prefill_s_per_sequence, profile.prefill_s_per_token
+    return slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token
 
 
 def _times_slower(profile: Profile, least: Sequence[float]) -> float:

@@ -109,8 +109,7 @@ def fit(
     tried = [least(list(map(math.log, start)), budget, TRIED) for start in starts]
     best = min(tried, key=lambda end: end.fun)
     for turn in range(ANEW):
-        budget = min(BUDGETS, key=lambda tokens: cost(best.x, tokens))
-        before = cost(best.x, budget)
+        before, budget = min((cost(best.x, tokens), tokens) for tokens in BUDGETS)
         best = least(best.x, budget, REFINED, SIDE if turn % 2 else -SIDE)  # to the other side each time
         if turn and best.fun > before * (1.0 - GAIN):
             break
