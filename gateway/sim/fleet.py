@@ -73,23 +73,23 @@ class FleetSpec:
 
 def fleet_of(text: str, policy: Policy) -> dict[str, Profile]:
     """`PROFILE` for all pools, or `NAME=PROFILE,...` by pool or replica. Raises ValueError that says what is right."""
+    try:
+        return _by_name(text, policy)
+    except ValueError as error:
+        raise ValueError(f"--fleet: {error}") from None
+
+
+def _by_name(text: str, policy: Policy) -> dict[str, Profile]:
     if "=" not in text:
-        return {pool: _profile(text) for pool in policy.pools}
+        return {pool: profile_of(text) for pool in policy.pools}
     names = {name for pool in policy.pools.values() for name in (pool.name, *(r.name for r in pool.replicas))}
     profiles = {}
     for part in text.split(","):
         name, _, profile = part.strip().partition("=")
         if name not in names:
             raise ValueError(f"{name} is neither a pool nor a replica of the policy; pools: {', '.join(policy.pools)}")
-        profiles[name] = _profile(profile)
+        profiles[name] = profile_of(profile)
     return profiles
-
-
-def _profile(text: str) -> Profile:
-    try:
-        return profile_of(text)
-    except ValueError as error:
-        raise ValueError(f"--fleet: {error}") from None
 
 
 def fault_of(text: str) -> Fault:

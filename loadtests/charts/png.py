@@ -16,6 +16,10 @@ LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
 ROW = 0.06
 """and of its height, a row of notes."""
+LARGEST, SMALLER = 8.0, 1.0
+"""The marker of the first line, in points, and how much smaller each next one is:"""
+SMALLEST = 4.0
+"""where lines are equal, those below are seen around those above."""
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 """Between a note and the lines under it."""
 
@@ -136,7 +140,7 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
     colour = "black" if line.bold else f"C{n % 10}"
     axes.errorbar(
         x, y, yerr=errors, label=_plain(line.name), linestyle=style, marker=marker, color=colour,
-        markersize=4.5, linewidth=2.6 if line.bold else 1.4, capsize=2.5,
+        markersize=max(SMALLEST, LARGEST - SMALLER * n), linewidth=2.6 if line.bold else 1.4, capsize=2.5,
     )  # fmt: skip
 
 
