@@ -18,7 +18,7 @@ from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Target
 
 CONNECTIONS = 32
-FIRST = 3
+FIRST = 5
 """How often bursts are sent before the first fit, which tells all rates: one time alone may be a slow or a fast one."""
 FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
 """Of the mixed traffic of a round: at what parts of the rate that the engine can carry, and how many at each. On both

@@ -19,7 +19,7 @@ ROW = 0.06
 LARGEST, SMALLER = 8.0, 1.0
 """The marker of the first line, in points, and how much smaller each next one is:"""
 SMALLEST = 4.0
-"""where lines are equal, those below are seen around those above."""
+"""where lines are equal, those below are seen around those above. Points that no line joins are of this size all."""
 BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 """Between a note and the lines under it."""
 
@@ -137,10 +137,11 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
         errors = [below, above]
     style = "none" if line.apart else "--" if line.dashed else "-"
     marker = MARKERS[n % len(MARKERS)] if line.apart or len(line.x) <= MOST_MARKED else None
+    size = SMALLEST if line.apart else max(SMALLEST, LARGEST - SMALLER * n)
     colour = "black" if line.bold else f"C{n % 10}"
     axes.errorbar(
         x, y, yerr=errors, label=_plain(line.name), linestyle=style, marker=marker, color=colour,
-        markersize=max(SMALLEST, LARGEST - SMALLER * n), linewidth=2.6 if line.bold else 1.4, capsize=2.5,
+        markersize=size, linewidth=2.6 if line.bold else 1.4, capsize=2.5,
     )  # fmt: skip
 
 
