@@ -67,7 +67,7 @@ def calibrate_command(
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
     Bursts, alone and together, short and long, then mixed requests at various parts of what it carries, five times in
-    turn: some 7,000 requests, on an engine that has nothing else to do. Four minutes with one that carries sixty a
+    turn: some 8,000 requests, on an engine that has nothing else to do. Four minutes with one that carries sixty a
     second, ten with one that carries twenty; fewer --rounds make it shorter. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
