@@ -108,7 +108,10 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
     ("arguments", "said"),
     [
         (["--workload", "TRACE", "--fleet", "huge"], "huge is no profile of an engine; there is default, short"),
-        (["--workload", "TRACE", "--fleet", "q=slow"], "--fleet: q is neither a pool nor a replica of the policy"),
+        (
+            ["--workload", "TRACE", "--fleet", "q=slow"],
+            "--fleet: q is neither a pool nor a replica of the policy; pools: p",
+        ),
         (["--workload", "TRACE", "--fault", "r1@x=slow:2"], "a fault is written REPLICA@SECONDS=HARM"),
         (["--workload", "TRACE", "--fault", "r1@1=slow"], "a fault is written REPLICA@SECONDS=HARM"),
         (["--workload", "TRACE", "--fault", "r9@1=down"], "a fault befalls r9, but the replicas are r1, r2"),
