@@ -19,12 +19,17 @@ class LoopLag:
     A maximum since the last scrape would be torn between two scrapers; one over a fixed time is the same for all.
     """
 
-    def __init__(self, clock: Callable[[], float], each: Callable[[float], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], each: Callable[[float], None], interval_s: float = INTERVAL_S
+    ) -> None:
         """`each(now)` is called at every step, for whoever wants to know that time passes."""
         self.waits = LogHistogram(EDGES)
-        """Every oversleep since the start, of ten in a second."""
+        """What every moment since the start had to wait, one in each interval. A loop that stands still for a second
+        makes all the moments of that second wait, the last of them the least, and not only the one it was found at:
+        else this would be a closed loop, and leave out the waiting that it is there to see."""
         self._clock = clock
         self._each = each
+        self._interval_s = interval_s
         self._turn = clock() + HOLD_S
         self._now_s = 0.0
         self._before_s = 0.0
@@ -32,8 +37,8 @@ class LoopLag:
     async def run(self) -> None:
         """Measure until cancelled."""
         while True:
-            due = self._clock() + INTERVAL_S
-            await asyncio.sleep(INTERVAL_S)
+            due = self._clock() + self._interval_s
+            await asyncio.sleep(self._interval_s)
             self.woke(due)
 
     def woke(self, due: float) -> None:
@@ -42,8 +47,11 @@ class LoopLag:
         if now >= self._turn:
             self._turn = now + HOLD_S
             self._before_s, self._now_s = self._now_s, 0.0
-        self._now_s = max(self._now_s, now - due)
-        self.waits.add(max(0.0, now - due))
+        wait_s = max(0.0, now - due)
+        self._now_s = max(self._now_s, wait_s)
+        self.waits.add(wait_s)
+        while (wait_s := wait_s - self._interval_s) > 0.0:
+            self.waits.add(wait_s)
         self._each(now)
 
     def read(self) -> float:

@@ -86,12 +86,11 @@ def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, 
     """Three columns of a CSV file, whatever the others are."""
     head = [name.strip() for name in cells(1, file.readline())]
     places = [head.index(name) for name in names]
-    most = max(places)
     for line, text in enumerate(file, 2):
         row = cells(line, text)
         if not row:
             continue
-        if len(row) <= most:
+        if len(row) != len(head):
             raise Wrong(line, f"has {len(row)} columns, {len(head)} are in the first line")
         yield line, [row[place] for place in places]
 

@@ -55,7 +55,7 @@ NAMES = (
     "burst-2x",
 )
 QUICK_NAMES = ("overload",)
-LONGER = {"overload": 3.0, "long-among-short": 2.0}
+LONGER = {"overload": 1.5}
 """Multiples of their time. As scenarios they last long enough to see what happens; here the percentiles of what
 finishes have to be known, and their p99 at all: in half a minute of the overload at 2.5x, 27 requests of the tier that
 waits longest finished."""

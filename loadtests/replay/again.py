@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from loadtests.replay.request import Outcome, Request
@@ -9,6 +10,8 @@ from loadtests.replay.request import Outcome, Request
 MOST_REASONS = 100
 OTHERS = "others"
 REFUSED = (Outcome.SHED, Outcome.QUOTA)
+EARLY_S = 0.001
+"""How much sooner than told is no disobedience: timers are not kept more exactly."""
 
 
 @dataclass(slots=True)
@@ -31,20 +34,21 @@ class Again:
         self.tiers: dict[str, dict[str, Told]] = {}
         """By tier and reason."""
         self._from_s = from_s
-        self._obeying: dict[int, Told] = {}
+        self._waiting: dict[int, tuple[float, Told]] = {}
+        """When those who will come again were told to, by number."""
 
-    def tried(self, request: Request, rest_s: float | None) -> None:
-        """A try is over; the next comes after `rest_s`, if there is one."""
-        before = self._obeying.pop(request.number, None)
-        if before is not None:
+    def tried(self, request: Request, comes_again: bool) -> None:
+        """A try is over: it was sent at `tried_s` and ended at `ended_s`."""
+        told_s, before = self._waiting.pop(request.number, (math.inf, None))
+        if before is not None and request.tried_s >= told_s - EARLY_S:
             before.obeyed += 1
             before.refused += request.outcome in REFUSED
             before.admitted += request.status == 200
         if request.outcome in REFUSED and request.retry_after_s is not None and request.arrival.at >= self._from_s:
             told = self._told(request.arrival.tier, request.reason)
             told.told += 1
-            if rest_s is not None and rest_s >= request.retry_after_s:
-                self._obeying[request.number] = told
+            if comes_again:
+                self._waiting[request.number] = request.ended_s + request.retry_after_s, told
 
     def _told(self, tier: str, reason: str) -> Told:
         reasons = self.tiers.setdefault(tier, {})

@@ -64,6 +64,10 @@ class Names:
         self.names = [""]
         self._numbers = {"": 0}
 
+    def known(self, name: str) -> str:
+        """The name itself, or what it is counted as."""
+        return self.names[self.number(name)]
+
     def number(self, name: str) -> int:
         """The same for the same name."""
         found = self._numbers.get(name)
@@ -94,10 +98,10 @@ class Columns:
         """Pieces of content came."""
         if request.arrival.at < self._warmup_s:
             return
-        tier = request.arrival.tier
-        if tier not in self.gaps:
-            self.gaps[tier] = Gaps()
-        self.gaps[tier].add(gap_s, count)
+        gaps = self.gaps.get(request.arrival.tier)
+        if gaps is None:
+            gaps = self.gaps.setdefault(self.tiers.known(request.arrival.tier), Gaps())
+        gaps.add(gap_s, count)
 
     def ended(self, request: Request) -> None:
         """One row."""

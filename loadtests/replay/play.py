@@ -24,6 +24,9 @@ from loadtests.replay.target import Target, Writer
 
 FILES = 65536
 TICK_S = 0.5
+LOOK_TICKS = 50
+WAITS_S = 0.01
+"""How often the event loop is asked how late it is, so that its 99th percentile means something in short tests, too."""
 
 
 class Recorder(Protocol):
@@ -64,7 +67,8 @@ class Plan:
     """How long answers may come after the last request."""
     retries: int = 0
     warmup_s: float = 0.0
-    """Refusals of requests due before are not counted (`Played.told`); recorders know for themselves."""
+    """Refusals of requests due before, and waits on the loop until then, are not counted (`Played.told` and `lag`);
+    recorders know for themselves."""
     clients: int | None = None
     """A closed loop of so many clients: each sends when its last request is over. None: an open loop."""
     until_s: float | None = None
@@ -106,7 +110,7 @@ class Played:
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
     """What became of clients that were told to come again, by tier and reason."""
     lag: list[float] = field(default_factory=list)
-    """Waits on the event loop of the generator, by bucket of gateway.observe.lag.EDGES."""
+    """Waits on the event loop of the generator after the warm-up, by bucket of gateway.observe.lag.EDGES."""
 
 
 @dataclass(slots=True)
@@ -155,7 +159,8 @@ class Player:
         self._exhausted = asyncio.Event()
         self._ticks = 0
         self.played = Played()
-        self._lag = LoopLag(time.monotonic, self._tick)
+        self._lag = LoopLag(time.monotonic, self._tick, WAITS_S)
+        self._warm_lag: list[float] = []
 
     def clock(self) -> float:
         """Seconds since the beginning."""
@@ -239,7 +244,7 @@ class Player:
     def _over(self, request: Request, may_retry: bool) -> None:
         again = may_retry and request.tries <= self._plan.retries
         rest_s = rests_s(request, self._random) if again else None
-        self._counted.tried(request, rest_s)
+        self._counted.tried(request, rest_s is not None)
         if rest_s is not None:
             loop = asyncio.get_running_loop()
             self._resting[request.number] = (request, loop.call_later(rest_s, self._again, request))
@@ -284,11 +289,14 @@ class Player:
         self.played.seconds = self.clock()
         self.played.chunks = self._clients.chunks
         self.played.told = self._counted.tiers
-        self.played.lag = list(self._lag.waits.counts)
+        counted = self._lag.waits.counts
+        self.played.lag = [now - before for now, before in zip(counted, self._warm_lag or counted, strict=True)]
 
     def _tick(self, _: float) -> None:
+        if not self._warm_lag and self.clock() >= self._plan.warmup_s:
+            self._warm_lag = list(self._lag.waits.counts)
         self._ticks += 1
-        if self._ticks % 5 == 0:  # of ten in a second
+        if self._ticks % LOOK_TICKS == 0:
             of, played = self._clients, self.played
             played.most_connections = max(played.most_connections, len(of.open))
             self._look(Now(self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks))

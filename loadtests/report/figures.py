@@ -19,6 +19,7 @@ from loadtests.report.judged import ERRORS, Held, Judged, apart, judge, misses, 
 from loadtests.report.over_load import over_load
 from loadtests.report.run_file import RunFile
 from loadtests.report.timeline import per_s, timeline
+from loadtests.report.words import fell_behind
 from loadtests.waits import edge_of
 
 FORMAT = "tailgate-loadtest-report"
@@ -47,12 +48,12 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
     if not len(chosen):
         raise ValueError(f"no request was due after the warm-up of {about.warmup_s:g} s: there is nothing to report")
     generator = _generator(run, chosen)
-    trusted = generator["late_p99_s"] <= about.max_late_s
-    if not trusted and not allow_late:
+    behind = fell_behind(generator)
+    if behind is not None and not allow_late:
         raise TooLate(
-            f"the generator was late by {generator['late_p99_s'] * 1e3:.1f} ms (p99), more than the "
-            f"{about.max_late_s * 1e3:g} ms that are allowed (--max-late), so nothing is reported. Lower the rate, "
-            "free a core for it, or give --allow-late to have the report all the same, marked as not to be trusted"
+            f"{behind}, more than the {about.max_late_s * 1e3:g} ms that are allowed (--max-late), so nothing is "
+            "reported. Lower the rate, free a core for it, or give --allow-late to have the report all the same, "
+            "marked as not to be trusted"
         )
     everything = judge(rows, run.tiers, policy)
     judged = everything.of(counts)
@@ -68,7 +69,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
         "format": FORMAT,
         "version": VERSION,
         "about": _about(run),
-        "trusted": trusted,
+        "trusted": behind is None,
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
@@ -105,19 +106,24 @@ def _about(run: RunFile) -> Report:
 
 def _generator(run: RunFile, rows: Rows) -> Report:
     p50, p99, p999, most = percentiles(rows["late_s"], (0.5, 0.99, 0.999, 1.0))
-    lag = edge_of(run.played.lag, 0.99) if sum(run.played.lag) else 0.0
     return {
         "late_p50_s": p50,
         "late_p99_s": p99,
         "late_p999_s": p999,
         "late_max_s": most,
         "max_late_s": run.about.max_late_s,
-        "loop_wait_p99_s": lag if math.isfinite(lag) else EDGES[-1],
+        "loop_wait_p99_s": _loop_wait_s(run, 0.99),
+        "loop_wait_max_s": _loop_wait_s(run, 1.0),
         "cpu": per_s(run.played.cpu_s, run.played.sending_s),
         "chunks_per_s": per_s(run.played.chunks, run.played.seconds),
         "most_connections": run.played.most_connections,
         "most_under_way": run.played.most_under_way,
     }
+
+
+def _loop_wait_s(run: RunFile, share: float) -> float:
+    waits = run.played.lag
+    return min(edge_of(waits, share), EDGES[-1]) if sum(waits) else 0.0
 
 
 def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -> Report:

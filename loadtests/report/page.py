@@ -174,7 +174,10 @@ def _trust(report: Report) -> str:
             "requests sent later than due, p50 / p99 / p99.9 / most",
             f"{late} (allowed: p99 {time(generator['max_late_s'])})",
         ],
-        ["waits on the generator's loop, p99", f"≤ {time(generator['loop_wait_p99_s'])}"],
+        [
+            "waits on the generator's loop, p99 / most",
+            f"≤ {time(generator['loop_wait_p99_s'])} / {time(generator['loop_wait_max_s'])}",
+        ],
         ["CPU of the generator", f"{rate(generator['cpu'], '.2f')} of a core"],
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],
         ["pieces of content read", f"{rate(generator['chunks_per_s'], '.0f')}/s"],

@@ -6,6 +6,8 @@ from collections import Counter
 from typing import Any
 
 Report = dict[str, Any]
+FELT_S = 0.005
+"""Waits on an event loop that are none: its timers are a few milliseconds late when it has nothing to do."""
 OFF = 0.05
 """How far prompts may be from their wanted length before it is said."""
 
@@ -58,20 +60,31 @@ def _counted(totals: Report) -> str:
     return f"{totals['counted']:,} requests that count (of {totals['offered']:,})"
 
 
+def fell_behind(generator: Report) -> str | None:
+    """How the generator did, if one in a hundred of what it sent, or of what it had to read, was later than allowed."""
+    if generator["late_p99_s"] > generator["max_late_s"]:
+        return f"the generator was late by {time(generator['late_p99_s'])} (p99)"
+    if generator["loop_wait_p99_s"] > max(FELT_S, generator["max_late_s"]):
+        return f"what the generator had to read waited up to {time(generator['loop_wait_p99_s'])} for it (p99)"
+    return None
+
+
 def warnings(report: Report) -> list[str]:
     """What a reader has to know before believing the figures."""
     about, generator, prompts = report["about"], report["generator"], report["prompts"]
     found = []
-    if not report["trusted"]:
-        found.append(
-            f"Not to be trusted: the generator was late by {time(generator['late_p99_s'])} (p99); "
-            f"{time(generator['max_late_s'])} were allowed."
-        )
+    if (behind := fell_behind(generator)) is not None:
+        found.append(f"Not to be trusted: {behind}; {time(generator['max_late_s'])} were allowed.")
     elif generator["late_max_s"] > generator["max_late_s"]:
         which = "the p99.9 and the maxima" if generator["late_p999_s"] > generator["max_late_s"] else "the maxima"
         found.append(
             f"The generator was late by {time(generator['late_max_s'])} at most: {which} of latencies may be its own, "
             "not the target's."
+        )
+    elif generator["loop_wait_max_s"] > max(FELT_S, generator["max_late_s"]):
+        found.append(
+            f"What the generator had to read waited up to {time(generator['loop_wait_max_s'])} for it: the maxima of "
+            "latencies, and single gaps between tokens, may be its own, not the target's."
         )
     if left_out := apart(report):
         found.append(left_out)

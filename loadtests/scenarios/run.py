@@ -27,7 +27,7 @@ from loadtests.replay.target import Length, Target
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
-from loadtests.report.words import time
+from loadtests.report.words import fell_behind
 from loadtests.scenarios.file import ContenderSection, ScenarioFile, environment, policy_path
 from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.stage import Stage, happen, key_of, start
@@ -122,9 +122,8 @@ def notes(played: Played) -> list[str]:
     if played.quick:
         found.append(f"A quick run, {QUICK:g} of the time: it shows that all of it works, and compares nothing")
     for (contender, times), of in played.reports.items():
-        if not of["trusted"]:
-            late = time(of["generator"]["late_p99_s"])
-            found.append(f"{contender} {times:g}x: the generator was late by {late} (p99): not to be trusted")
+        if (behind := fell_behind(of["generator"])) is not None:
+            found.append(f"{contender} {times:g}x: {behind}: not to be trusted")
     return found
 
 

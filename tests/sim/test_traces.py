@@ -154,6 +154,7 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
         ('{"a":' + 100_000 * "[" + "\n", "trace:1: is the beginning of no known trace"),
         (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),
         (AZURE_2023.replace(",55", ""), "trace:4: has 2 columns, 3 are in the first line"),
+        (AZURE_2023.replace(",55", ",5,5"), "trace:4: has 4 columns, 3 are in the first line"),
         (AZURE_2023.replace("2023-11-16 18:15:50", "yesterday"), "trace:3: TIMESTAMP is 'yesterday.9951690': it is"),
         (AZURE_2023.replace("18:15:50", "18:15:40"), "trace:3: is earlier than the line before"),
         (AZURE_2024.replace("00.009930+00:00", "00.009930"), "trace:3: TIMESTAMP is '2024-05-11 00:00:00.009930'"),

@@ -9,6 +9,7 @@ from random import Random
 from statistics import fmean, stdev
 
 import pytest
+import scipy.stats
 
 from gateway.sim import pace
 from gateway.sim.lengths import LENGTHS, Mixture, Part, Uniform
@@ -40,6 +41,28 @@ def test_gaps_have_the_mean_and_the_variation_asked_for(cv: float) -> None:
     gaps = [b - a for a, b in pairwise(times(10, 4000, cv=cv))]
     assert fmean(gaps) == pytest.approx(0.1, rel=0.05)
     assert stdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
+def test_gaps_are_gamma_distributed_and_independent(cv: float) -> None:
+    """Poisson with a cv of 1. Others of the same mean and variation are found out."""
+    gaps = [b - a for a, b in pairwise(times(10, 2000, cv=cv))]
+    shape = 1.0 / cv**2
+    assert scipy.stats.kstest(gaps, "gamma", args=(shape, 0.0, 0.1 / shape)).pvalue > 0.01
+    assert scipy.stats.spearmanr(gaps[:-1], gaps[1:]).pvalue > 0.01
+    spread = math.sqrt(math.log(1.0 + cv**2))
+    assert scipy.stats.kstest(gaps, "lognorm", args=(spread, 0.0, 0.1 * math.exp(-(spread**2) / 2))).pvalue < 1e-6
+
+
+def test_requests_of_a_day_are_poisson_at_every_hour() -> None:
+    """By the time-change theorem: on a clock that runs as the rate does, they are spread evenly, at random gaps."""
+    period_s, depth, rate = 1000.0, 0.8, 10.0
+    at = times(rate, period_s, shape=pace.Diurnal(period_s, depth))
+    turn = period_s / (2 * math.pi)
+    clock = [rate * (t - depth * turn * math.sin(t / turn)) for t in at]
+    assert scipy.stats.kstest(clock, "uniform", args=(0.0, rate * period_s)).pvalue > 0.01
+    assert scipy.stats.kstest([b - a for a, b in pairwise(clock)], "expon").pvalue > 0.01
+    assert scipy.stats.kstest(at, "uniform", args=(0.0, period_s)).pvalue < 1e-6
 
 
 def test_a_higher_rate_plays_the_same_gaps_faster() -> None:

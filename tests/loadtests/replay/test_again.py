@@ -23,8 +23,12 @@ def tried(
     status: int = 429,
     reason: str = "full",
 ) -> None:
+    """Sent when it was due, or when its last rest was over; ended .1 s later; then `rest_s` until the next try."""
     request.outcome, request.reason, request.status, request.retry_after_s = outcome, reason, status, told_s
-    again.tried(request, rest_s)
+    request.tried_s = max(request.tried_s, request.arrival.at)
+    request.ended_s = request.tried_s + 0.1
+    again.tried(request, comes_again=rest_s is not None)
+    request.tried_s = request.ended_s + (rest_s or 0.0)
 
 
 def request(number: int = 0, at: float = 5.0) -> Request:
@@ -55,6 +59,16 @@ def test_who_comes_early_has_not_obeyed_and_who_was_not_told_cannot() -> None:
     tried(again, untold, Outcome.SHED, 0.5)
     tried(again, untold, Outcome.FINISHED, None, status=200)
     assert again.tiers == {"free": {"full": Told(told=1)}}
+
+
+def test_it_counts_when_a_client_came_and_not_when_it_meant_to() -> None:
+    """A timer may be a little early, and a client that is sent back to sooner than told has not obeyed."""
+    again, nearly, early = Again(0.0), request(1), request(2)
+    tried(again, nearly, Outcome.SHED, 1.9995, told_s=2.0)
+    tried(again, nearly, Outcome.FINISHED, None, status=200)
+    tried(again, early, Outcome.SHED, 1.9, told_s=2.0)
+    tried(again, early, Outcome.FINISHED, None, status=200)
+    assert again.tiers == {"free": {"full": Told(told=2, obeyed=1, admitted=1)}}
 
 
 def test_the_warm_up_is_not_counted() -> None:
