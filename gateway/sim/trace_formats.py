@@ -62,6 +62,8 @@ class Format:
     name: str
     read: Reader
     tick_s: float = 0.0
+    alone_too: bool = False
+    """Whether a request that is alone at its time is moved, too: all times of such a trace are rounded to ticks."""
     from_zero: bool = False
     """Whether times count from the start of the run, and not from whenever the first request came."""
     names_tiers: bool = False
@@ -157,8 +159,10 @@ def _time(line: int, name: str, text: str) -> float:
 FORMATS: dict[Format, frozenset[str]] = {
     Format("azure", _azure): frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
     # Whole seconds.
-    Format("burstgpt", _burstgpt, tick_s=1.0): frozenset({"Timestamp", "Request tokens", "Response tokens"}),
-    # Published times come in ticks of about three seconds.
+    Format("burstgpt", _burstgpt, tick_s=1.0, alone_too=True): frozenset(
+        {"Timestamp", "Request tokens", "Response tokens"}
+    ),
+    # Published times come in ticks of about three seconds, each with many requests; those of others need not.
     Format("mooncake", _mooncake, tick_s=3.0): frozenset({"timestamp", "input_length", "output_length"}),
     Format("tailgate", _own, from_zero=True, names_tiers=True): frozenset({"at", "prompt_tokens", "output_tokens"}),
 }

@@ -5,9 +5,10 @@
     mooncake   JSONL  {"timestamp", "input_length", "output_length", "hash_ids"}        ms, in ticks of about 3 s
     tailgate   JSONL  {"at", "prompt_tokens", "output_tokens", ...}: the fields of `Arrival`; the rest may be left out
 
-The format is found from the first line. Requests that share a tick are spread over it, by the seed of the run. Rows
-without prompt or answer (0 tokens: requests that failed when they were recorded) are left out. What a row does not say
-(tier, tenant, model), `Mix` says.
+The format is found from the first line. Requests that share a tick are spread over it, by the seed of the run; one that
+is alone at its millisecond of a Mooncake trace came then, one that is alone in its second of BurstGPT some time in it.
+Rows without prompt or answer (0 tokens: requests that failed when they were recorded) are left out. What a row does not
+say (tier, tenant, model), `Mix` says.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Trace:
         """The requests of one run, the first tick at 0. Raises TraceError."""
         whose, jitter = Random(f"{seed} mix"), Random(f"{seed} jitter")
         start: float | None = None
-        for row in spread(self.rows(), self.format.tick_s, jitter):
+        for row in spread(self.rows(), self.format, jitter):
             if start is None:
                 start = self.format.start(row.at)
             at = (row.at - start) / self.speed
@@ -137,7 +138,7 @@ class Trace:
         """The same, at the speed that gives what is played of it this mean rate. Reads so much. Raises TraceError."""
         count, first, last = 0, math.nan, math.nan
         wanted = max(1.0, rate_per_s * self.duration_s)
-        rows = self.rows() if math.isinf(wanted) else spread(self.rows(), self.format.tick_s, Random("rate"))
+        rows = self.rows() if math.isinf(wanted) else spread(self.rows(), self.format, Random("rate"))
         for row in rows:
             first = row.at if not count else first
             start = self.format.start(first)
@@ -201,16 +202,27 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     raise TraceError(f"{path}:1: is the beginning of no known trace. Known, by their fields: {known}")
 
 
-def spread(rows: Iterable[Row], tick_s: float, jitter: Random) -> Iterator[Row]:
-    """Rows with those of a tick spread over it, or up to the next tick if that comes sooner."""
-    if not tick_s:
+def spread(
+    rows: Iterable[Row], of: Format, jitter: Random, moved: Callable[[int], None] = lambda rows: None
+) -> Iterator[Row]:
+    """Rows with those of a tick spread over it, or up to the next tick if that comes sooner. `moved` hears how many."""
+    if not of.tick_s:
         yield from rows
         return
     held: list[Row] = []
+
+    def released(span_s: float) -> list[Row]:
+        if len(held) < 2 and not of.alone_too:
+            return held
+        moved(len(held))
+        for row in held:
+            row.at += span_s * jitter.random()
+        return sorted(held, key=lambda row: row.at)
+
     for at, group in groupby(rows, key=lambda row: row.at):
-        yield from _jittered(held, min(tick_s, at - held[0].at) if held else 0.0, jitter)
+        yield from released(min(of.tick_s, at - held[0].at) if held else 0.0)
         held = list(group)
-    yield from _jittered(held, tick_s, jitter)
+    yield from released(of.tick_s)
 
 
 def _names(head: str) -> frozenset[str]:
@@ -220,9 +232,3 @@ def _names(head: str) -> frozenset[str]:
     except (ValueError, RecursionError, Wrong):
         return frozenset()
     return frozenset(name.strip() for name in names)
-
-
-def _jittered(rows: list[Row], span_s: float, jitter: Random) -> list[Row]:
-    for row in rows:
-        row.at += span_s * jitter.random()
-    return sorted(rows, key=lambda row: row.at)

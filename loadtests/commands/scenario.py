@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.output import console, print_errors
+from gateway.cli.output import console, counted, print_errors
 from gateway.policy import PolicyErrors
 from loadtests.commands.screen import screen
 from loadtests.commands.written import writing
@@ -20,7 +21,7 @@ from loadtests.report.page import document, figures, table
 from loadtests.scenarios.file import ScenarioFile, shipped
 from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.picture import grid, pictures
-from loadtests.scenarios.run import Played, notes, play_scenario, write, write_docs
+from loadtests.scenarios.run import QUICK, STARTING, Played, how, notes, play_scenario, write, write_docs
 
 FOLDER = Path("loadtest-results")
 
@@ -60,7 +61,13 @@ def scenario_command(
         print_errors(found.errors, errors)
         raise typer.Exit(2) from None
     if scenario.experiment is not None:
-        _experiment(scenario.experiment, quick)
+        for given, option in ((contender, "--contender"), (out, "--out")):
+            if given:
+                told = (
+                    f"{name} is an experiment, loadtests.experiments run {scenario.experiment}, and has no such option"
+                )
+                raise typer.BadParameter(told, param_hint=option)
+        _experiment(scenario.experiment, quick, docs, as_json)
     scenario = _only(scenario, contender or [])
     stem = Path(name).stem
     folder = out or FOLDER / f"{stem}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
@@ -68,11 +75,18 @@ def scenario_command(
         if path is not None:
             with writing(path, option):
                 path.mkdir(parents=True, exist_ok=True)
+    errors.print(f"{counted(scenario.tests, 'test')}, {_minutes(scenario.most_s(QUICK if quick else 1.0))} at most")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
             task = progress.add_task("")
-            played = play_scenario(scenario, folder, quick, lambda text: progress.update(task, description=text))
+
+            def tell(test: str, text: str) -> None:
+                progress.update(task, description=f"{test}: {text}")
+                if text == STARTING and not errors.is_terminal:
+                    errors.print(test)
+
+            played = play_scenario(scenario, folder, quick, tell)
     except OSError as broken:
         errors.print(Text(str(broken), style="red"))
         raise typer.Exit(1) from None
@@ -94,18 +108,24 @@ def scenario_command(
         raise typer.Exit(3)
 
 
+def _minutes(seconds: float) -> str:
+    return f"{math.ceil(seconds / 60)} min"
+
+
 def _list() -> None:
     shown = Table(box=None, show_header=False, pad_edge=False)
     for name in shipped():
-        shown.add_row(Text(name, style="bold"), load_scenario(name).title)
+        of = load_scenario(name)
+        shown.add_row(Text(name, style="bold"), "" if of.experiment else _minutes(of.most_s()), of.title)
     screen().print(shown)
 
 
-def _experiment(name: str, quick: bool) -> None:
+def _experiment(name: str, quick: bool, docs: Path | None, as_json: bool) -> None:
     """A scenario that is an experiment is run as one."""
     from loadtests.experiments.__main__ import app
 
-    app(["run", name, "--pure", "--no-fail", *(["--quick"] if quick else [])])
+    flags = [flag for flag, given in (("--quick", quick), ("--json", as_json)) if given]
+    app(["run", name, "--pure", "--no-fail", *flags, *(["--docs", str(docs)] if docs else [])])
 
 
 def _only(scenario: ScenarioFile, names: list[str]) -> ScenarioFile:
@@ -139,6 +159,7 @@ def _page(played: Played, name: str) -> str:
     parts = [
         f"<h1>{escape(scenario.title)}</h1>",
         f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',
+        f"<p>{escape(how(played))}</p>",
         *(f'<p class="warning">{escape(note)}</p>' for note in notes(played)),
         figures(pictures(scenario, played.reports, name)),
         "<h2>Everybody</h2>",

@@ -168,7 +168,7 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
 def _live(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
     """A scenario of one test, once."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
-        played = play_scenario(scenario, Path(out), lab.effort.quick, lambda text: lab.tell(f"{title}: {text}"))
+        played = play_scenario(scenario, Path(out), lab.effort.quick, lambda _, text: lab.tell(f"{title}: {text}"))
         if played.broken or played.interrupted:
             raise Broken("; ".join(played.broken.values()) or "it was interrupted")
         ((called, _), report), *_ = played.reports.items()

@@ -28,7 +28,7 @@ def check(document: Document, scenario: ScenarioFile) -> None:
         if event.at >= scenario.lasts:
             document.add((*path, "at"), f"is not before the end: the scenario lasts {scenario.lasts:g} s")
         if (event.replica or 1) > scenario.replicas:
-            document.add((*path, "replica"), f"there are {scenario.replicas} replicas")
+            document.add((*path, "replica"), f"is {event.replica}, must be 1 to {scenario.replicas}")
         if event.reload is not None:
             policies.append(_policy(document, (*path, "reload"), event.reload, scenario))
     for policy in policies:

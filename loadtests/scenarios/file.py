@@ -23,6 +23,8 @@ FOLDER = Path(__file__).parent
 MODEL = "default"
 RECOVER = "recover"
 OURS = "tailgate"
+START_S = 10.0
+"""What replicas and a contender take to start."""
 PROXIED = ("nginx", "vllm-router", "litellm")
 """What else can be tried, besides the baselines of the simulator."""
 
@@ -131,6 +133,15 @@ class ScenarioFile(Section):
         if self.experiment is None and not (self.contenders and self.traffic):
             raise ValueError("needs contenders and traffic, or the name of an experiment")
         return self
+
+    @property
+    def tests(self) -> int:
+        """Each contender at each multiple of the rates."""
+        return len(self.contenders) * max(1, len(self.sweep))
+
+    def most_s(self, part: float = 1.0) -> float:
+        """How long all of it takes at most, for a part of the time: answers are waited for no longer than `grace`."""
+        return self.tests * (START_S + self.lasts * part + self.grace)
 
     def arrivals(self, seed: int, times: float = 1.0, part: float = 1.0) -> Iterator[Arrival]:
         """All streams together, at a multiple of their rates, for a part of the time."""

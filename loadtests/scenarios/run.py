@@ -34,6 +34,7 @@ from loadtests.scenarios.stage import Stage, happen, key_of, start
 
 SEED = 1
 MOST_LATE_S = 0.02
+STARTING = "starting"
 QUICK = 0.2
 """The part of its time that a quick scenario takes."""
 Report = dict[str, Any]
@@ -58,8 +59,11 @@ class Played:
         return all(of["trusted"] for of in self.reports.values())
 
 
-def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str], None]) -> Played:
-    """All of it; reports of single tests go into folders of `out`. What breaks, or Ctrl-C, costs that test alone."""
+def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str, str], None]) -> Played:
+    """All of it; reports of single tests go into folders of `out`. What breaks, or Ctrl-C, costs that test alone.
+
+    `tell` hears which test is under way, and how far it is: `STARTING` first.
+    """
     raise_file_limit(FILES)
     played = Played(scenario, quick)
     part = QUICK if quick else 1.0
@@ -70,7 +74,7 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
             folder = out / name.replace(" ", "-")
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                test = _Test(scenario, contender, times, part, folder, lambda text, name=name: tell(f"{name}: {text}"))
+                test = _Test(scenario, contender, times, part, folder, lambda text, name=name: tell(name, text))
                 played.reports[contender.called, times] = asyncio.run(test.run())
             except Skipped as why:
                 played.skipped[contender.called] = str(why)
@@ -135,7 +139,7 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
         f"# {name}",
         of.title + ".",
         " ".join(of.about.split()),
-        _how(played) + f" Again: `make scenario NAME={name}`.",
+        how(played) + f" Again: `make scenario NAME={name}`.",
         *(f"![{path.stem}]({path.name})" for path in drawn),
         grid_as_markdown(grid(of, reports)),
         *(f"**{note}.**" for note in notes(played)),
@@ -145,8 +149,11 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
     return path
 
 
-def _how(played: Played) -> str:
+def how(played: Played) -> str:
+    """What a row is, in words; empty where there is none."""
     tests = list(played.reports.values())
+    if not tests:
+        return ""
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, one test "
@@ -176,7 +183,7 @@ class _Test:
         self._tell = tell
 
     async def run(self) -> Report:
-        self._tell("starting")
+        self._tell(STARTING)
         with tempfile.TemporaryDirectory(prefix="tailgate-scenario-") as files:
             async with Children(lambda name, line: None) as children:
                 stage = await start(self._scenario, self._contender, children, Path(files))

@@ -16,6 +16,9 @@ from loadtests.traces.journal import JournalRows
 from loadtests.traces.writers import WRITERS
 
 TELL_EVERY = 1000
+TICKS = {1.0: "second", 0.001: "millisecond"}
+EXACT_S = 1e-7
+"""Times are kept no more exactly than in microseconds."""
 
 
 @dataclass(slots=True)
@@ -29,8 +32,8 @@ class Converted:
     left_out: LeftOut = field(default_factory=LeftOut)
     lost: Counter[str] = field(default_factory=Counter)
     """Rows by what they say and the format written has no place for."""
-    spread: bool = False
-    """Whether requests with the same time were spread over their tick."""
+    spread: int = 0
+    """Requests with the same time, spread over their tick."""
     guessed: int = 0
     missing: int = 0
 
@@ -46,7 +49,7 @@ class Converted:
         for name, count in self.lost.items():
             yield f"lost: {name} of {count:,} requests, for which {self.to} has no place"
         if self.spread:
-            yield "requests with the same time were spread over their tick, by seed 1"
+            yield f"{self.spread:,} requests with the same time were spread over their tick, by seed 1"
         if self.guessed:
             yield f"{self.guessed:,} requests had no whole answer: theirs is as long as that of another of their tier"
         if self.missing:
@@ -66,8 +69,8 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
             start = 0.0 if journal is None else row.at
         row.at -= start
         done.lost.update(writer.lacks(row))
-        if writer.tick_s >= 1.0 and row.at % writer.tick_s:
-            done.lost["fraction of the second"] += 1
+        if writer.tick_s and abs(row.at - round(row.at / writer.tick_s) * writer.tick_s) > EXACT_S:
+            done.lost[f"fraction of the {TICKS[writer.tick_s]}"] += 1
         write(row)
         done.written += 1
         if done.written % TELL_EVERY == 0:
@@ -95,9 +98,14 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
     trace = replace(open_trace(sources[0], Mix()), on_empty=done.left_out.add)
     done.format = trace.format.name
-    done.spread = trace.format.tick_s > tick_s
     start: float | None = None
-    for row in spread(trace.rows(), trace.format.tick_s if done.spread else 0.0, Random("1 jitter")):
+
+    def moved(rows: int) -> None:
+        done.spread += rows
+
+    # A format that cannot say more than the tick keeps it.
+    coarse = trace.format.tick_s <= tick_s
+    for row in trace.rows() if coarse else spread(trace.rows(), trace.format, Random("1 jitter"), moved):
         if start is None:
             start = trace.format.start(row.at)
         row.at -= start

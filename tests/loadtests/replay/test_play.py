@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -15,12 +16,13 @@ from typing import cast
 import numpy as np
 import pytest
 
+from gateway.observe.lag import EDGES
 from gateway.sim.workload import Arrival, Poisson
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
 from loadtests.replay.again import Told
 from loadtests.replay.columns import Columns, read_rows
-from loadtests.replay.play import Kept, Plan, Player, play
+from loadtests.replay.play import Kept, Now, Plan, Player, play
 from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target
@@ -199,6 +201,28 @@ async def test_a_stop_ends_everything_and_says_what_was_under_way(replica: Emula
     assert found.cpu_s > 0
     assert len(kept.requests) == found.sent >= 5
     assert {request.outcome for request in kept.requests} == {Outcome.INTERRUPTED}
+
+
+@pytest.mark.parametrize(("warmup_s", "counts"), [(0.0, True), (60.0, False)])
+async def test_every_moment_counts_in_which_the_generator_stood_still(
+    replica: EmulatedReplica, warmup_s: float, counts: bool
+) -> None:
+    """After the last request was sent, too, when all that is left to do is to read; but not in the warm-up."""
+    replica.fault("pause")
+    stop = asyncio.Event()
+    stalled: list[float] = []
+
+    def look(now: Now) -> None:
+        if stalled:
+            stop.set()
+        elif now.sent == 2:
+            stalled.append(now.at_s)
+            time.sleep(0.3)  # as a process that is stopped, or has no processor
+
+    plan = replace(FAST, warmup_s=warmup_s)
+    found = await Player(arrivals(2), target(replica), Kept(), plan, look=look).play(stop)
+    assert found.interrupted
+    assert (sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15) == counts
 
 
 async def test_a_closed_loop_waits_for_each_answer(replica: EmulatedReplica) -> None:

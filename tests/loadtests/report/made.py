@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from gateway.core.estimators import LogHistogram
 from gateway.core.rules import Policy
+from gateway.observe.lag import EDGES
 from gateway.policy.load import load_text
 from gateway.sim.workload import Arrival
 from loadtests.replay.columns import Columns
@@ -55,7 +57,7 @@ def refused(
 
 
 def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
-    """As a load test that lasted SECONDS, or so many `seconds`, would have written them."""
+    """As a load test of SECONDS, or so many `seconds`, would have written them; `waits` are those on its loop."""
     folder.mkdir(parents=True, exist_ok=True)
     columns = Columns(folder, float(about.get("warmup_s", 0.0)))  # type: ignore[arg-type]
     for number, request in enumerate(requests):
@@ -67,6 +69,10 @@ def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
     interrupted = bool(about.pop("interrupted", False))
     seconds = float(about.pop("seconds", SECONDS))  # type: ignore[arg-type]
     played = Played(sent=columns.rows, ended=columns.rows, sending_s=seconds, seconds=seconds, interrupted=interrupted)
+    waits = LogHistogram(EDGES)
+    for wait_s, count in about.pop("waits", {}).items():  # type: ignore[attr-defined]
+        waits.add(wait_s, count)
+    played.lag = waits.counts
     asked = {
         "target": "http://127.0.0.1:8080",
         "traffic": "made up",

@@ -100,7 +100,7 @@ def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
             "events: [{at: 2m, fault: slow, replica: 1}]",
             r"events\[0\].at: is not before the end: the scenario lasts 60 s",
         ),
-        ("events: [{at: 1s, fault: slow, replica: 5}]", r"events\[0\].replica: there are 4 replicas"),
+        ("events: [{at: 1s, fault: slow, replica: 5}]", r"events\[0\].replica: is 5, must be 1 to 4"),
         ("events: [{at: 1s, drain: s1}]", r"events\[0\].drain: s1 is no replica of the policy"),
         ("policy: one-tier.yaml\nevents: [{at: 1s, reload: tiers.yaml}, {at: 2s, drain: r9}]", "r9 is no replica"),
         ("replicas: 3", "it.yaml:7: replicas: the policy has 4 replicas, the scenario 3"),

@@ -65,6 +65,9 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert "| round-robin | 4" in (tmp_path / "it.md").read_text()
     page = (out / "scenario.html").read_text()
     assert "A replica dies" in page
+    assert "4 emulated replicas at" in page
+    assert done.stderr.splitlines()[0].startswith("2 tests, ")
+    assert done.stderr.splitlines()[1:] == ["tailgate", "round-robin"]  # where there is no terminal for a spinner
     assert "replica 2 dead" in page
     assert (out / "tailgate" / "report.html").exists()
 
@@ -111,6 +114,24 @@ def test_after_an_interruption_there_is_what_was_over(tmp_path: Path, monkeypatc
 
 def test_without_a_name_all_are_listed() -> None:
     assert "rolling-restart" in CliRunner().invoke(app, ["scenario"]).stdout
+
+
+@pytest.mark.parametrize("option", ["--out", "--contender"])
+def test_a_scenario_that_is_an_experiment_refuses_what_it_has_no_use_for(option: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["scenario", "coordinated-omission", "--quick", option, str(tmp_path / "nginx")])
+    assert done.exit_code == 2
+    assert option in done.stderr
+    assert "experiments run coordinated-omission" in " ".join(done.stderr.split())
+
+
+def test_a_scenario_that_is_an_experiment_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    monkeypatch.setattr("loadtests.experiments.__main__.app", told.append)
+    CliRunner().invoke(app, ["scenario", "coordinated-omission", "--quick", "--json", "--docs", "pages"])
+    (flags,) = told
+    assert flags[:2] == ["run", "coordinated-omission"]
+    assert {"--quick", "--json"} < set(flags)
+    assert flags[flags.index("--docs") + 1] == "pages"
 
 
 def test_a_contender_that_is_not_in_it() -> None:

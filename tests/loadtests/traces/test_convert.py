@@ -63,6 +63,30 @@ def test_other_formats_keep_lengths_and_times_and_say_what_they_lose(tmp_path: P
     assert ("prefix of" in done.stderr) == (to != "mooncake")
 
 
+def test_what_is_alone_at_its_millisecond_stays_there_and_what_is_not_is_spread(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    row = '{{"timestamp": {}, "input_length": {}, "output_length": 5}}\n'
+    source.write_text("".join(row.format(at, n) for n, at in enumerate((0, 52, 9000), 1)))
+    assert "spread" not in converted(source, out=out).stderr
+    assert [arrival.at for arrival in arrivals(out)] == [0.0, 0.052, 9.0]
+    source.write_text("".join(row.format(at, n) for n, at in enumerate((0, 52, 52, 9000), 1)))
+    assert "2 requests with the same time were spread over their tick" in converted(source, out=out).stderr
+    first, *together, last = (arrival.at for arrival in arrivals(out))
+    assert (first, last) == (0.0, 9.0)
+    assert all(0.052 <= at < 3.052 for at in together)
+
+
+def test_a_finer_time_than_a_format_can_say_is_counted(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    rows = "".join(f"2023-11-16 18:17:03.{fraction},10,5\n" for fraction in ("000000", "001000", "001500"))
+    source.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    lost = converted(source, out=tmp_path / "out", to="mooncake").stderr
+    assert "lost: fraction of the millisecond of 1 requests" in lost
+    lost = converted(source, out=tmp_path / "out", to="burstgpt").stderr
+    assert "lost: fraction of the second of 2 requests" in lost
+    assert "lost" not in converted(source, out=tmp_path / "out", to="tailgate").stderr
+
+
 def test_rows_of_no_tokens_are_counted_with_their_lines(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
