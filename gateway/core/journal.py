@@ -35,6 +35,10 @@ class Raised:
     error: str
 
 
+class Unnamed(Unreadable):
+    """Nothing said what a name stands for."""
+
+
 Told = tuple[str, tuple[object, ...], list[Command] | Raised]
 """One call as it happened: its name, its arguments, its answer."""
 Row = tuple[object, str, Sequence[object], object]
@@ -239,7 +243,7 @@ class Decoder:
         def find(name: object) -> object:
             value = self._named.get((kind, str(name)))
             if value is None:
-                raise Unreadable(f"nothing said before what {kind} {name!r} is")
+                raise Unnamed(f"nothing said before what {kind} {name!r} is")
             return value
 
         return find

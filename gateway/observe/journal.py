@@ -2,7 +2,8 @@
 
 The request path only keeps each call in a list. Every `BATCH` calls, and every `FLUSH_S`, the list is made into lines,
 and a thread writes them. If it does not keep up (the disk is slow) or cannot write (the disk is full), calls are
-dropped and counted, a line says so when writing works again, and the log says it once.
+dropped and counted, a line says so when writing works again, and the log says it once. What names stand for is no call,
+and is written after all: what follows refers to it.
 """
 
 from __future__ import annotations
@@ -131,19 +132,20 @@ class Journal:
     # ---- in the thread
 
     def _write(self) -> None:
-        gap = 0
+        gap, names = 0, b""
         while (work := self._work.get()) is not None:
             dropped, calls, lines = work
             gap += dropped
             missing = b'{"gap":%d}\n' % gap if gap else b""
             try:
-                self._parts.write(missing + lines)
+                self._parts.write(missing + names + lines)
             except OSError as error:
                 gap += calls
+                names += b"".join(line for line in lines.splitlines(keepends=True) if line.startswith(b'{"let"'))
                 self._lost += calls
                 self._complain(str(error.strerror))
             else:
-                gap = 0
+                gap, names = 0, b""
             self._taken += len(lines)
         self._parts.close()
 

@@ -36,6 +36,7 @@ class Converted:
     """Requests with the same time, spread over their tick."""
     guessed: int = 0
     missing: int = 0
+    only_ended: int = 0
 
     def as_json(self) -> dict[str, object]:
         """For a program."""
@@ -51,9 +52,12 @@ class Converted:
         if self.spread:
             yield f"{self.spread:,} requests with the same time were spread over their tick, by seed 1"
         if self.guessed:
-            yield f"{self.guessed:,} requests had no whole answer: theirs is as long as that of another of their tier"
+            like = "theirs is as long as that of another of their tier"
+            yield f"{self.guessed:,} requests had no whole answer in the journal: {like}"
         if self.missing:
             yield f"{self.missing:,} calls are missing in the journal: requests may be among them"
+        if self.only_ended:
+            yield f"{self.only_ended:,} requests are left out: the journal has their end, and their arrival is missing"
 
 
 def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int], None]) -> Converted:
@@ -76,7 +80,7 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
         if done.written % TELL_EVERY == 0:
             tell(done.written)
     if journal:
-        done.guessed, done.missing = journal.guessed, journal.missing
+        done.guessed, done.missing, done.only_ended = journal.guessed, journal.missing, journal.only_ended
     if not done.written:
         left_out = f" ({done.left_out})" if done.left_out.rows else ""
         raise TraceError(f"{', '.join(map(str, sources))}: no requests in it{left_out}: there is nothing to convert")

@@ -3,24 +3,36 @@
 The journal has no prompts; it has their lengths. A request that was refused, or whose client left, has no answer whose
 length could be known: it gets that of the answer which its tier and model had last, so that what arrives stays what
 arrived (a hot deck; Andridge and Little, "A review of hot deck imputation", 2010). How many those are is counted.
+
+A journal may have gaps, where calls are missing. The end of a request that was under way may be among them: it is
+waited for as long as the request can last; after that, its answer has no length that could be known. So may an arrival:
+such a request is no row, but its end is counted if it is there. Before any gap an end without an arrival is an error.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from gateway.core.commands import Ended
-from gateway.core.journal import Decoder, Raised
+from gateway.core.journal import Decoder, Raised, Unnamed
 from gateway.core.model import Ask, Outcome, Record
 from gateway.core.plain import Unreadable
+from gateway.core.rules import Timeouts
 from gateway.observe.replay import Line, NotReplayable, in_order, lines
 from gateway.sim.trace_formats import Row
 
 FIRST_OUTPUT_TOKENS = 128
 """Before any answer is known."""
 FIRST_PER_BYTE = 0.25
+NO_TOTAL_S: Final = Timeouts().total_s
+"""How long after a gap an end is waited for where the tier has no total timeout: as long as by default it may take.
+
+A few requests last longer. Theirs is a guessed length; without a bound, an end that is missing would hold all the rest.
+"""
 
 
 class JournalRows:
@@ -31,21 +43,29 @@ class JournalRows:
         """Requests whose answer has a length that another had."""
         self.missing = 0
         """Calls that the journal has lost: requests may be among them."""
+        self.only_ended = 0
+        """Requests of which that is known: their arrival is missing, and they are not in the trace."""
         self._parts = in_order(files)
         self._waiting: deque[_Request] = deque()
         self._open: dict[int, _Request] = {}
+        self._given_up: set[int] = set()
+        """Ids of those that left before their end was read, which may still come."""
+        self._now = 0.0
         self._lengths: dict[tuple[str, str], int] = {}
         self._per_byte: dict[str, float] = {}
 
     def rows(self) -> Iterator[Row]:
-        """A request leaves when all that came before it have ended, so what is held are those under way."""
+        """A request leaves when all that came before it have ended, so what is held are those under way.
+
+        Or those that may still be, where their end may be in a gap.
+        """
         where, decoder = f"{self._parts[0].path}:1", None
         try:
             decoder = Decoder(self._parts[0].about)
             for line in lines(self._parts):
                 where = f"{line.file}:{line.number}"
                 self._take(line, decoder)
-                yield from self._ready()
+                yield from self._ready(decoder)
         except Unreadable as error:
             raise NotReplayable(f"{where}: {error} (written by tailgate {self._parts[0].version})") from error
         for request in self._waiting:
@@ -56,22 +76,55 @@ class JournalRows:
             case {"let": name, "be": value}:
                 decoder.let({"let": name, "be": value})
             case {"gap": int(missing)}:
-                self.missing += missing
-            case [_, str(), list(), _] as row:
-                _, arguments = decoder.call(row)
-                for ask in arguments:
-                    if isinstance(ask, Ask):
-                        request = _Request(ask)
-                        self._waiting.append(request)
-                        self._open[ask.id] = request
-                answer = decoder.answer(row)
-                for command in () if isinstance(answer, Raised) else answer:
-                    if isinstance(command, Ended):
-                        self._ended(command.record)
+                self._gap(missing)
+            case [int() | float() as now, str(), list(), _] as row:
+                self._now = now
+                self._call(row, decoder)
             case None:
                 pass  # the last line of a process that was killed
             case _:
                 raise Unreadable("this is neither a call nor anything known about a journal")
+
+    def _gap(self, missing: int) -> None:
+        """The end of all that are under way may be in it."""
+        self.missing += missing
+        for request in self._open.values():
+            if request.over_by == math.inf:
+                by = request.ask.head_at + request.ask.tier.timeouts.total_s
+                request.over_by = by if by < math.inf else self._now + NO_TOTAL_S
+
+    def _call(self, row: Sequence[object], decoder: Decoder) -> None:
+        try:
+            _, arguments = decoder.call(row)
+        except Unnamed:
+            if not self.missing:
+                raise
+            arguments = ()  # what the name stands for is in a gap, and so as good as the arrival itself
+        for ask in arguments:
+            if isinstance(ask, Ask):
+                request = _Request(ask)
+                self._waiting.append(request)
+                self._open[ask.id] = request
+        answer = decoder.answer(self._of_known(row) if self.missing else row)
+        for command in () if isinstance(answer, Raised) else answer:
+            if isinstance(command, Ended):
+                self._ended(command.record)
+
+    def _of_known(self, row: Sequence[object]) -> Sequence[object]:
+        """The row without the ends of requests that did not arrive here, or that were given up."""
+        answer = row[3]
+        if not isinstance(answer, list):
+            return row
+        known: list[object] = []
+        for command in answer:
+            match command:
+                case {"Ended": [{"Record": [{"Ask": int(ask_id)}, *_]}]} if ask_id in self._given_up:
+                    self._given_up.remove(ask_id)
+                case {"Ended": [{"Record": [{"Ask": int(ask_id)}, *_]}]} if ask_id not in self._open:
+                    self.only_ended += 1
+                case _:
+                    known.append(command)
+        return [*row[:3], known]
 
     def _ended(self, record: Record) -> None:
         request = self._open.pop(record.ask.id)
@@ -83,9 +136,13 @@ class JournalRows:
             if ask.prompt_bytes:
                 self._per_byte[ask.model.name] = record.prompt_tokens / ask.prompt_bytes
 
-    def _ready(self) -> Iterator[Row]:
-        while self._waiting and self._waiting[0].over:
-            yield self._row(self._waiting.popleft())
+    def _ready(self, decoder: Decoder) -> Iterator[Row]:
+        while self._waiting and (self._waiting[0].over or self._waiting[0].over_by < self._now):
+            request = self._waiting.popleft()
+            if not request.over:
+                self._given_up.add(request.ask.id)
+                del self._open[request.ask.id], decoder.asks[request.ask.id]
+            yield self._row(request)
 
     def _row(self, request: _Request) -> Row:
         ask = request.ask
@@ -112,10 +169,12 @@ class JournalRows:
 class _Request:
     """One that has arrived."""
 
-    __slots__ = ("ask", "output_tokens", "over", "prompt_tokens")
+    __slots__ = ("ask", "output_tokens", "over", "over_by", "prompt_tokens")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.over = False
+        self.over_by = math.inf
+        """When it can no longer be under way, though nothing was said of its end: finite once there was a gap."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None

@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from gateway.core.journal import Decoder
 from gateway.core.model import Sample
 from gateway.observe import parts
 from gateway.observe.journal import BATCH, Journal
 from gateway.observe.parts import JournalError, Parts
 from gateway.observe.replay import in_order, replay
 
-from .made import POLICY, serve
+from .made import ASK, POLICY, policy, serve
 
 HEADER = {"run": "r", "version": "1"}
 LINE = b'[1.0,"wake",[],[]]\n'
@@ -141,6 +143,31 @@ async def test_a_full_disk_leaves_a_gap_that_is_counted_and_told_once(
     assert [record.getMessage() for record in caplog.records] == [
         f"calls are missing in the journal {tmp_path / 'j'}, what follows cannot be replayed: No space left on device"
     ]
+
+
+async def test_a_name_that_a_full_disk_did_not_take_is_written_after_the_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all that comes under a policy that was loaded meanwhile could not even be read."""
+    written = journal(tmp_path / "j")
+    fail(monkeypatch, 0, 1, 2)
+    loaded = [policy(generation=number) for number in (2, 3)]
+    for at, new in enumerate(loaded):
+        written.tell(("configure", (new, float(at)), []))
+        written.flush()
+    written.tell(("wake", (2.0,), []))
+    written.flush()
+    written.tell(("arrive", (replace(ASK, policy=loaded[0]), 3.0), []))
+    written.flush()
+    written.tell(("configure", (loaded[1], 4.0), []))
+    await written.aclose()
+    first, gap, *rest = rows(tmp_path / "j")
+    assert gap == {"gap": 3}
+    assert [row["let"] if "let" in row else row[1] for row in rest] == ["2", "3", "arrive", "configure"]
+    decoder = Decoder(first)
+    for row in rest[:2]:
+        decoder.let(row)
+    assert [decoder.call(row)[0] for row in rest[2:]] == ["arrive", "configure"]
 
 
 async def test_a_disk_that_hangs_holds_nobody_up(

@@ -1,0 +1,188 @@
+"""A journal with gaps can be read: what is missing is counted, and holds nothing up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.core.journal import Decoder, Encoder, Recorded, Told
+from gateway.core.model import End, Finish
+from gateway.core.rules import Policy, Timeouts
+from gateway.observe.replay import NotReplayable
+from gateway.sim.trace_formats import Row
+from loadtests.traces.journal import NO_TOTAL_S, JournalRows
+from tests.core.made import ask, policy, pool, tier
+from tests.loadtests.traces.test_convert import arrivals, converted
+
+TOTAL_S = 5.0
+POLICY = policy(pool("p", "r1", slots=100), tier("std", timeouts=Timeouts(60.0, 60.0, 60.0, TOTAL_S)))
+UNLIMITED = policy(pool("p", "r1", slots=100), tier("std", timeouts=Timeouts(60.0, 60.0, 60.0, inf)))
+Drop = Callable[[Any], bool]
+
+
+def is_call(name: str, request: int) -> Drop:
+    """Requests are sent in the order in which they arrive, so that an attempt has the number of its request."""
+    return lambda row: (
+        isinstance(row, list) and row[1] == name and (row[2][0]["Ask"][0] if name == "arrive" else row[2][0]) == request
+    )
+
+
+def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: Policy | None = None) -> list[Any]:
+    """The rows of so many requests, one a second; each takes half a second, but the first may take longer.
+
+    Request n has an answer of 10 + n tokens. `then` is the policy after the third.
+    """
+    told: list[Told] = []
+    controller = Recorded(rules, Random(1), told.append)
+    events = [(float(n), n, False) for n in range(1, requests + 1)]
+    events += [(n + (first_s if n == 1 else 0.5), n, True) for n in range(1, requests + 1)]
+    for at, number, ends in sorted(events):
+        if ends:
+            controller.finish(number, Finish(End.COMPLETE, 100, 10 + number), at)
+            continue
+        if number == 4 and then is not None:
+            controller.configure(then, at)
+        controller.arrive(ask(number, rules if then is None or number < 4 else then, at), at)
+        controller.sent(number, at)
+    encoder = Encoder(rules)
+    header = {"journal": 1, "run": "r", "part": 1, "version": "1", **encoder.header(1, 1.0)}
+    rows: list[Any] = json.loads(json.dumps([header, *encoder.rows(told)]))
+    return rows
+
+
+def lost(rows: Sequence[Any], *drops: Drop) -> list[Any]:
+    """The same with a gap for every row that one of these is true for."""
+    return [{"gap": 1} if any(drop(row) for drop in drops) else row for row in rows]
+
+
+def written(folder: Path, rows: Sequence[Any]) -> Path:
+    file = folder / "calls.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def lengths(rows: Sequence[Row]) -> dict[float, int]:
+    """Tokens of the answers, by when their requests came."""
+    return {row.at: row.output_tokens for row in rows}
+
+
+def followed(journal: JournalRows) -> dict[float, float]:
+    """When each request left, by when it came: the time of the journal at which it was given."""
+    return {row.at: journal._now for row in journal.rows()}
+
+
+def test_a_request_whose_arrival_is_missing_is_left_out_and_counted(tmp_path: Path) -> None:
+    file = written(tmp_path, lost(answered(4), is_call("arrive", 2)))
+    journal = JournalRows([file])
+    assert lengths(list(journal.rows())) == {1.0: 11, 3.0: 13, 4.0: 14}
+    assert (journal.missing, journal.only_ended, journal.guessed) == (1, 1, 0)
+    done = converted(file, out=tmp_path / "out.jsonl")
+    assert done.exit_code == 0, done.stderr
+    assert "1 calls are missing in the journal: requests may be among them" in done.stderr
+    assert "1 requests are left out: the journal has their end, and their arrival is missing" in done.stderr
+    assert len(arrivals(tmp_path / "out.jsonl")) == 3
+
+
+def test_a_gap_before_any_call_is_one_as_any_other(tmp_path: Path) -> None:
+    journal = JournalRows([written(tmp_path, lost(answered(3), is_call("arrive", 1)))])
+    assert lengths(list(journal.rows())) == {2.0: 12, 3.0: 13}
+    assert (journal.missing, journal.only_ended) == (1, 1)
+
+
+@pytest.mark.parametrize("gap_at", [None, -1])
+def test_without_a_gap_before_it_an_end_without_an_arrival_is_an_error(tmp_path: Path, gap_at: int | None) -> None:
+    rows = [row for row in answered(4) if not is_call("arrive", 2)(row)]
+    if gap_at is not None:
+        rows.append({"gap": 1})
+    with pytest.raises(NotReplayable, match=r"calls\.jsonl:6: request 2 never arrived"):
+        list(JournalRows([written(tmp_path, rows)]).rows())
+
+
+def test_a_request_whose_end_is_missing_holds_up_no_others_once_its_total_timeout_has_passed(tmp_path: Path) -> None:
+    journal = JournalRows([written(tmp_path, lost(answered(100), is_call("finish", 1)))])
+    left_at = followed(journal)
+    # It came at 1; the first call after 6 is that of the one that then ends.
+    assert [left_at[float(at)] for at in (1, 2, 5)] == [6.5, 6.5, 6.5]
+    assert [left_at[float(at)] for at in (6, 7, 100)] == [6.5, 7.5, 100.5]
+    assert (journal.missing, journal.guessed, journal.only_ended) == (1, 1, 0)
+
+
+def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder has them, too."""
+    decoders: list[Decoder] = []
+
+    def kept(about: Mapping[str, object]) -> Decoder:
+        decoders.append(Decoder(about))
+        return decoders[-1]
+
+    monkeypatch.setattr("loadtests.traces.journal.Decoder", kept)
+    rows = lost(answered(300), *(is_call("finish", number) for number in range(1, 300, 2)))
+    journal = JournalRows([written(tmp_path, rows)])
+    held = [max(len(journal._waiting), len(journal._open), len(decoders[0].asks)) for _ in journal.rows()]
+    assert max(held) <= TOTAL_S + 2
+    assert (journal.missing, journal.guessed) == (150, 150)
+
+
+def test_an_answer_whose_end_is_missing_is_as_long_as_the_last_one_like_it(tmp_path: Path) -> None:
+    rows = lost(answered(20), is_call("finish", 3))
+    found = lengths(list(JournalRows([written(tmp_path, rows)]).rows()))
+    assert found[3.0] == 18  # that of the one which ended at 8.5, when 3 + TOTAL_S was over
+    assert {at: tokens for at, tokens in found.items() if at != 3.0} == {
+        float(n): 10 + n for n in range(1, 21) if n != 3
+    }
+
+
+@pytest.mark.parametrize("gaps", [1, 2])
+def test_an_end_that_comes_after_the_gap_counts(tmp_path: Path, gaps: int) -> None:
+    """Whatever was missing, it was not this; the requests wait for it as they do without a gap."""
+    drops = [is_call("sent", number) for number in range(2, 2 + gaps)]
+    journal = JournalRows([written(tmp_path, lost(answered(20, first_s=4.75), *drops))])
+    rows = list(journal.rows())
+    assert [row.at for row in rows] == [float(n) for n in range(1, 21)]
+    assert lengths(rows) == {float(n): 10 + n for n in range(1, 21)}
+    assert (journal.missing, journal.guessed, journal.only_ended) == (gaps, 0, 0)
+
+
+def test_an_end_that_comes_after_it_was_given_up_is_no_request_of_its_own(tmp_path: Path) -> None:
+    journal = JournalRows([written(tmp_path, lost(answered(20, first_s=9.75), is_call("sent", 2)))])
+    rows = list(journal.rows())
+    assert len(rows) == 20
+    assert (journal.missing, journal.guessed, journal.only_ended) == (1, 1, 0)
+    assert not journal._given_up
+
+
+def test_without_a_gap_every_end_is_waited_for(tmp_path: Path) -> None:
+    journal = JournalRows([written(tmp_path, answered(20, first_s=9.75))])
+    assert lengths(list(journal.rows()))[1.0] == 11
+    assert (journal.missing, journal.guessed) == (0, 0)
+
+
+def test_without_a_total_timeout_an_end_is_waited_for_as_long_as_with_the_default_one_from_the_first_gap_on(
+    tmp_path: Path,
+) -> None:
+    requests = round(NO_TOTAL_S) + 50
+    rows = lost(answered(requests, rules=UNLIMITED), is_call("finish", 1), is_call("sent", 30))
+    journal = JournalRows([written(tmp_path, rows)])
+    left_at = followed(journal)
+    assert left_at[1.0] == 1.0 + NO_TOTAL_S + 0.5
+    assert left_at[float(requests)] == requests + 0.5
+    assert (journal.guessed, journal.only_ended) == (1, 0)
+
+
+def test_of_a_policy_that_is_missing_the_requests_are(tmp_path: Path) -> None:
+    """Journals of before were so: a policy that was to be written into a full disk was never named again."""
+    later = policy(pool("p", "r1", "r2", slots=100), tier("std", timeouts=Timeouts(total_s=TOTAL_S)), generation=1)
+    rows = answered(6, then=later)
+    (let,) = (row for row in rows if "let" in row)
+    journal = JournalRows([written(tmp_path, lost(rows, lambda row: row is let))])
+    assert lengths(list(journal.rows())) == {1.0: 11, 2.0: 12, 3.0: 13}
+    assert (journal.missing, journal.only_ended) == (1, 3)
+    rows.remove(let)
+    with pytest.raises(NotReplayable, match="nothing said before what Policy '2' is"):
+        list(JournalRows([written(tmp_path, rows)]).rows())
