@@ -36,9 +36,12 @@ class LoopLag:
 
     async def run(self) -> None:
         """Measure until cancelled."""
+        now = self._clock()
         while True:
-            due = self._clock() + self._interval_s
-            await asyncio.sleep(self._interval_s)
+            # From when it woke, so that what `each` takes counts: others wait for that, too.
+            due = now + self._interval_s
+            await asyncio.sleep(max(0.0, due - self._clock()))
+            now = self._clock()
             self.woke(due)
 
     def woke(self, due: float) -> None:
