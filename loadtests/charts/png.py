@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.charts.chart import NOTHING, Bars, Chart, Line, Picture
-from loadtests.charts.scales import nine, nine_ticks
+from loadtests.charts.scales import logarithmic, nine, nine_ticks
 
 MARKERS = "osD^vPX*<>hd"
 MOST_MARKED = 40
 """Points of a line beyond which they have no markers."""
+MARGIN = 1.05
+"""Beside what is on the edge of a logarithmic axis."""
 LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
 ROW = 0.06
@@ -69,7 +71,11 @@ def _lines(chart: Chart, axes: Any) -> None:
     elif chart.log_x:
         axes.set_xscale("log")
     if chart.log_y:
+        # Not as tight as the values are: three that are nearly the same should look it.
+        shown = [y for line in chart.lines for y in line.y if y is not None and y > 0.0] + list(chart.levels.values())
+        scale = logarithmic(min(shown, default=0.001), max(shown, default=1.0))
         axes.set_yscale("log")
+        axes.set_ylim(scale.low / MARGIN, scale.high * MARGIN)
     else:
         axes.set_ylim(0.0, chart.most_y)
     _names(chart, axes)
@@ -87,7 +93,7 @@ def _names(chart: Chart, axes: Any) -> None:
     rows: list[list[tuple[float, float]]] = []
     placed = []
     for name, x in sorted(chart.marks.items(), key=lambda mark: mark[1]):
-        text = _plain(f"{name}: {x:.3g}")
+        text = _plain(f"{x:.3g}: {name}")
         at, _ = axes.transAxes.inverted().transform(axes.transData.transform((x, 1.0)))
         width = LETTER * len(text)
         left = at + width > 1.0

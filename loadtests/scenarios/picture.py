@@ -62,9 +62,18 @@ def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) ->
 
 
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
-    """One for whatever happens to some replicas at one time, and for its end; those told alike are numbered."""
+    """One for whatever happens to some replicas at one time, and for its end; those told alike are numbered.
+
+    What befalls a replica between its drain and its undrain is what it was drained for: all of that is one.
+    """
     replicas: dict[tuple[float, str], list[str]] = {}
+    drained = dict(_drained(scenario))
     for event in scenario.events:
+        name = event.drain or event.undrain or f"r{event.replica}"
+        if name in drained and drained[name][0] <= event.at <= drained[name][1]:
+            from_s, until_s = drained[name]
+            replicas[from_s, f"{name} drained until {until_s:g}"] = []
+            continue
         if event.fault is None:
             replicas[event.at, event.told] = []
             continue
@@ -75,6 +84,14 @@ def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
     told = [f"{_called(names)}{what}" for (_, what), names in marks]
     names = [f"{name} ({told[: n + 1].count(name)})" if told.count(name) > 1 else name for n, name in enumerate(told)]
     return {name: at * part for name, ((at, _), _) in zip(names, marks, strict=True)}
+
+
+def _drained(scenario: ScenarioFile) -> Iterator[tuple[str, tuple[float, float]]]:
+    """From when to when, of each replica that is let back in."""
+    for event in scenario.events:
+        ends = [after.at for after in scenario.events if after.undrain == event.drain and after.at > event.at]
+        if event.drain is not None and ends:
+            yield event.drain, (event.at, min(ends))
 
 
 def _called(replicas: list[str]) -> str:

@@ -89,6 +89,25 @@ def test_a_fault_is_marked_with_whose_it_is_and_with_its_end(tmp_path: Path) -> 
     assert chart.marks == {"replica 1 dead": 20.0, "replicas 2, 4 slow": 20.0, "replicas 2, 4 well again": 35.0}
 
 
+def test_a_replica_that_is_drained_killed_and_let_back_in_is_one_mark(tmp_path: Path) -> None:
+    events = [
+        {"at": "5s", "drain": "r1"},
+        {"at": "8s", "fault": "dead", "replica": 1, "lasts": "2s"},
+        {"at": "9s", "fault": "slow", "replica": 2, "lasts": "2s"},
+        {"at": "12s", "undrain": "r1"},
+        {"at": "15s", "undrain": "r3"},
+    ]
+    scenario = ScenarioFile.model_validate({**FILE, "events": events})
+    (chart, _) = pictures(scenario, {("tailgate", 1.0): mixed(tmp_path)}, "restart")
+    assert isinstance(chart, Chart)
+    assert chart.marks == {
+        "r1 drained until 12": 5.0,
+        "replica 2 slow": 9.0,
+        "replica 2 well again": 11.0,
+        "undrain r3": 15.0,
+    }
+
+
 def test_goodput_is_that_of_all(tmp_path: Path) -> None:
     found = grid(SCENARIO, {("tailgate", 1.0): mixed(tmp_path)})
     row = dict(zip(found.columns, found.rows[0], strict=True))
