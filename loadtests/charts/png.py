@@ -142,7 +142,8 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
         above = [max(0.0, high - at) for at, high in zip(y, line.high, strict=True)]
         errors = [below, above]
     style = "none" if line.apart else "--" if line.dashed else "-"
-    marker = MARKERS[n % len(MARKERS)] if line.apart or len(line.x) <= MOST_MARKED else None
+    marked = line.apart or (len(line.x) <= MOST_MARKED and not line.dashed)
+    marker = MARKERS[n % len(MARKERS)] if marked else None
     size = SMALLEST if line.apart else max(SMALLEST, LARGEST - SMALLER * n)
     colour = "black" if line.bold else f"C{n % 10}"
     axes.errorbar(

@@ -206,7 +206,7 @@ def _goodput(tests: list[Test]) -> Grid:
 
 
 def _chart(pairs: list[Pair]) -> Chart:
-    low, high = 50.0, 25000.0
+    low, high = 50.0, 50000.0
     around = Line(
         "15% off", (low, high, high, low, high), (low * 1.15, high * 1.15, None, low * 0.85, high * 0.85), dashed=True
     )
