@@ -68,6 +68,7 @@ def scenario_command(
                 )
                 raise typer.BadParameter(told, param_hint=option)
         _experiment(scenario.experiment, quick, docs, as_json)
+        raise typer.Exit
     scenario = _only(scenario, contender or [])
     stem = Path(name).stem
     folder = out or FOLDER / f"{stem}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
@@ -75,7 +76,7 @@ def scenario_command(
         if path is not None:
             with writing(path, option):
                 path.mkdir(parents=True, exist_ok=True)
-    errors.print(f"{counted(scenario.tests, 'test')}, {_minutes(scenario.most_s(QUICK if quick else 1.0))} at most")
+    errors.print(f"{counted(scenario.tests, 'test')}, about {_minutes(scenario.about_s(QUICK if quick else 1.0))}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
@@ -116,7 +117,7 @@ def _list() -> None:
     shown = Table(box=None, show_header=False, pad_edge=False)
     for name in shipped():
         of = load_scenario(name)
-        shown.add_row(Text(name, style="bold"), "" if of.experiment else _minutes(of.most_s()), of.title)
+        shown.add_row(Text(name, style="bold"), "" if of.experiment else _minutes(of.about_s()), of.title)
     screen().print(shown)
 
 

@@ -160,7 +160,7 @@ class Player:
         self._ticks = 0
         self.played = Played()
         self._lag = LoopLag(time.monotonic, self._tick, WAITS_S)
-        self._warm_lag: list[float] = []
+        self._warm_lag = list(self._lag.waits.counts)
 
     def clock(self) -> float:
         """Seconds since the beginning."""
@@ -289,11 +289,11 @@ class Player:
         self.played.seconds = self.clock()
         self.played.chunks = self._clients.chunks
         self.played.told = self._counted.tiers
-        counted = self._lag.waits.counts
-        self.played.lag = [now - before for now, before in zip(counted, self._warm_lag or counted, strict=True)]
+        counted = zip(self._lag.waits.counts, self._warm_lag, strict=True)
+        self.played.lag = [now - before for now, before in counted]
 
     def _tick(self, _: float) -> None:
-        if not self._warm_lag and self.clock() >= self._plan.warmup_s:
+        if self.clock() < self._plan.warmup_s:  # a stall that lasts beyond it counts
             self._warm_lag = list(self._lag.waits.counts)
         self._ticks += 1
         if self._ticks % LOOK_TICKS == 0:

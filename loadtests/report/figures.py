@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.core.rules import Metric, Objective, Slo
-from gateway.observe.lag import EDGES
 from loadtests.replay.columns import FILE, Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome
@@ -20,7 +19,7 @@ from loadtests.report.over_load import over_load
 from loadtests.report.run_file import RunFile
 from loadtests.report.timeline import per_s, timeline
 from loadtests.report.words import fell_behind
-from loadtests.waits import edge_of
+from loadtests.waits import above
 
 FORMAT = "tailgate-loadtest-report"
 VERSION = 1
@@ -112,18 +111,13 @@ def _generator(run: RunFile, rows: Rows) -> Report:
         "late_p999_s": p999,
         "late_max_s": most,
         "max_late_s": run.about.max_late_s,
-        "loop_wait_p99_s": _loop_wait_s(run, 0.99),
-        "loop_wait_max_s": _loop_wait_s(run, 1.0),
+        "loop_wait_p99_above_s": above(run.played.lag, 0.99),
+        "loop_wait_max_above_s": above(run.played.lag, 1.0),
         "cpu": per_s(run.played.cpu_s, run.played.sending_s),
         "chunks_per_s": per_s(run.played.chunks, run.played.seconds),
         "most_connections": run.played.most_connections,
         "most_under_way": run.played.most_under_way,
     }
-
-
-def _loop_wait_s(run: RunFile, share: float) -> float:
-    waits = run.played.lag
-    return min(edge_of(waits, share), EDGES[-1]) if sum(waits) else 0.0
 
 
 def _totals(judged: Judged, run: RunFile, seconds: float, policy: Held | None) -> Report:

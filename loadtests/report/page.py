@@ -176,7 +176,7 @@ def _trust(report: Report) -> str:
         ],
         [
             "waits on the generator's loop, p99 / most",
-            f"≤ {time(generator['loop_wait_p99_s'])} / {time(generator['loop_wait_max_s'])}",
+            f"more than {time(generator['loop_wait_p99_above_s'])} / {time(generator['loop_wait_max_above_s'])}",
         ],
         ["CPU of the generator", f"{rate(generator['cpu'], '.2f')} of a core"],
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],

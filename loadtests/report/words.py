@@ -64,8 +64,8 @@ def fell_behind(generator: Report) -> str | None:
     """How the generator did, if one in a hundred of what it sent, or of what it had to read, was later than allowed."""
     if generator["late_p99_s"] > generator["max_late_s"]:
         return f"the generator was late by {time(generator['late_p99_s'])} (p99)"
-    if generator["loop_wait_p99_s"] > max(FELT_S, generator["max_late_s"]):
-        return f"what the generator had to read waited up to {time(generator['loop_wait_p99_s'])} for it (p99)"
+    if generator["loop_wait_p99_above_s"] >= max(FELT_S, generator["max_late_s"]):
+        return f"what the generator had to read waited over {time(generator['loop_wait_p99_above_s'])} for it (p99)"
     return None
 
 
@@ -81,10 +81,11 @@ def warnings(report: Report) -> list[str]:
             f"The generator was late by {time(generator['late_max_s'])} at most: {which} of latencies may be its own, "
             "not the target's."
         )
-    elif generator["loop_wait_max_s"] > max(FELT_S, generator["max_late_s"]):
+    elif generator["loop_wait_max_above_s"] >= max(FELT_S, generator["max_late_s"]):
+        waited = time(generator["loop_wait_max_above_s"])
         found.append(
-            f"What the generator had to read waited up to {time(generator['loop_wait_max_s'])} for it: the maxima of "
-            "latencies, and single gaps between tokens, may be its own, not the target's."
+            f"What the generator had to read waited over {waited} for it at times: the maxima of latencies, and single "
+            "gaps between tokens, may be its own, not the target's."
         )
     if left_out := apart(report):
         found.append(left_out)

@@ -139,8 +139,8 @@ class ScenarioFile(Section):
         """Each contender at each multiple of the rates."""
         return len(self.contenders) * max(1, len(self.sweep))
 
-    def most_s(self, part: float = 1.0) -> float:
-        """How long all of it takes at most, for a part of the time: answers are waited for no longer than `grace`."""
+    def about_s(self, part: float = 1.0) -> float:
+        """How long all of it takes, for a part of the time; less where answers end before `grace` is over."""
         return self.tests * (START_S + self.lasts * part + self.grace)
 
     def arrivals(self, seed: int, times: float = 1.0, part: float = 1.0) -> Iterator[Arrival]:

@@ -67,12 +67,12 @@ def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
     What befalls a replica between its drain and its undrain is what it was drained for: all of that is one.
     """
     replicas: dict[tuple[float, str], list[str]] = {}
-    drained = dict(_drained(scenario))
+    drained = list(_drained(scenario))
     for event in scenario.events:
         name = event.drain or event.undrain or f"r{event.replica}"
-        if name in drained and drained[name][0] <= event.at <= drained[name][1]:
-            from_s, until_s = drained[name]
-            replicas[from_s, f"{name} drained until {until_s:g}"] = []
+        if during := [(a, b) for of, a, b in drained if of == name and a <= event.at <= b]:
+            from_s, until_s = during[0]
+            replicas[from_s, f"{name} drained until {until_s * part:g}"] = []
             continue
         if event.fault is None:
             replicas[event.at, event.told] = []
@@ -86,12 +86,12 @@ def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
     return {name: at * part for name, ((at, _), _) in zip(names, marks, strict=True)}
 
 
-def _drained(scenario: ScenarioFile) -> Iterator[tuple[str, tuple[float, float]]]:
-    """From when to when, of each replica that is let back in."""
+def _drained(scenario: ScenarioFile) -> Iterator[tuple[str, float, float]]:
+    """Which replica, from when to when; those alone that are let back in."""
     for event in scenario.events:
         ends = [after.at for after in scenario.events if after.undrain == event.drain and after.at > event.at]
         if event.drain is not None and ends:
-            yield event.drain, (event.at, min(ends))
+            yield event.drain, event.at, min(ends)
 
 
 def _called(replicas: list[str]) -> str:

@@ -33,10 +33,15 @@ class Converted:
     lost: Counter[str] = field(default_factory=Counter)
     """Rows by what they say and the format written has no place for."""
     spread: int = 0
-    """Requests with the same time, spread over their tick."""
+    """Requests that came some time within a tick, which is all that their trace says."""
     guessed: int = 0
     missing: int = 0
     only_ended: int = 0
+
+    def rounds(self, at: float, tick_s: float) -> None:
+        """Count it if a request that came `at` a time is written with another, to a tick."""
+        if tick_s and abs(at - round(at / tick_s) * tick_s) > EXACT_S:
+            self.lost[f"fraction of the {TICKS[tick_s]}"] += 1
 
     def as_json(self) -> dict[str, object]:
         """For a program."""
@@ -50,7 +55,7 @@ class Converted:
         for name, count in self.lost.items():
             yield f"lost: {name} of {count:,} requests, for which {self.to} has no place"
         if self.spread:
-            yield f"{self.spread:,} requests with the same time were spread over their tick, by seed 1"
+            yield f"{self.spread:,} requests were spread over their tick, by seed 1: their trace says no more"
         if self.guessed:
             like = "theirs is as long as that of another of their tier"
             yield f"{self.guessed:,} requests had no whole answer in the journal: {like}"
@@ -73,8 +78,8 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
             start = 0.0 if journal is None else row.at
         row.at -= start
         done.lost.update(writer.lacks(row))
-        if writer.tick_s and abs(row.at - round(row.at / writer.tick_s) * writer.tick_s) > EXACT_S:
-            done.lost[f"fraction of the {TICKS[writer.tick_s]}"] += 1
+        if journal:
+            done.rounds(row.at, writer.tick_s)
         write(row)
         done.written += 1
         if done.written % TELL_EVERY == 0:
@@ -107,10 +112,14 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     def moved(rows: int) -> None:
         done.spread += rows
 
+    def recorded() -> Iterator[Row]:
+        nonlocal start
+        for row in trace.rows():
+            start = trace.format.start(row.at) if start is None else start
+            row.at -= start
+            done.rounds(row.at, tick_s)
+            yield row
+
     # A format that cannot say more than the tick keeps it.
     coarse = trace.format.tick_s <= tick_s
-    for row in trace.rows() if coarse else spread(trace.rows(), trace.format, Random("1 jitter"), moved):
-        if start is None:
-            start = trace.format.start(row.at)
-        row.at -= start
-        yield row
+    yield from recorded() if coarse else spread(recorded(), trace.format, Random("1 jitter"), moved)

@@ -51,6 +51,7 @@ class JournalRows:
         self._given_up: set[int] = set()
         """Ids of those that left before their end was read, which may still come."""
         self._now = 0.0
+        self._after_gap = False
         self._lengths: dict[tuple[str, str], int] = {}
         self._per_byte: dict[str, float] = {}
 
@@ -76,18 +77,21 @@ class JournalRows:
             case {"let": name, "be": value}:
                 decoder.let({"let": name, "be": value})
             case {"gap": int(missing)}:
-                self._gap(missing)
+                self.missing += missing
+                self._after_gap = True
             case [int() | float() as now, str(), list(), _] as row:
                 self._now = now
+                if self._after_gap:
+                    self._doubt()
                 self._call(row, decoder)
             case None:
                 pass  # the last line of a process that was killed
             case _:
                 raise Unreadable("this is neither a call nor anything known about a journal")
 
-    def _gap(self, missing: int) -> None:
-        """The end of all that are under way may be in it."""
-        self.missing += missing
+    def _doubt(self) -> None:
+        """The end of all that were under way at a gap may be in it. `_now` is the first moment known after it."""
+        self._after_gap = False
         for request in self._open.values():
             if request.over_by == math.inf:
                 by = request.ask.head_at + request.ask.tier.timeouts.total_s

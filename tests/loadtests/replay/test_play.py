@@ -225,6 +225,20 @@ async def test_every_moment_counts_in_which_the_generator_stood_still(
     assert (sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15) == counts
 
 
+async def test_a_stall_that_outlasts_the_warm_up_counts(replica: EmulatedReplica) -> None:
+    replica.fault("pause")
+    stop = asyncio.Event()
+
+    def endless() -> Iterator[Arrival]:
+        yield from arrivals(1)
+        time.sleep(0.3)  # the second request is made before the warm-up ends, and takes longer than that
+        yield from arrivals(10**6)
+
+    player = Player(endless(), target(replica), Kept(), replace(FAST, warmup_s=0.1), look=lambda _: stop.set())
+    found = await player.play(stop)
+    assert sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15
+
+
 async def test_a_closed_loop_waits_for_each_answer(replica: EmulatedReplica) -> None:
     at_once = (Arrival(0.0, "t", "t-1", "m", 40, 5) for _ in range(20))
     kept = Kept()

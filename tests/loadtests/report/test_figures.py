@@ -150,18 +150,20 @@ def test_a_generator_that_fell_behind_has_nothing_to_report(tmp_path: Path) -> N
 def test_a_generator_that_read_late_has_nothing_to_report_though_it_sent_in_time(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0), answered(2.0)], waits={0.001: 960, 0.03: 40})
     run, rows = read_run(folder), read_rows(folder)
-    with pytest.raises(TooLate, match=r"read waited up to 50 ms for it \(p99\), more than the 10 ms .*--max-late"):
+    with pytest.raises(TooLate, match=r"read waited over 20 ms for it \(p99\), more than the 10 ms .*--max-late"):
         report(run, rows, policy())
+    not_surely = replace(run, about=replace(run.about, max_late_s=0.025))
+    assert report(not_surely, rows, policy())["trusted"]
     found = report(run, rows, policy(), allow_late=True)
     assert found["trusted"] is False
-    assert warnings(found)[0].startswith("Not to be trusted: what the generator had to read waited up to 50 ms")
+    assert warnings(found)[0].startswith("Not to be trusted: what the generator had to read waited over 20 ms")
 
 
 def test_of_a_single_stall_of_the_generator_the_report_warns(tmp_path: Path) -> None:
     found = made(tmp_path, [answered(1.0), answered(2.0)], waits={0.001: 995, 0.03: 5})
     assert found["trusted"]
     (told,) = warnings(found)
-    assert told.startswith("What the generator had to read waited up to 50 ms for it: the maxima")
+    assert told.startswith("What the generator had to read waited over 20 ms for it at times: the maxima")
 
 
 def test_what_is_not_reported_is_kept_and_how_to_have_it_is_told(tmp_path: Path) -> None:

@@ -106,6 +106,14 @@ def test_a_replica_that_is_drained_killed_and_let_back_in_is_one_mark(tmp_path: 
         "replica 2 well again": 11.0,
         "undrain r3": 15.0,
     }
+    events = [
+        {"at": f"{n}s", kind: "r1"} for n, kind in ((10, "drain"), (20, "undrain"), (50, "drain"), (60, "undrain"))
+    ]
+    quick = mixed(tmp_path / "quick")
+    quick["about"]["planned_s"] /= 5
+    (chart, _) = pictures(ScenarioFile.model_validate({**FILE, "events": events}), {("tailgate", 1.0): quick}, "quick")
+    assert isinstance(chart, Chart)
+    assert chart.marks == {"r1 drained until 4": 2.0, "r1 drained until 12": 10.0}
 
 
 def test_goodput_is_that_of_all(tmp_path: Path) -> None:

@@ -124,10 +124,12 @@ def test_a_scenario_that_is_an_experiment_refuses_what_it_has_no_use_for(option:
     assert "experiments run coordinated-omission" in " ".join(done.stderr.split())
 
 
-def test_a_scenario_that_is_an_experiment_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scenario_that_is_an_experiment_takes_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[str]] = []
     monkeypatch.setattr("loadtests.experiments.__main__.app", told.append)
-    CliRunner().invoke(app, ["scenario", "coordinated-omission", "--quick", "--json", "--docs", "pages"])
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["scenario", "coordinated-omission", "--quick", "--json", "--docs", "pages"])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])  # what it writes is for the experiment to write
     (flags,) = told
     assert flags[:2] == ["run", "coordinated-omission"]
     assert {"--quick", "--json"} < set(flags)

@@ -70,7 +70,9 @@ def test_what_is_alone_at_its_millisecond_stays_there_and_what_is_not_is_spread(
     assert "spread" not in converted(source, out=out).stderr
     assert [arrival.at for arrival in arrivals(out)] == [0.0, 0.052, 9.0]
     source.write_text("".join(row.format(at, n) for n, at in enumerate((0, 52, 52, 9000), 1)))
-    assert "2 requests with the same time were spread over their tick" in converted(source, out=out).stderr
+    done = converted(source, out=out)
+    assert "2 requests were spread over their tick" in done.stderr
+    assert "lost" not in converted(source, out=tmp_path / "again.jsonl", to="mooncake").stderr
     first, *together, last = (arrival.at for arrival in arrivals(out))
     assert (first, last) == (0.0, 9.0)
     assert all(0.052 <= at < 3.052 for at in together)

@@ -114,7 +114,7 @@ def test_a_request_whose_end_is_missing_holds_up_no_others_once_its_total_timeou
 
 
 def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder has them, too."""
+    """But their numbers, lest an end that comes late is taken for that of a stranger. The decoder has them, too."""
     decoders: list[Decoder] = []
 
     def kept(about: Mapping[str, object]) -> Decoder:
@@ -170,9 +170,21 @@ def test_without_a_total_timeout_an_end_is_waited_for_as_long_as_with_the_defaul
     rows = lost(answered(requests, rules=UNLIMITED), is_call("finish", 1), is_call("sent", 30))
     journal = JournalRows([written(tmp_path, rows)])
     left_at = followed(journal)
-    assert left_at[1.0] == 1.0 + NO_TOTAL_S + 0.5
+    # The first call after the gap came at 2, and the first after that time is half a second later.
+    assert left_at[1.0] == 2.0 + NO_TOTAL_S + 0.5
     assert left_at[float(requests)] == requests + 0.5
     assert (journal.guessed, journal.only_ended) == (1, 0)
+
+
+def test_a_gap_that_is_longer_than_an_end_is_waited_for_gives_nobody_up(tmp_path: Path) -> None:
+    """It is after the gap that it can be said what did not come."""
+    requests, after_s = round(NO_TOTAL_S) + 200, NO_TOTAL_S + 100.0
+    rows = answered(requests, first_s=after_s + 50.25, rules=UNLIMITED)
+    journal = JournalRows(
+        [written(tmp_path, lost(rows, lambda row: isinstance(row, list) and 2.0 <= row[0] < after_s))]
+    )
+    assert lengths(list(journal.rows()))[1.0] == 11
+    assert journal.guessed == 0
 
 
 def test_of_a_policy_that_is_missing_the_requests_are(tmp_path: Path) -> None:
