@@ -41,11 +41,10 @@ class LoopLag:
             # From when it woke, so that what `each` takes counts: others wait for that, too.
             due = now + self._interval_s
             await asyncio.sleep(max(0.0, due - self._clock()))
-            now = self._clock()
-            self.woke(due)
+            now = self.woke(due)
 
-    def woke(self, due: float) -> None:
-        """Note one wake-up that should have come at `due`."""
+    def woke(self, due: float) -> float:
+        """Note one wake-up that should have come at `due`, and say when it came."""
         now = self._clock()
         if now >= self._turn:
             self._turn = now + HOLD_S
@@ -56,6 +55,7 @@ class LoopLag:
         while (wait_s := wait_s - self._interval_s) > 0.0:
             self.waits.add(wait_s)
         self._each(now)
+        return now
 
     def read(self) -> float:
         """The largest lag lately, in seconds."""

@@ -29,6 +29,8 @@ def test_the_largest_lag_is_held_and_then_forgotten() -> None:
         lag.woke(due=clock.now - 0.02)
     assert round(lag.read(), 6) == 0.02
     assert len(seen) == 4
+    assert lag.waits.counts[lag.waits.edges.index(0.5)] == 1
+    assert sum(lag.waits.counts) == 6  # two of them in the .3 s, as long as those who came during it had to wait
 
 
 def test_a_loop_that_stands_still_makes_every_moment_of_it_wait() -> None:

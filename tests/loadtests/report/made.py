@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from gateway.core.estimators import LogHistogram
 from gateway.core.rules import Policy
@@ -56,8 +57,10 @@ def refused(
     return made
 
 
-def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
-    """As a load test of SECONDS, or so many `seconds`, would have written them; `waits` are those on its loop."""
+def written(
+    folder: Path, requests: Iterable[Request], waits: Mapping[float, int] = MappingProxyType({}), **about: object
+) -> Path:
+    """As a load test of SECONDS, or so many `seconds`, would have written them; `waits` on its loop, and how many."""
     folder.mkdir(parents=True, exist_ok=True)
     columns = Columns(folder, float(about.get("warmup_s", 0.0)))  # type: ignore[arg-type]
     for number, request in enumerate(requests):
@@ -69,10 +72,10 @@ def written(folder: Path, requests: Iterable[Request], **about: object) -> Path:
     interrupted = bool(about.pop("interrupted", False))
     seconds = float(about.pop("seconds", SECONDS))  # type: ignore[arg-type]
     played = Played(sent=columns.rows, ended=columns.rows, sending_s=seconds, seconds=seconds, interrupted=interrupted)
-    waits = LogHistogram(EDGES)
-    for wait_s, count in about.pop("waits", {}).items():  # type: ignore[attr-defined]
-        waits.add(wait_s, count)
-    played.lag = waits.counts
+    lag = LogHistogram(EDGES)
+    for wait_s, count in waits.items():
+        lag.add(wait_s, count)
+    played.lag = lag.counts
     asked = {
         "target": "http://127.0.0.1:8080",
         "traffic": "made up",
