@@ -16,9 +16,7 @@ from loadtests.first_request import Answer
 QUESTION = {"model": "default", "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 LONG_WORDS = 20_000
 DEAD_S = 20
-OVERLOAD = (
-    "--workload prompt_tokens=azure-conversation-prompt,output_tokens=azure-conversation-answer --rate 60 --duration 30"
-)
+OVERLOAD = "--workload climb"
 LONG_PROMPT = f'{{"model": "default", "prompt": "word " * {LONG_WORDS}, "max_tokens": 20}}'
 
 
@@ -49,7 +47,7 @@ def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> Non
     out.print(Text(f"{python} | curl -s -D - -o /dev/null {api}/v1/completions {json_body} @-"))
     _head(out, f"A replica that is dead for {DEAD_S} seconds is not sent to (the console shows it):")
     out.print(Text(f'curl {served.replicas[0]}/emulator/faults -d \'{{"fault": "dead", "for_s": {DEAD_S}}}\''))
-    _head(out, "Send it twice what it can serve, and read the report:")
+    _head(out, "Send it from half to twice what it can serve, for two minutes, and read the report:")
     out.print(Text(overload(api, policy_path)))
     _head(out, "Look inside:")
     _fact(out, "admin", f"{admin}/", "the console, in a browser")

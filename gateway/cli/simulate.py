@@ -56,7 +56,7 @@ def simulate_command(
         typer.Option(
             metavar="REPLICA@SECONDS=HARM",
             show_default=False,
-            help="What befalls a replica: slow:FACTOR, down, dead, hung, busy or recover.",
+            help="What befalls a replica: slow:FACTOR, down, dead, hung, busy, balloon or recover.",
         ),
     ] = None,
     seeds: SeedsOption = 5,

@@ -75,16 +75,23 @@ def _index(edges: tuple[float, ...], value: float) -> int:
     return low
 
 
+def bucket_of(counts: Sequence[float], q: float) -> int | None:
+    """Which bucket holds the nearest-rank quantile `q` (0-1) of all that is counted; None if that is nothing."""
+    total = sum(counts)
+    if not total > 0:
+        return None
+    # A little under the rank, for sums of weights that round; at least a little, for q = 0.
+    return bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
+
+
 def quantile(edges: Sequence[float], counts: Sequence[float], q: float) -> float | None:
     """The nearest-rank quantile of bucket `counts`, as the geometric middle of its bucket.
 
     Values at or below the lowest edge read as that edge, values above the highest as the highest.
     """
-    total = sum(counts)
-    if not total > 0:
+    index = bucket_of(counts, q)
+    if index is None:
         return None
-    # A little under the rank, for sums of weights that round; at least a little, for q = 0.
-    index = bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
     if index == 0:
         return edges[0]
     if index == len(edges):

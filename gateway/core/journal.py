@@ -227,6 +227,15 @@ class Decoder:
             raise Unreadable(f"{brief(written)} is no answer")
         return [self._reader.value(command) for command in written]
 
+    @staticmethod
+    def ends(command: object) -> int | None:
+        """Which ask the `Ended` ends that one command of an answer is, as it is written; None if it is another."""
+        match command:
+            case {"Ended": [{"Record": [{"Ask": int(ask_id)}, *_]}]}:
+                return ask_id
+            case _:
+                return None
+
     def _let(self, name: str, data: object) -> object:
         value = self._reader.value(data)
         if not isinstance(value, Policy | Tier | Model):

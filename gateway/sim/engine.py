@@ -261,7 +261,9 @@ class Engine:
         if command.max_tokens > room:
             self.tell(self.decider.finish, attempt, Finish(End.REJECTED, status=400))
             return
-        output_tokens = min(trip.arrival.output_tokens, command.max_tokens)
+        output_tokens = command.max_tokens
+        if not host.balloons:
+            output_tokens = min(trip.arrival.output_tokens, output_tokens)
         # A default that was made to fit the context is what the engine would have done; anything else is our doing.
         cut = output_tokens < trip.output_tokens and command.max_tokens < room
         self.flights[attempt] = Flight(trip, host, output_tokens, cut)

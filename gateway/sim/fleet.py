@@ -29,8 +29,11 @@ class Harm(StrEnum):
     """It accepts requests and answers none; what runs stands still; its health checks pass."""
     BUSY = "busy"
     """Every request is refused at once with 503; what runs goes on; its health checks pass."""
+    BALLOON = "balloon"
+    """Every answer that begins runs to what it is allowed; its health checks pass."""
     RECOVER = "recover"
-    """As good as new; what runs goes on, but for what had hung, which breaks off."""
+    """As good as new; what runs goes on (to what it is allowed, if it ballooned), but for what had hung, which breaks
+    off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def fault_of(text: str) -> Fault:
     replica, _, at = place.rpartition("@")
     harm, _, factor = what.partition(":")
     wanted = (
-        f"{text}: a fault is written REPLICA@SECONDS=HARM, HARM one of slow:FACTOR, down, dead, hung, busy, recover"
+        f"--fault {text}: a fault is written REPLICA@SECONDS=HARM, HARM one of slow:FACTOR, down, dead, hung, busy, "
+        "balloon, recover"
     )
     if not replica or (harm == Harm.SLOW) != bool(factor):
         raise ValueError(wanted)
@@ -118,6 +122,7 @@ class Host:
         "_busy_s",
         "_busy_since",
         "_preempted",
+        "balloons",
         "due",
         "hung",
         "model",
@@ -136,6 +141,8 @@ class Host:
         self.hung = False
         self.refuses = False
         """Whether it answers every request with 503."""
+        self.balloons = False
+        """Whether answers that begin now run to what they are allowed."""
         self.due = math.inf
         """When `advance` has something to do next; inf while idle."""
         self.noted = math.inf
@@ -191,8 +198,10 @@ class Host:
                 self.model.slow(NEVER, now)
             case Harm.BUSY:
                 self.refuses = True
+            case Harm.BALLOON:
+                self.balloons = True
             case Harm.RECOVER:
-                self.up, self.hung, self.refuses = True, False, False
+                self.up, self.hung, self.refuses, self.balloons = True, False, False, False
                 self.model.slow(1.0, now)
         self._look(now)
         return breaks_off

@@ -2,7 +2,7 @@
 
 Requests of mixed lengths at random times, in an open loop, at two shares of the rate at which the profile says that the
 engine is full; then the same requests, at the times at which they were sent, in the simulator. The same several times
-over: what differs from one time to the next is the engine, and no profile can tell it.
+over, in rounds: what differs from one to the next is the engine, and no profile can tell it.
 """
 
 from __future__ import annotations
@@ -80,10 +80,17 @@ class Checked:
         return Compared(median(live), median(told), min(live), max(live))
 
 
-def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[list[Seen]]]) -> list[Checked]:
-    """Checks in the simulator: `live` has for each of `SHARES`, sent at its rate of `rates`, the rounds."""
+def compared(profile: Profile, rates: Sequence[float], live: Sequence[Sequence[list[list[Seen]]]]) -> list[Checked]:
+    """Checks in the simulator: `live` has for each of `SHARES`, sent at its rate of `rates`, the rounds, and of each
+    the turns, in between which the engine was empty.
+    """
     return [
-        Checked(share, rate, list(rounds), [served(profile, seen) for seen in rounds])
+        Checked(
+            share,
+            rate,
+            [list(chain(*turns)) for turns in rounds],
+            [list(chain(*(served(profile, seen) for seen in turns))) for turns in rounds],
+        )
         for share, rate, rounds in zip(SHARES, rates, live, strict=True)
     ]
 

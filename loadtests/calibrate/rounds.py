@@ -1,7 +1,9 @@
 """A calibration: bursts, mixed traffic and the check of it, and all of that several times in turn.
 
 In turn, because an engine is not as fast in one minute as in the next: what is fitted and what is checked then have all
-of those minutes in them, and how far the engine is from itself can be told from how far the profile is from it.
+of those minutes in them, and how far the engine is from itself can be told from how far the profile is from it. Mixed
+traffic that is fitted and such that is checked follow each other every few seconds, since an engine that is slower by a
+tenth for half a minute, in which only the one was sent, waits by half longer near saturation.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from loadtests.replay.target import Target
 CONNECTIONS = 32
 FIRST = 5
 """How often bursts are sent before the first fit, which tells all rates: one time alone may be a slow or a fast one."""
+TURNS = 4
+"""Of mixed traffic in a round; a turn is each of FITTED_SHARES, and the check of the same place in SHARES after it."""
 FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
-"""Of the mixed traffic of a round: at what parts of the rate that the engine can carry, and how many at each. On both
+"""Of the mixed traffic of a turn: at what parts of the rate that the engine can carry, and how many at each. On both
 sides of the checks, so that what is asked of the profile lies between what it was fitted to."""
-REQUESTS = 400
-"""Of each check in a round."""
+REQUESTS = 100
+"""Of each check in a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,9 @@ class Calibrated:
     unchecked: str | None
 
 
-def steps(plan: list[Burst], rounds: int, checked: bool) -> int:
+def steps(plan: list[Burst], rounds: int) -> int:
     """How often `tell` of `calibrated` is called."""
-    return (FIRST + rounds - 1) * len(plan) + rounds * (1 + checked) + 1
+    return (FIRST + rounds - 1) * len(plan) + rounds * TURNS + 1
 
 
 async def calibrated(
@@ -65,8 +69,12 @@ async def calibrated(
     seeds, sizes = Random(seed), (engine.context_tokens, engine.kv_capacity_tokens)
     bursts: list[list[Seen]] = []
     together: list[list[Seen]] = []
-    live: tuple[list[list[Seen]], ...] = tuple([] for _ in SHARES)
+    live: list[list[list[list[Seen]]]] = [[[] for _ in range(rounds)] for _ in SHARES]
     unchecked = None
+
+    async def traffic(rate: float, seed: int, requests: int) -> list[Seen]:
+        return await sent(mixed(first, rate, seed, requests), engine.target, engine.sizes, seeds, CONNECTIONS)
+
     await warm(plan, engine.target, engine.sizes, seeds)
     for number in range(rounds):
         for _ in range(1 if number else FIRST):
@@ -74,18 +82,16 @@ async def calibrated(
         if number == 0:
             first = (await asyncio.to_thread(fit, bursts, *sizes, name)).profile
             rate = full(first)
-        for share in FITTED_SHARES:
-            arrivals = mixed(first, share * rate, seeds.getrandbits(32), FITTED_REQUESTS)
-            together.append(await sent(arrivals, engine.target, engine.sizes, seeds, CONNECTIONS))
-        tell()
-        if checked and unchecked is None:
-            try:
-                for share, seen in zip(SHARES, live, strict=True):
+        for turn in range(TURNS):
+            for fitted_share, share, seen in zip(FITTED_SHARES, SHARES, live, strict=True):
+                together.append(await traffic(fitted_share * rate, seeds.getrandbits(32), FITTED_REQUESTS))
+                if not checked or unchecked is not None:
+                    continue
+                try:
                     # The same lengths and times each round, so that rounds can be told apart by the engine alone.
-                    arrivals = mixed(first, share * rate, seed, REQUESTS)
-                    seen.append(await sent(arrivals, engine.target, engine.sizes, seeds, CONNECTIONS))
-            except (Failed, OSError) as error:
-                unchecked = str(error) or repr(error)  # a timeout has no words of its own
+                    seen[number].append(await traffic(share * rate, seed + turn, REQUESTS))
+                except (Failed, OSError) as error:
+                    unchecked = str(error) or repr(error)  # a timeout has no words of its own
             tell()
     found = await asyncio.to_thread(fit, bursts, *sizes, name, together, first)
     tell()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ MOST_MARKED = 40
 """Points of a line beyond which they have no markers."""
 MARGIN = 1.05
 """Beside what is on the edge of a logarithmic axis."""
+PAD_INCHES = 0.1
+"""Around a picture."""
 LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
 ROW = 0.06
@@ -26,13 +29,25 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 """Between a note and the lines under it."""
 
 
-def draw(picture: Picture, folder: Path) -> Path:
-    """Write `folder/NAME.png` and say where. Needs matplotlib, else ImportError."""
+def get_ready() -> None:
+    """Have loaded what the first picture needs: libraries, fonts. Needs matplotlib, else ImportError."""
+    figure = _pyplot().figure()
+    figure.savefig(BytesIO())
+    _pyplot().close(figure)
+
+
+def _pyplot() -> Any:
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def draw(picture: Picture, folder: Path) -> Path:
+    """Write `folder/NAME.png` and say where. Needs matplotlib, else ImportError."""
+    pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(9.0, 5.0), dpi=110)
     if isinstance(picture, Chart):
         _lines(picture, axes)
@@ -44,8 +59,8 @@ def draw(picture: Picture, folder: Path) -> Path:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
-    # No date inside: the same findings are the same file.
-    figure.savefig(path, bbox_inches="tight", metadata={"Software": None})
+    # As tight as "tight", which would lay out everything once more. No date inside: the same findings, the same file.
+    figure.savefig(path, bbox_inches=figure.get_tightbbox().padded(PAD_INCHES), metadata={"Software": None})
     pyplot.close(figure)
     return path
 

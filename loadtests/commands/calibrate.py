@@ -67,8 +67,8 @@ def calibrate_command(
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
     Bursts, alone and together, short and long, then mixed requests at various parts of what it carries, five times in
-    turn: some 8,000 requests, on an engine that has nothing else to do. Four minutes with one that carries sixty a
-    second, ten with one that carries twenty; fewer --rounds make it shorter. Then:
+    turn: some 11,500 requests, on an engine that has nothing else to do. Six minutes with one that carries sixty a
+    second, a quarter of an hour with one that carries twenty; fewer --rounds make it shorter. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 
@@ -112,7 +112,7 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
     plan = bursts(context, most)
     columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        total = steps(plan, rounds, checked)
+        total = steps(plan, rounds)
         task = bar.add_task("", total=total)
 
         def tell() -> None:

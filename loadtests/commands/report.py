@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,12 @@ import typer
 from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
-from loadtests.charts.png import draw
+from loadtests.charts.drawing import NotDrawn, drawing
 from loadtests.commands.screen import screen, short
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import TooLate, report
 from loadtests.report.page import page
-from loadtests.report.pictures import pictures
+from loadtests.report.pictures import Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
 
@@ -51,7 +52,20 @@ def conclude(
     policy_file: Path | None = None,
 ) -> None:
     """Write report.json, report.html and the pictures, and print a summary; exits with 3 if it must not be believed."""
-    out, errors = screen(), console(stderr=True)
+    try:
+        with drawing(folder) if png else nullcontext() as draw:
+            found = _concluded(folder, policy, policy_file, allow_late=allow_late)
+            if draw is not None:
+                draw(pictures(found))
+            _write(found, folder, as_json=as_json)
+    except NotDrawn as not_drawn:
+        console(stderr=True).print(str(not_drawn), style="red")
+        raise typer.Exit(1) from None
+
+
+def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None, *, allow_late: bool) -> Report:
+    """What has come of a test. Exits where there is nothing to be said."""
+    errors = console(stderr=True)
     try:
         run = read_run(folder)
         found = report(run, read_rows(folder), policy, allow_late=allow_late)
@@ -68,13 +82,16 @@ def conclude(
         found["about"]["policy"] = str(policy_file)
     elif policy is None:
         found["about"]["policy"] = None
+    return found
+
+
+def _write(found: Report, folder: Path, *, as_json: bool) -> None:
+    """Write and print it."""
     (folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
     (folder / "report.html").write_text(page(found))
-    if png:
-        for picture in pictures(found):
-            draw(picture, folder)
     if as_json:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
+        out = screen()
         print_report(found, out)
         out.print(f"\n{folder / 'report.html'}  {folder / 'report.json'}")

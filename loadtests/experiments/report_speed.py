@@ -2,7 +2,7 @@
 
 A load test that never was: the arrivals of the main workload, with latencies drawn for them, written down by the load
 tester's own recorder. Then the whole command, `python -m loadtests report`, from its start to its end, with a policy's
-objectives to hold it against. Its pictures as PNG take longer and are timed beside it: the page has its own.
+objectives to hold it against; with its pictures as PNG, and without, since the page has its own.
 """
 
 from __future__ import annotations

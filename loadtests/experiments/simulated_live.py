@@ -4,8 +4,8 @@ Live is a gateway of its own, emulated replicas and clients over HTTP on one mac
 the same model of an engine, in virtual time, with other draws of the gateway in each of the seeds. Latencies are those
 of all that finished, and of each tier beside it: a percentile of all tiers together says little where some wait and
 some do not. Where it lies between the two it moves with every request that is more of the one kind, while those of the
-tiers stay. Goodput is of all that count. Left out are scenarios of what the simulator has not: rolling restarts,
-reloads, answers that balloon.
+tiers stay. Goodput is of all that count. Left out are scenarios of what the simulator has not: rolling restarts and
+reloads.
 
 HTTP and the gateway take their time between a client and an engine: so much is measured first, with requests one after
 the other, and simulated, all of it between the gateway and the engine. It is two or three milliseconds, and where there
@@ -50,6 +50,7 @@ NAMES = (
     "long-among-short",
     "stragglers",
     "replica-killed",
+    "ballooning",
     "retry-storm",
     "cold-start",
     "burst-2x",

@@ -52,6 +52,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 DTYPE = np.dtype([(name, kind) for name, kind, _ in COLUMNS])
 Column = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
+Chosen = Mask | npt.NDArray[np.intp] | slice
 _ROW = struct.Struct("<" + "".join(code for _, _, code in COLUMNS))
 assert _ROW.size == DTYPE.itemsize
 _NAN = math.nan
@@ -158,9 +159,10 @@ class Columns:
 class Rows:
     """Rows as columns, each made when it is first asked for: `rows["ttft_s"]`; `rows[mask]` are some of them."""
 
-    def __init__(self, whole: npt.NDArray[np.void] | Rows, chosen: npt.NDArray[np.intp] | Mask | slice) -> None:
+    def __init__(self, whole: npt.NDArray[np.void] | Rows, chosen: Chosen) -> None:
         self._whole = whole
-        self._chosen = chosen
+        # For each column to be taken by, a tenth of the time that a mask takes.
+        self._chosen = chosen if isinstance(chosen, slice) or chosen.dtype != np.bool_ else np.flatnonzero(chosen)
         self._columns: dict[str, Column] = {}
 
     def __len__(self) -> int:
@@ -170,9 +172,9 @@ class Rows:
     def __getitem__(self, key: str) -> Column: ...
 
     @overload
-    def __getitem__(self, key: Mask | slice) -> Rows: ...
+    def __getitem__(self, key: Chosen) -> Rows: ...
 
-    def __getitem__(self, key: str | Mask | slice) -> Column | Rows:
+    def __getitem__(self, key: str | Chosen) -> Column | Rows:
         if not isinstance(key, str):
             return Rows(self, key)
         if key not in self._columns:

@@ -48,8 +48,9 @@ class Judged:
 
     def of(self, chosen: Mask) -> Judged:
         """Some of them."""
-        late = {metric: mask[chosen] for metric, mask in self.late.items()}
-        return Judged(self.rows[chosen], self.counted[chosen], self.finished[chosen], self.good[chosen], late)
+        at = np.flatnonzero(chosen)  # see Rows
+        late = {metric: mask[at] for metric, mask in self.late.items()}
+        return Judged(self.rows[at], self.counted[at], self.finished[at], self.good[at], late)
 
 
 def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:

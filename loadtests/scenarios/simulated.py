@@ -27,6 +27,7 @@ HARMS = {
     FaultKind.REFUSE: Harm.DOWN,
     FaultKind.DEAD: Harm.DEAD,
     FaultKind.STATUS_503: Harm.BUSY,
+    FaultKind.BALLOON: Harm.BALLOON,
 }
 BASELINES = {"nginx": "least-requests", "vllm-router": "round-robin"}
 """Which baseline of the simulator is what these do."""

@@ -109,25 +109,25 @@ class JournalRows:
                 request = _Request(ask)
                 self._waiting.append(request)
                 self._open[ask.id] = request
-        answer = decoder.answer(self._of_known(row) if self.missing else row)
+        answer = decoder.answer(self._of_known(row, decoder) if self.missing else row)
         for command in () if isinstance(answer, Raised) else answer:
             if isinstance(command, Ended):
                 self._ended(command.record)
 
-    def _of_known(self, row: Sequence[object]) -> Sequence[object]:
+    def _of_known(self, row: Sequence[object], decoder: Decoder) -> Sequence[object]:
         """The row without the ends of requests that did not arrive here, or that were given up."""
         answer = row[3]
         if not isinstance(answer, list):
             return row
         known: list[object] = []
         for command in answer:
-            match command:
-                case {"Ended": [{"Record": [{"Ask": int(ask_id)}, *_]}]} if ask_id in self._given_up:
-                    self._given_up.remove(ask_id)
-                case {"Ended": [{"Record": [{"Ask": int(ask_id)}, *_]}]} if ask_id not in self._open:
-                    self.only_ended += 1
-                case _:
-                    known.append(command)
+            ask_id = decoder.ends(command)
+            if ask_id is None or ask_id in self._open:
+                known.append(command)
+            elif ask_id in self._given_up:
+                self._given_up.remove(ask_id)
+            else:
+                self.only_ended += 1
         return [*row[:3], known]
 
     def _ended(self, record: Record) -> None:

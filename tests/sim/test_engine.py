@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -210,6 +210,30 @@ class TestFaults:
         spy, found = spied(policy(), [arrival(1.0), arrival(6.0)], fleet=FleetSpec(faults=faults))
         assert [finish.end for finish in spy.finishes()] == [End.BUSY, End.COMPLETE]
         assert found.good == 1
+
+    def test_answers_that_balloon_run_to_what_they_are_allowed(self) -> None:
+        """Those that had begun before end as they would have, those that begin after the replica has recovered, too."""
+        faults = (Fault(1.1, "r1", Harm.BALLOON), Fault(3.0, "r1", Harm.RECOVER))
+        caps = Caps(max_tokens_limit=300)
+        arrivals = [arrival(at, output_tokens=20, max_tokens=asked) for at, asked in self.ASKED]
+        spy, found = spied(policy(tier(caps=caps)), arrivals, fleet=FleetSpec(faults=faults))
+        assert {record.ask.head_at: record.output_tokens for record in spy.records()} == self.GIVEN
+        assert found.good == len(self.ASKED)
+
+    ASKED = ((1.0, 200), (1.2, 200), (1.3, 2000), (2.9, 200), (3.1, 200))
+    GIVEN: Final = {1.0: 20, 1.2: 200, 1.3: 300, 2.9: 200, 3.1: 20}
+
+    def test_answers_that_balloon_are_ended_by_the_watch_on_their_length(self) -> None:
+        lengths = Poisson(40.0, 60.0, output_tokens=20)
+        fleet = FleetSpec({"p": PROFILES["test"]}, (Fault(30.0, "r1", Harm.BALLOON), Fault(40.0, "r1", Harm.RECOVER)))
+        cuts = {}
+        for watch in (False, True):
+            rules = policy(tier(caps=Caps(max_tokens_default=2000, watch=watch)), slots=8)
+            spy, _ = spied(rules, lengths.arrivals(1), fleet=fleet)
+            cuts[watch] = [record for record in spy.records() if record.outcome is Outcome.CUT]
+        assert cuts[False] == []
+        assert {record.why for record in cuts[True]} == {Why.OUTPUT_LENGTH}
+        assert all(record.output_tokens > 20 and 30.0 < record.ask.head_at < 40.0 for record in cuts[True])
 
     def test_one_that_comes_back_is_empty(self) -> None:
         arrivals = [*(arrival(1.0, 8000, 500) for _ in range(3)), arrival(20.0)]

@@ -50,6 +50,7 @@ def test_other_fleets_are_refused(text: str) -> None:
         ("a@b@1=dead", Fault(1.0, "a@b", Harm.DEAD)),
         ("r1@30=hung", Fault(30.0, "r1", Harm.HUNG)),
         ("r1@30=busy", Fault(30.0, "r1", Harm.BUSY)),
+        ("r1@30=balloon", Fault(30.0, "r1", Harm.BALLOON)),
         ("r1@60=recover", Fault(60.0, "r1", Harm.RECOVER)),
     ],
 )

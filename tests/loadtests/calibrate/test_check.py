@@ -61,12 +61,13 @@ def test_goodput_is_the_share_within_twice_the_median_of_the_first() -> None:
     assert (found.goodput(0.2).live, found.goodput(0.2).told) == (0.75, 1.0)
 
 
-def test_each_round_is_simulated_at_the_times_at_which_it_was_sent() -> None:
-    rounds = [of_times(0.1, 0.2), of_times(0.3, 0.4)]
-    half, more = compared(DEFAULT, (1.0, 1.5), (rounds, rounds[:1]))
+def test_each_turn_is_simulated_at_the_times_at_which_it_was_sent() -> None:
+    turns = [of_times(0.1, 0.2), of_times(0.3, 0.4)]
+    half, more = compared(DEFAULT, (1.0, 1.5), ([turns, turns[:1]], [turns[1:]]))
     assert (half.share, half.rate, more.share, more.rate) == (0.5, 1.0, 0.7, 1.5)
-    assert half.told == [served(DEFAULT, seen) for seen in rounds]
-    assert more.live == rounds[:1]
+    assert half.live == [turns[0] + turns[1], turns[0]]
+    assert half.told == [served(DEFAULT, turns[0]) + served(DEFAULT, turns[1]), served(DEFAULT, turns[0])]
+    assert more.live == turns[1:]
 
 
 def test_the_median_round_counts_and_the_others_say_how_far_the_engine_is_from_itself() -> None:

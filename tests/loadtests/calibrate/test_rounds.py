@@ -7,7 +7,7 @@ import pytest
 from loadtests.calibrate import rounds
 from loadtests.calibrate.bursts import Burst, Failed, sent
 from loadtests.calibrate.check import SHARES
-from loadtests.calibrate.rounds import FITTED_SHARES, Engine, calibrated, steps
+from loadtests.calibrate.rounds import FITTED_SHARES, TURNS, Engine, calibrated, steps
 from loadtests.emulator import Emulator
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -32,11 +32,11 @@ async def test_each_round_probes_and_checks_with_the_same_lengths() -> None:
     told: list[None] = []
     async with Emulator() as emulator:
         found = await calibrated(engine_of(emulator), PLAN, 1, rounds=2, tell=lambda: told.append(None))
-    assert len(told) == steps(PLAN, 2, checked=True)
+    assert len(told) == steps(PLAN, 2)
     assert [one.share for one in found.checks] == list(SHARES)
     for one in found.checks:
         first, second = one.live
-        assert len(first) == FEW
+        assert len(first) == TURNS * FEW
         assert [seen.output_tokens for seen in first] == [seen.output_tokens for seen in second]
         assert all(seen.first_s > seen.sent_s for seen in (*first, *second))
     assert found.unchecked is None
@@ -47,8 +47,8 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
 
     async def failing(*given: object) -> object:
         calls.append(given)
-        # The first check comes after the mixed traffic that is fitted.
-        if len(calls) == len(FITTED_SHARES) + 1:
+        # The first check comes after the first mixed traffic that is fitted.
+        if len(calls) == 2:
             raise Failed("a request of the probe was failed, not finished")
         return await sent(*given)  # type: ignore[arg-type]
 
@@ -57,5 +57,5 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
         found = await calibrated(engine_of(emulator), PLAN, 1, rounds=2)
     assert found.checks == []
     assert found.unchecked == "a request of the probe was failed, not finished"
-    assert len(calls) == 2 * len(FITTED_SHARES) + 1  # the mixed traffic of the second round, and no more checks
+    assert len(calls) == 2 * TURNS * len(FITTED_SHARES) + 1  # all mixed traffic that is fitted, and no more checks
     assert found.fitted.profile.max_num_seqs > 0
