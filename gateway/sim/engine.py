@@ -258,14 +258,13 @@ class Engine:
             self.tell(self.decider.finish, attempt, Finish(End.BUSY, status=503))
             return
         room = host.profile.max_model_len - prompt_tokens
-        if command.max_tokens > room:
+        allowed = command.max_tokens or room
+        if allowed > room or room < 1:
             self.tell(self.decider.finish, attempt, Finish(End.REJECTED, status=400))
             return
-        output_tokens = command.max_tokens
-        if not host.balloons:
-            output_tokens = min(trip.arrival.output_tokens, output_tokens)
+        output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
         # A default that was made to fit the context is what the engine would have done; anything else is our doing.
-        cut = output_tokens < trip.output_tokens and command.max_tokens < room
+        cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = Flight(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
         request = Request(attempt, prompt_tokens, output_tokens)

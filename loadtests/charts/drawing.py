@@ -7,7 +7,6 @@ requests.
 from __future__ import annotations
 
 import pickle
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,13 +27,17 @@ class NotDrawn(Exception):
 def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
     """Gives a function, to be called once, that has pictures drawn as `folder/NAME.png`; leaving waits for them.
 
-    Raises NotDrawn. An error of the block itself leaves undrawn what was not handed over.
+    Raises NotDrawn. An error of the block itself ends the drawing.
     """
-    processes = [
-        Popen((sys.executable, "-m", "loadtests.charts.drawing", f"{folder}"), stdin=PIPE) for _ in range(PROCESSES)
-    ]
+    command = sys.executable, "-m", "loadtests.charts.drawing", f"{folder}"
+    # A process group of their own: Ctrl-C is for this process, which then ends them.
+    processes = [Popen(command, stdin=PIPE, process_group=0) for _ in range(PROCESSES)]
     try:
         yield lambda pictures: _hand_over(processes, pictures)
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        raise
     finally:
         for process in processes:
             assert process.stdin is not None
@@ -54,8 +57,7 @@ def _hand_over(processes: Sequence[Popen[bytes]], pictures: Sequence[Picture]) -
 
 
 def main() -> None:
-    """Draw what comes on standard input, which ends without anything where there is nothing to draw."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who has started it, who then ends its input
+    """Draw what comes on standard input; nothing, where that ends at once."""
     folder = Path(sys.argv[1])
     get_ready()
     try:

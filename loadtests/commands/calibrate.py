@@ -60,7 +60,7 @@ def calibrate_command(
         int, typer.Option(min=1, help="How often all of it is done: more tell how far the engine is from itself.")
     ] = 5,
     checked: Annotated[
-        bool, typer.Option("--check/--no-check", help="Then see how far off the simulator is on other traffic.")
+        bool, typer.Option("--check/--no-check", help="See, too, how far off the simulator is on other traffic.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile and how well it fits as JSON.")] = False,
 ) -> None:

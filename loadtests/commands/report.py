@@ -51,7 +51,11 @@ def conclude(
     as_json: bool,
     policy_file: Path | None = None,
 ) -> None:
-    """Write report.json, report.html and the pictures, and print a summary; exits with 3 if it must not be believed."""
+    """Write report.json, report.html and the pictures, and print a summary.
+
+    Exits with 1 if a picture is missing, the rest being there; with 2 if there is nothing to report, and with 3 if it
+    must not be believed.
+    """
     try:
         with drawing(folder) if png else nullcontext() as draw:
             found = _concluded(folder, policy, policy_file, allow_late=allow_late)

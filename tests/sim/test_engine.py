@@ -68,6 +68,18 @@ class TestAnswers:
         assert spy.dispatches()[0].max_tokens == 96
         assert found.good == 1
 
+    @pytest.mark.parametrize(("faults", "tokens"), [((), 50), ((Fault(0.0, "r1", Harm.BALLOON),), 4000)])
+    def test_without_a_cap_they_end_where_the_model_or_the_context_ends_them(
+        self, faults: tuple[Fault, ...], tokens: int
+    ) -> None:
+        caps = Caps(max_tokens_default=0)
+        room = PROFILES["test"].max_model_len - 4000
+        arrivals = [arrival(0.5, room, output_tokens=50)]
+        spy, found = spied(policy(tier(caps=caps)), arrivals, fleet=replace(TEST, faults=faults))
+        assert spy.dispatches()[0].max_tokens == 0
+        assert [record.output_tokens for record in spy.records()] == [tokens]
+        assert found.tiers["default"].outcomes == {Outcome.OK: 1}
+
     def test_more_than_the_context_holds_is_rejected_by_the_engine(self) -> None:
         caps = Caps(max_tokens_limit=4000)
         spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 10, max_tokens=200)], fleet=TEST)
@@ -223,13 +235,15 @@ class TestFaults:
     ASKED = ((1.0, 200), (1.2, 200), (1.3, 2000), (2.9, 200), (3.1, 200))
     GIVEN: Final = {1.0: 20, 1.2: 200, 1.3: 300, 2.9: 200, 3.1: 20}
 
-    def test_answers_that_balloon_are_ended_by_the_watch_on_their_length(self) -> None:
+    @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "put together"])
+    def test_answers_that_balloon_are_ended_by_the_watch_on_their_length(self, stream: bool) -> None:
         lengths = Poisson(40.0, 60.0, output_tokens=20)
         fleet = FleetSpec({"p": PROFILES["test"]}, (Fault(30.0, "r1", Harm.BALLOON), Fault(40.0, "r1", Harm.RECOVER)))
         cuts = {}
         for watch in (False, True):
-            rules = policy(tier(caps=Caps(max_tokens_default=2000, watch=watch)), slots=8)
-            spy, _ = spied(rules, lengths.arrivals(1), fleet=fleet)
+            rules = policy(tier(caps=Caps(max_tokens_default=2000, watch=watch, aggregate=not stream)), slots=8)
+            arrivals = [replace(arrival, stream=stream) for arrival in lengths.arrivals(1)]
+            spy, _ = spied(rules, arrivals, fleet=fleet)
             cuts[watch] = [record for record in spy.records() if record.outcome is Outcome.CUT]
         assert cuts[False] == []
         assert {record.why for record in cuts[True]} == {Why.OUTPUT_LENGTH}

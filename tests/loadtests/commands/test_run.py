@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -53,16 +53,16 @@ async def replica() -> AsyncIterator[EmulatedReplica]:
         yield emulator.replicas[0]
 
 
-async def started(*options: str) -> asyncio.subprocess.Process:
+async def started(*options: str, paths: Sequence[Path] = ()) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadtests", "run", *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*paths, ROOT]))},
     )  # fmt: skip
 
 
-async def run(*options: str) -> tuple[int | None, str, str]:
-    process = await started(*options)
+async def run(*options: str, paths: Sequence[Path] = ()) -> tuple[int | None, str, str]:
+    process = await started(*options, paths=paths)
     out, errors = await process.communicate()
     return process.returncode, out.decode(), errors.decode()
 
@@ -238,6 +238,21 @@ async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
     assert told in " ".join(errors.split())
     found = json.loads((out / "report.json").read_text())
     assert (found["complete"], found["totals"]["offered"], found["totals"]["finished"]) == (False, 3, 3)
+
+
+async def test_a_missing_picture_does_not_hide_that_a_row_was_wrong(replica: EmulatedReplica, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "matplotlib.py").write_text("raise ImportError('broken')")
+    trace = tmp_path / "trace.jsonl"
+    good = '{"at": 0.1, "prompt_tokens": 40, "output_tokens": 5}\n'
+    options = ["--target", replica.url, "--model", "m", "--trace", str(trace), "--max-late", "5000"]
+    for text, expected in ((good, 1), (f"{good}{{}}\n", 2)):
+        trace.write_text(text)
+        status, _, errors = await run(*options, "--out", str(tmp_path / "out"), paths=[tmp_path / "broken"])
+        assert status == expected
+        assert "ImportError: broken" in errors
+        assert "pictures are missing" in errors
+        assert json.loads((tmp_path / "out" / "report.json").read_text())["totals"]["offered"] == 1
 
 
 async def test_rows_of_no_tokens_are_left_out_and_told(replica: EmulatedReplica, tmp_path: Path) -> None:

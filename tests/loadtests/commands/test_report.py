@@ -1,0 +1,46 @@
+"""`python -m loadtests report`: what it leaves in the folder of a test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from loadtests.__main__ import app
+from loadtests.report.pictures import pictures
+from tests.loadtests.report.made import written
+from tests.loadtests.report.test_figures import MIXED
+
+
+def drawn(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.png")}
+
+
+def test_each_picture_of_the_report_is_a_file(tmp_path: Path) -> None:
+    folder = written(tmp_path, MIXED)
+    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
+    found = json.loads((folder / "report.json").read_text())
+    assert drawn(folder) == {picture.name for picture in pictures(found)} > {"misses"}
+
+
+def test_none_is_unless_it_is_wanted(tmp_path: Path) -> None:
+    folder = written(tmp_path, MIXED)
+    assert CliRunner().invoke(app, ["report", str(folder), "--no-png"]).exit_code == 0
+    assert drawn(folder) == set()
+    assert (folder / "report.html").exists()
+
+
+def test_where_they_cannot_be_drawn_that_is_said_and_all_else_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path, MIXED)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    found = CliRunner().invoke(app, ["report", str(folder)])
+    assert found.exit_code == 1
+    assert "pictures are missing" in found.stderr
+    assert "requests/s offered" in found.stdout
+    assert (folder / "report.json").exists()
+    assert (folder / "report.html").exists()
