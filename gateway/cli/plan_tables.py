@@ -36,6 +36,9 @@ def print_knee(found: Knee, spare: int, cost: Cost | None, out: Console) -> None
         _line(out, name, value)
     out.print()
     show(out, _tries(found), _tries_title(found))
+    if found.by_slots is not None:
+        out.print()
+        show(out, _curve(found.by_slots), f"{TITLE}, were a slot as fast whatever else runs")
 
 
 def _tries_title(found: Knee) -> str:
@@ -61,6 +64,8 @@ def _found(found: Knee, spare: int, cost: Cost | None) -> Iterator[tuple[str, st
         "in flight",
         f"{needed.in_system:,.4g} requests; {needed.slots:.0%} of the slots, {needed.kv:.0%} of the KV cache",
     )
+    if found.by_slots is not None:
+        yield from _needs(found.by_slots)
     for lost in found.when_lost:
         pool = lost.lost or ""
         of = f" of {pool}" if len(lost.replicas) > 1 else ""

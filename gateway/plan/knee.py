@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.core.rules import Policy, Pool, ReplicaSpec
+from gateway.plan.sizing import Load, Plan, plan
+from gateway.plan.terms import Terms
 from gateway.sim.compare import Candidate, Comparison
 from gateway.sim.engine import Options
 from gateway.sim.fleet import Fault, FleetSpec, Harm
@@ -85,6 +87,9 @@ class Knee:
     """The same at the wanted rate with one replica less, of each pool."""
     replicas_one_lost: dict[str, int]
     """Replicas that reach the target with any one of them lost, by pool."""
+    by_slots: Plan | None
+    """The arithmetic of the same load, with the time for which requests held a slot; its spares are what the knee needs
+    on top. None where the slots of pools differ."""
     tried: list[Tried]
     """All fleets, by replicas and rate."""
 
@@ -118,10 +123,24 @@ class Search:
             per_replica_per_s=limit.rate_per_s / needed.total,
             when_lost=[self._try(counts, lost=pool) for pool in pools],
             replicas_one_lost={pool: self._fewest_with_one_lost(counts, pool) for pool in pools},
+            by_slots=self._by_slots(needed),
             tried=sorted(
                 self._tried.values(), key=lambda t: (t.lost or "", t.total, *t.replicas.values(), t.rate_per_s)
             ),
         )
+
+    def _by_slots(self, needed: Tried) -> Plan | None:
+        fleet = FleetSpec(self.profiles)
+        engines = {fleet.profile(name, "").max_num_seqs for name in needed.replicas}
+        granted = {self.policy.pools[name].slots for name in needed.replicas}
+        if len(engines) > 1 or len(granted) > 1 or not needed.slots:
+            return None
+        (engine,), (limit,) = engines, granted
+        in_slots = needed.slots * engine * needed.total
+        held_s, slots = in_slots / needed.rate_per_s, min(engine, limit or engine)
+        bare = plan(Load(needed.rate_per_s, held_s, slots))
+        more = Terms(spare=max(0, needed.total - (bare.replicas_needed or 0)))
+        return plan(replace(bare.load, terms=more))
 
     def _fewest_of_all(self) -> Counts:
         given = {name: len(pool.replicas) for name, pool in self.policy.pools.items()}
@@ -159,7 +178,7 @@ class Search:
         """By bisection between a rate that is reached, as a multiple of the wanted one, and one that is too high."""
         high = low * (1.0 + 1.0 / sum(n for _, n in counts))
         while self._try(counts, times=high).reached:
-            low, high = high, 2.0 * high - low
+            low, high = high, high + 2.0 * (high - low)
         while high - low > PRECISION * low:
             middle = (low + high) / 2
             low, high = (middle, high) if self._try(counts, times=middle).reached else (low, middle)

@@ -99,40 +99,49 @@ def _unheard(line: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out."""
+    """A recorded workload. `speed` 2 plays it twice as fast; requests after `duration_s` of the run are left out.
+
+    One that is to last `lasts_s` begins again at its end until then; inf: it is played once.
+    """
 
     path: Path
     format: Format
     mix: Mix
     speed: float = 1.0
     duration_s: float = math.inf
+    lasts_s: float = math.inf
     on_empty: Callable[[int], None] = field(default=_unheard, compare=False)
     """Hears the line of each row without prompt or answer, as it is left out."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run, the first tick at 0. Raises TraceError."""
         whose, jitter = Random(f"{seed} mix"), Random(f"{seed} jitter")
-        start: float | None = None
-        for row in spread(self.rows(), self.format, jitter):
-            if start is None:
-                start = self.format.start(row.at)
-            at = (row.at - start) / self.speed
-            if at >= self.duration_s:
+        until_s, begun = min(self.duration_s, self.lasts_s), 0.0
+        while True:
+            count, start, at = 0, math.nan, begun
+            for row in spread(self.rows(), self.format, jitter):
+                start = start if count else self.format.start(row.at)
+                at = begun + (row.at - start) / self.speed
+                if at >= until_s:
+                    return
+                count += 1
+                tier, nth = self.mix.whose(whose)
+                tier = row.tier or tier
+                yield Arrival(
+                    at,
+                    tier,
+                    row.tenant or f"{tier}-{nth}",
+                    row.model or self.mix.model,
+                    row.prompt_tokens,
+                    row.output_tokens,
+                    row.stream,
+                    row.max_tokens,
+                    row.session,
+                    row.prefix,
+                )
+            if math.isinf(self.lasts_s):
                 return
-            tier, nth = self.mix.whose(whose)
-            tier = row.tier or tier
-            yield Arrival(
-                at,
-                tier,
-                row.tenant or f"{tier}-{nth}",
-                row.model or self.mix.model,
-                row.prompt_tokens,
-                row.output_tokens,
-                row.stream,
-                row.max_tokens,
-                row.session,
-                row.prefix,
-            )
+            begun = at + (at - begun) / (count - 1)  # a mean gap later; a trace that has a length has two requests
 
     def at_rate(self, rate_per_s: float) -> Trace:
         """The same, at the speed that gives what is played of it this mean rate. Reads so much. Raises TraceError."""
@@ -150,8 +159,23 @@ class Trace:
         return replace(self, speed=rate_per_s * (last - first) / count)
 
     def faster(self, times: float) -> Trace:
-        """The same, played so many times as fast."""
-        return replace(self, speed=self.speed * times)
+        """The same for as long, at so many times its rate: played faster, and from its start again. Raises TraceError.
+
+        If it were played faster alone, a search for a rate that is too high would see ever shorter overloads.
+        """
+        lasts_s = min(self.duration_s, self._length_s()) if math.isinf(self.lasts_s) else self.lasts_s
+        return replace(self, speed=self.speed * times, lasts_s=lasts_s)
+
+    def _length_s(self) -> float:
+        """How long it is played once: with the mean gap after its last request."""
+        count, first, last = 0, math.nan, math.nan
+        for row in self.rows():
+            first = first if count else row.at
+            last, count = row.at, count + 1
+        start = self.format.start(first)
+        if count < 2 or last <= start:
+            raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
+        return (last - start) / self.speed * count / (count - 1)
 
     def rows(self) -> Iterator[Row]:
         """Every request that ran, as recorded. Raises TraceError."""

@@ -1,9 +1,11 @@
-"""What the load generator can do on one core: requests, pieces of streams, and how late it is at half of that.
+"""What the load generator can do on one core: requests, pieces of streams, how late it is at half of that; thousands of
+streams at once, and whether its memory grows with the length of a test.
 
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
 generator and answers on a core each where there are two. What a core can do is what was done over the CPU that it
 took. How late the machine itself is, is measured beside it: the generator's clock at the rate of half the requests,
-with nothing to send.
+with nothing to send. Memory is the largest resident set of the process, in a test that is four times as long against
+that of the same load.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from loadtests.bench.process import Neighbours, on_cores, split_cores
@@ -21,24 +25,35 @@ from loadtests.experiments.tester import ROOT, server, tested
 REQUESTS_PER_S = 3000.0
 CHUNKS_PER_S = 20000.0
 TOKENS = 128
+ROOM = 1.15
+"""More chunks than are wanted, since in the first and the last seconds not all streams are there."""
+STREAMS = 3000
+SLOW_INTERVAL_S, SLOW_TOKENS = 0.5, 40
+"""Of streams that last 20 s, which it takes for so many of them to be under way."""
 SECONDS, QUICK_SECONDS = 15.0, 4.0
+LONGER = 4
 RUNS = 3
 
 
 def generator(lab: Lab) -> Findings:
-    """Four loads, in turn, some times."""
+    """Six loads, in turn, some times."""
     seconds, runs = (QUICK_SECONDS, 1) if lab.effort.quick else (SECONDS, RUNS)
     cores, neighbours = split_cores(), Neighbours()
     found: dict[str, list[dict[str, Any]]] = {}
     empty: list[float] = []
-    with server("loadtests.bench.upstream", ["--ports", "1"], cores.proxy) as ports:
-        target = f"http://127.0.0.1:{json.loads(ports)[0]}"
+    upstream = "loadtests.bench.upstream", ["--ports", "1"]
+    slowly = ["--interval", f"{SLOW_INTERVAL_S:g}"]
+    with (
+        server(*upstream, cores.proxy) as fast,
+        server(upstream[0], [*upstream[1], *slowly], cores.proxy) as slow,
+    ):
         for run in range(1, runs + 1):
-            for name, options in _loads().items():
-                lab.tell(f"run {run} of {runs}, {name}")
-                common = ["--target", target, "--duration", f"{seconds:g}", "--warmup", "1", "--seed", f"{run}"]
-                report = tested([*common, *options, "--no-probe", "--allow-late", "--grace", "10"], cores.load)
-                found.setdefault(name, []).append(report)
+            for load in _loads(seconds):
+                lab.tell(f"run {run} of {runs}, {load.name}")
+                target = f"http://127.0.0.1:{json.loads(slow if load.slow else fast)[0]}"
+                common = ["--target", target, "--duration", f"{load.seconds:g}", "--warmup", "1", "--seed", f"{run}"]
+                options = ["--workload", load.workload, "--rate", f"{load.rate:g}", "--no-probe", "--allow-late"]
+                found.setdefault(load.name, []).append(tested([*common, *options, "--grace", "30"], cores.load))
             empty.append(_empty(seconds, run, cores.load))
     return _findings(found, empty, seconds, neighbours.share())
 
@@ -57,22 +72,37 @@ def _empty(seconds: float, seed: int, cores: frozenset[int] | None) -> float:
         return float(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
 
 
-def _loads() -> dict[str, list[str]]:
-    streams = CHUNKS_PER_S / TOKENS
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent, at so many requests a second."""
+
+    name: str
+    workload: str
+    rate: float
+    seconds: float
+    slow: bool = False
+    """Whether each token takes SLOW_INTERVAL_S."""
+
+
+def _loads(seconds: float) -> list[Load]:
     plain = "prompt_tokens=300,output_tokens=16,streamed=0%"
-    streamed = f"prompt_tokens=300,output_tokens={TOKENS}"
-    return {
-        f"{REQUESTS_PER_S:g} requests/s": ["--workload", plain, "--rate", f"{REQUESTS_PER_S:g}"],
-        f"{REQUESTS_PER_S / 2:g} requests/s": ["--workload", plain, "--rate", f"{REQUESTS_PER_S / 2:g}"],
-        f"{CHUNKS_PER_S:g} chunks/s": ["--workload", streamed, "--rate", f"{streams:g}"],
-        f"{CHUNKS_PER_S / 2:g} chunks/s": ["--workload", streamed, "--rate", f"{streams / 2:g}"],
-    }
+    streamed, streams = f"prompt_tokens=300,output_tokens={TOKENS}", ROOM * CHUNKS_PER_S / TOKENS
+    lasts_s = SLOW_TOKENS * SLOW_INTERVAL_S
+    long = f"prompt_tokens=300,output_tokens={SLOW_TOKENS}"
+    return [
+        Load(f"{REQUESTS_PER_S:g} requests/s", plain, REQUESTS_PER_S, seconds),
+        Load(f"{REQUESTS_PER_S / 2:g} requests/s", plain, REQUESTS_PER_S / 2, seconds),
+        Load(f"{CHUNKS_PER_S:g} chunks/s", streamed, streams, seconds),
+        Load(f"{CHUNKS_PER_S / 2:g} chunks/s", streamed, streams / 2, seconds),
+        Load(f"{REQUESTS_PER_S:g} requests/s, {LONGER} times as long", plain, REQUESTS_PER_S, LONGER * seconds),
+        Load(f"{STREAMS} streams", long, ROOM * STREAMS / lasts_s, seconds + lasts_s, slow=True),
+    ]
 
 
 def _findings(
     found: dict[str, list[dict[str, Any]]], empty: list[float], seconds: float, others: float | None
 ) -> Findings:
-    requests, half_requests, chunks, half_chunks = found.values()
+    requests, half_requests, chunks, half_chunks, longer, streams = found.values()
     findings = Findings(tuple(range(1, len(requests) + 1)))
     findings.figures |= {
         "requests_per_core_s": span([_sent_per_s(of) / of["generator"]["cpu"] for of in requests]),
@@ -80,8 +110,15 @@ def _findings(
         "late_p99_s_half_requests": span([of["generator"]["late_p99_s"] for of in half_requests]),
         "late_p99_s_half_chunks": span([of["generator"]["late_p99_s"] for of in half_chunks]),
         "late_p99_s_nothing_sent": span(empty),
+        "chunks_per_s": span([of["generator"]["chunks_per_s"] for of in chunks]),
+        "streams_at_once": span([float(of["generator"]["most_under_way"]) for of in streams]),
+        "late_p99_s_streams_at_once": span([of["generator"]["late_p99_s"] for of in streams]),
+        f"memory_{LONGER}_times_as_long": span(
+            [_memory(long) / _memory(short) for long, short in zip(longer, requests, strict=True)]
+        ),
         "unanswered": bare(
-            float(sum(of["totals"]["counted"] - of["totals"]["finished"] for of in (*requests, *chunks))), len(requests)
+            float(sum(of["totals"]["counted"] - of["totals"]["finished"] for of in chain(*found.values()))),
+            len(requests),
         ),
     }
     rows = []
@@ -90,8 +127,8 @@ def _findings(
             made, totals = of["generator"], of["totals"]
             cells = [f"{totals['offered_per_s']:,.0f}", f"{made['chunks_per_s']:,.0f}", f"{made['cpu']:.2f}"]
             late = [f"{1e3 * made[f'late_{q}_s']:.2f}" for q in ("p50", "p99", "max")]
-            rows.append([name, *cells, *late, f"{made['most_under_way']:,}"])
-    columns = ["", "requests/s", "chunks/s", "cores", "late p50, ms", "p99", "most", "under way at most"]
+            rows.append([name, *cells, *late, f"{made['most_under_way']:,}", f"{_memory(of) / 2**20:,.0f}"])
+    columns = ["", "requests/s", "chunks/s", "cores", "late p50, ms", "p99", "most", "under way at most", "memory, MiB"]
     findings.grids.append(Grid("Each run", columns, rows))
     told = "unknown" if others is None else f"{others:.0%}"
     findings.how = (
@@ -100,6 +137,11 @@ def _findings(
     )
     findings.raw |= {name: [of["generator"] for of in reports] for name, reports in found.items()}
     return findings
+
+
+def _memory(report: dict[str, Any]) -> float:
+    most: float = report["generator"]["most_memory_bytes"]
+    return most
 
 
 def _sent_per_s(report: dict[str, Any]) -> float:

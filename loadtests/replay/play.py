@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -101,9 +103,13 @@ class Played:
     seconds: float = 0.0
     """From the beginning to the end."""
     chunks: int = 0
+    """Pieces of content that came while requests were sent."""
     most_connections: int = 0
     most_under_way: int = 0
     cpu_s: float = 0.0
+    """Likewise."""
+    most_memory_bytes: int = 0
+    """The largest resident set of this process, up to the end."""
     interrupted: bool = False
     empty_rows: int = 0
     """Of the trace, left out: requests of 0 tokens."""
@@ -192,6 +198,7 @@ class Player:
         try:
             await asyncio.wait([sending, stopping], return_when=asyncio.FIRST_COMPLETED)
             self.played.sending_s, self.played.cpu_s = self.clock(), time.process_time() - cpu
+            self.played.chunks = self.chunks
             if sending.done():
                 sending.result()
                 await self._until_quiet(stopping)
@@ -287,7 +294,7 @@ class Player:
         self._resting.clear()
         self._clients.close(Outcome.INTERRUPTED if self.played.interrupted else Outcome.UNFINISHED)
         self.played.seconds = self.clock()
-        self.played.chunks = self._clients.chunks
+        self.played.most_memory_bytes = _most_memory_bytes()
         self.played.told = self._counted.tiers
         counted = zip(self._lag.waits.counts, self._warm_lag, strict=True)
         self.played.lag = [now - before for now, before in counted]
@@ -300,6 +307,11 @@ class Player:
             of, played = self._clients, self.played
             played.most_connections = max(played.most_connections, len(of.open))
             self._look(Now(self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks))
+
+
+def _most_memory_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of either
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 async def play(

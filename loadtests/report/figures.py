@@ -114,9 +114,10 @@ def _generator(run: RunFile, rows: Rows) -> Report:
         "loop_wait_p99_above_s": above(run.played.lag, 0.99),
         "loop_wait_max_above_s": above(run.played.lag, 1.0),
         "cpu": per_s(run.played.cpu_s, run.played.sending_s),
-        "chunks_per_s": per_s(run.played.chunks, run.played.seconds),
+        "chunks_per_s": per_s(run.played.chunks, run.played.sending_s),
         "most_connections": run.played.most_connections,
         "most_under_way": run.played.most_under_way,
+        "most_memory_bytes": run.played.most_memory_bytes,
     }
 
 

@@ -178,7 +178,10 @@ def _trust(report: Report) -> str:
             "waits on the generator's loop, p99 / most",
             f"more than {time(generator['loop_wait_p99_above_s'])} / {time(generator['loop_wait_max_above_s'])}",
         ],
-        ["CPU of the generator", f"{rate(generator['cpu'], '.2f')} of a core"],
+        [
+            "CPU of the generator, most memory",
+            f"{rate(generator['cpu'], '.2f')} of a core, {generator['most_memory_bytes'] / 2**20:,.0f} MiB",
+        ],
         ["connections, requests under way at most", f"{generator['most_connections']}, {generator['most_under_way']}"],
         ["pieces of content read", f"{rate(generator['chunks_per_s'], '.0f')}/s"],
         ["prompt tokens meant, counted", f"{prompts['prompt_tokens']:,}, {prompts['prompt_tokens_counted']:,}"],

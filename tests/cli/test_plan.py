@@ -113,6 +113,25 @@ def test_a_policy_and_its_traffic_are_simulated(files: tuple[str, ...]) -> None:
     assert found["cost"]["per_hour"] == 9
 
 
+def test_a_trace_is_planned_for() -> None:
+    asked = ("plan", "--policy", "policies/chat-with-tiers.yaml", "--workload", "loadtests/traces/small.jsonl")
+    found = answered(*asked, "--target", "0.95", "--seeds", "1")
+    assert found["replicas"] == found["needed"]["replicas"]["chat"]
+    assert found["limit"]["rate_per_s"] > found["needed"]["rate_per_s"] == pytest.approx(229 / 60, rel=0.1)
+    assert not max(found["tried"], key=lambda row: row["rate_per_s"])["reached"]
+
+
+def test_so_is_one_of_which_nothing_would_be_left_after_the_warm_up_if_it_were_played_faster(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow.jsonl"
+    slow.write_text("".join(f'{{"at": {2 * n}, "prompt_tokens": 200, "output_tokens": 40}}\n' for n in range(8)))
+    asked = (*files[:3], "--workload", str(slow), "--fleet", "test", "--warmup", "10", "--target", "0.9")
+    found = answered(*asked, "--seeds", "1")
+    assert found["replicas"] == 1
+    assert found["limit"]["rate_per_s"] > 16 / 10 * found["needed"]["rate_per_s"]
+
+
 def test_a_million_output_tokens_cost_what_the_answers_of_the_traffic_make_of_it(files: tuple[str, ...]) -> None:
     searched = (*files, "--target", "0.98", "--seeds", "1", "--price", "3")
     found = answered(*searched)

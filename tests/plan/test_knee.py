@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from gateway.policy import load_text
 from gateway.sim.engine import Options
 from gateway.sim.fleet import fleet_of
 from gateway.sim.load import load_text as load_workload_text
+from gateway.sim.profiles import PROFILES
 from gateway.sim.report import Interval
 from gateway.sim.synthetic import Synthetic
 
@@ -109,6 +111,23 @@ def test_the_knee_is_at_the_wanted_rate_or_above(found: Knee) -> None:
     above = [t for t in found.tried if t.replicas == found.needed.replicas and t.rate_per_s > found.limit.rate_per_s]
     assert above
     assert not any(t.reached for t in above)
+
+
+def test_the_arithmetic_of_what_was_found_is_told_beside_it(found: Knee) -> None:
+    """L = lambda W, of requests in slots: how many those are, the simulator has sampled."""
+    needed, by_slots = found.needed, found.by_slots
+    assert by_slots is not None
+    assert by_slots.load.slots == 2  # of the policy: the engine has more
+    assert by_slots.in_flight == pytest.approx(needed.slots * PROFILES["test"].max_num_seqs * needed.total)
+    assert by_slots.in_flight < needed.in_system
+    assert by_slots.replicas_needed == math.ceil(by_slots.in_flight / 2)
+    assert by_slots.replicas == needed.total
+    assert needed.total in [row.replicas for row in by_slots.curve]
+
+
+def test_where_slots_of_pools_differ_there_is_no_such_arithmetic() -> None:
+    policy = load_text(POLICY.replace("slots: 2}", "slots: 3}"), "policy.yaml")
+    assert search(policy).run().by_slots is None
 
 
 def test_with_one_lost_more_are_needed(found: Knee) -> None:

@@ -229,6 +229,24 @@ def test_a_clock_that_does_not_begin_at_zero_may_be_below_it(tmp_path: Path, tex
     assert min(arrival.at for arrival in trace(tmp_path, text).arrivals(1)) >= 0.0
 
 
+@pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
+def test_at_another_rate_it_lasts_as_long_and_begins_again_at_its_end(tmp_path: Path, times: float) -> None:
+    rows = "".join(f'{{"at": {at}, "prompt_tokens": {at + 10}, "output_tokens": 5}}\n' for at in range(10))
+    found = trace(tmp_path, rows)
+    for again in (found.faster(times), found.faster(0.5).faster(2.0 * times)):
+        arrivals = list(again.arrivals(1))
+        assert [a.at for a in arrivals] == pytest.approx([n / times for n in range(round(10 * times))])
+        assert [a.prompt_tokens for a in arrivals] == [10 + n % 10 for n in range(round(10 * times))]
+
+
+def test_what_is_cut_lasts_as_long_as_it_did(tmp_path: Path) -> None:
+    rows = "".join(f'{{"at": {at}, "prompt_tokens": {at + 10}, "output_tokens": 5}}\n' for at in range(10))
+    for cut_at, length in ((4.0, 4.0), (100.0, 10.0)):
+        arrivals = list(replace(trace(tmp_path, rows), duration_s=cut_at).faster(4.0).arrivals(1))
+        assert len(arrivals) == 4 * length
+        assert arrivals[-1].at == pytest.approx(length - 0.25)
+
+
 def test_one_request_has_no_rate(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="has no rate"):
         trace(tmp_path, '{"at":1,"prompt_tokens":1,"output_tokens":1}').at_rate(5.0)
