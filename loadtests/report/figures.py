@@ -166,7 +166,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
         "good": good,
         "goodput": _ratio(good, counted),
         "goodput_of_finished": _ratio(good, finished),
-        "objectives": [_objective(metric, objective, slo, done) for metric, objective in slo.objectives()],
+        "objectives": [_objective(metric, objective, slo, judged) for metric, objective in slo.objectives()],
         "latencies": _latencies(done),
         "itl": _itl(run, [name]),
         "misses": misses(judged, run.reasons),
@@ -182,18 +182,33 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
     }
 
 
-def _objective(metric: Metric, objective: Objective, slo: Slo, done: Rows) -> Report:
-    """Held against the answers that it is about."""
+def _objective(metric: Metric, objective: Objective, slo: Slo, judged: Judged) -> Report:
+    """Held against the answers that it is about; and beside it, over all requests that count, how many kept to it.
+
+    Those are told as the gateway tells them: TTFT and TPOT of streams, e2e of outputs up to `e2e_up_to_tokens`; whoever
+    was not answered has missed them all.
+    """
+    rows, threshold_s = judged.rows, objective.threshold_s
+    values = rows[f"{metric.value}_s"]
     up_to = slo.e2e_up_to_tokens if metric is Metric.E2E else None
-    about = done if up_to is None else done[done["output_tokens"] <= up_to]
-    measured = percentiles(about[f"{metric.value}_s"], (objective.quantile,))[0]
+    about = np.ones(len(rows), np.bool_) if metric is Metric.E2E else rows["streamed"] != 0
+    if up_to is not None:
+        about &= rows["output_tokens"] <= up_to
+    if metric is Metric.TPOT:
+        about &= ~(judged.finished & np.isnan(values))  # of one token
+    counted = about & judged.counted
+    good = _count(counted & judged.finished & (values <= threshold_s))
+    measured = percentiles(values[about & judged.finished], (objective.quantile,))[0]
     return {
         "metric": metric.value,
         "quantile": objective.quantile,
-        "threshold_s": objective.threshold_s,
+        "threshold_s": threshold_s,
         "up_to_tokens": up_to,
         "measured_s": measured,
-        "met": None if measured is None else measured <= objective.threshold_s,
+        "met": None if measured is None else measured <= threshold_s,
+        "counted": _count(counted),
+        "good": good,
+        "goodput": _ratio(good, _count(counted)),
     }
 
 

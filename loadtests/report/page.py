@@ -129,11 +129,16 @@ def _latencies(report: Report) -> str:
 
 def _objectives(report: Report) -> str:
     rows = [
-        [f"{name}: {objective(row)}", time(row["measured_s"]), {True: "met", False: "missed", None: "–"}[row["met"]]]
+        [
+            f"{name}: {objective(row)}",
+            time(row["measured_s"]),
+            {True: "met", False: "missed", None: "–"}[row["met"]],
+            share(row["goodput"]),
+        ]
         for name, of in report["tiers"].items()
         for row in of["objectives"]
     ]
-    return table(["objective", "of what was answered", ""], rows, "Objectives")
+    return table(["objective", "of what was answered", "", "within it, of all"], rows, "Objectives")
 
 
 def _sheds(report: Report) -> str:

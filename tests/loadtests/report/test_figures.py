@@ -112,6 +112,29 @@ def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path
     assert found["good"] == 11
 
 
+def test_each_objective_has_its_own_goodput_over_all_that_it_is_about(tmp_path: Path) -> None:
+    """As the gateway counts (gateway/observe/facts.py): refusals have missed them all."""
+    whole = answered(6.0, tpot_s=0.5)
+    whole.first_s, whole.arrival = None, replace(whole.arrival, stream=False)
+    of_one_token = answered(5.0, tokens=1)
+    requests = [
+        answered(1.0, ttft_s=0.1),
+        answered(2.0, ttft_s=0.5),
+        answered(3.0, ttft_s=2.0, tpot_s=0.3),
+        refused(4.0),
+        of_one_token,
+        whole,
+        refused(7.0, outcome=Outcome.INVALID, status=400),  # counts nowhere
+        *(answered(8.0 + n, "free", ttft_s=20.0, tokens=tokens) for n, tokens in enumerate((100, 101))),
+        answered(10.0, "free"),
+    ]
+    tiers = made(tmp_path, requests)["tiers"]
+    told = [(row["metric"], row["quantile"], row["good"], row["counted"]) for row in tiers["gold"]["objectives"]]
+    assert told == [("ttft", 0.5, 2, 5), ("ttft", 0.99, 3, 5), ("tpot", 0.99, 2, 4)]
+    (row,) = tiers["free"]["objectives"]
+    assert (row["good"], row["counted"], row["goodput"]) == (1, 2, 0.5)
+
+
 def test_throughput_is_what_was_complete_while_requests_were_sent(tmp_path: Path) -> None:
     # Ten a second for 100 s, each of which takes 30 s: those due in the warm-up end in time, those of the end do not.
     requests = [answered(n / 10 + 0.05, ttft_s=30.0, tpot_s=0.0) for n in range(1000)]
