@@ -158,6 +158,16 @@ async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Proce
     assert [pool["name"] for pool in shown["pools"]] == ["short", "long"]
     r0 = shown["pools"][0]["replicas"][0]
     assert (r0["name"], r0["state"], r0["in_flight"], r0["sample"]["kv_fraction"]) == ("r0", "up", 4, 0.25)
+    scale = shown["pools"][0]["scale"]
+    assert (scale["wanted"], scale["serving"], scale["predicted"], scale["knee"], scale["held_s"]) == (
+        3,
+        2,
+        1.6,
+        0.7,
+        120,
+    )
+    assert scale["why"] == "1.50 replicas' worth of work comes"
+    assert shown["pools"][1]["scale"] is None
     assert shown["tenants"][0]["requests_left"] == 41.5
     assert shown["tenants_total"] == 1
     assert shown["reasons"] == {kind: {"queue-full": 1, "unauthorized": 1} for kind in ("window", "total")}
