@@ -31,6 +31,8 @@ MOST_REPLICAS = 4096
 NO_GAIN = 0.002
 """Twice as many replicas that add less goodput than this, two times over, are not what it lacks."""
 LEAST_TIMES = 1e-3
+MOST_TIMES = 16.0
+"""Of the wanted rate. Where the limits of tenants bind, those refused count nowhere, and any rate is reached."""
 PRECISION = 0.01
 """Of the knee's rate."""
 
@@ -80,7 +82,9 @@ class Knee:
     needed: Tried
     """The fewest replicas."""
     limit: Tried
-    """The same at the highest rate at which they still reach the target."""
+    """The same at the highest rate at which they still reach the target: the goodput knee."""
+    limit_is_known: bool
+    """False: that is MOST_TIMES the wanted rate or more, and no higher one was tried."""
     per_replica_per_s: float
     """That rate, divided by the replicas."""
     when_lost: list[Tried]
@@ -89,7 +93,7 @@ class Knee:
     """Replicas that reach the target with any one of them lost, by pool."""
     by_slots: Plan | None
     """The arithmetic of the same load, with the time for which requests held a slot; its spares are what the knee needs
-    on top. None where the slots of pools differ."""
+    on top. None where there are several pools, which cannot take each other's requests, or where nothing ran."""
     tried: list[Tried]
     """All fleets, by replicas and rate."""
 
@@ -120,6 +124,7 @@ class Search:
             target=self.target,
             needed=needed,
             limit=limit,
+            limit_is_known=any(row.rate_per_s > limit.rate_per_s for row in self._tried.values()),
             per_replica_per_s=limit.rate_per_s / needed.total,
             when_lost=[self._try(counts, lost=pool) for pool in pools],
             replicas_one_lost={pool: self._fewest_with_one_lost(counts, pool) for pool in pools},
@@ -130,15 +135,12 @@ class Search:
         )
 
     def _by_slots(self, needed: Tried) -> Plan | None:
-        fleet = FleetSpec(self.profiles)
-        engines = {fleet.profile(name, "").max_num_seqs for name in needed.replicas}
-        granted = {self.policy.pools[name].slots for name in needed.replicas}
-        if len(engines) > 1 or len(granted) > 1 or not needed.slots:
+        if len(needed.replicas) > 1 or not needed.slots:
             return None
-        (engine,), (limit,) = engines, granted
-        in_slots = needed.slots * engine * needed.total
-        held_s, slots = in_slots / needed.rate_per_s, min(engine, limit or engine)
-        bare = plan(Load(needed.rate_per_s, held_s, slots))
+        (pool,) = self.policy.pools.values()
+        engine = FleetSpec(self.profiles).profile(pool.name, "").max_num_seqs
+        held_s = needed.slots * engine * needed.total / needed.rate_per_s
+        bare = plan(Load(needed.rate_per_s, held_s, min(engine, pool.slots or engine)))
         more = Terms(spare=max(0, needed.total - (bare.replicas_needed or 0)))
         return plan(replace(bare.load, terms=more))
 
@@ -178,6 +180,8 @@ class Search:
         """By bisection between a rate that is reached, as a multiple of the wanted one, and one that is too high."""
         high = low * (1.0 + 1.0 / sum(n for _, n in counts))
         while self._try(counts, times=high).reached:
+            if high >= MOST_TIMES:
+                return self._try(counts, times=high)
             low, high = high, high + 2.0 * (high - low)
         while high - low > PRECISION * low:
             middle = (low + high) / 2

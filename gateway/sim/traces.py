@@ -163,19 +163,20 @@ class Trace:
 
         If it were played faster alone, a search for a rate that is too high would see ever shorter overloads.
         """
-        lasts_s = min(self.duration_s, self._length_s()) if math.isinf(self.lasts_s) else self.lasts_s
+        lasts_s = self._length_s() if math.isinf(self.lasts_s) else self.lasts_s
         return replace(self, speed=self.speed * times, lasts_s=lasts_s)
 
     def _length_s(self) -> float:
-        """How long it is played once: with the mean gap after its last request."""
-        count, first, last = 0, math.nan, math.nan
+        """How long it is played once: with the mean gap after its last request, or `duration_s` if that is sooner."""
+        count, start, last = 0, math.nan, math.nan
         for row in self.rows():
-            first = first if count else row.at
+            start = start if count else self.format.start(row.at)
             last, count = row.at, count + 1
-        start = self.format.start(first)
+            if (last - start) / self.speed >= self.duration_s:
+                return self.duration_s
         if count < 2 or last <= start:
             raise TraceError(f"{self.path}: has no rate: it needs two requests at different times")
-        return (last - start) / self.speed * count / (count - 1)
+        return min(self.duration_s, (last - start) / self.speed * count / (count - 1))
 
     def rows(self) -> Iterator[Row]:
         """Every request that ran, as recorded. Raises TraceError."""

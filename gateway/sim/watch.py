@@ -1,4 +1,4 @@
-"""Looks at replicas again and again: health checks and scrapes, progress of streams, and what the run itself wants."""
+"""Looks at replicas again and again: health checks and scrapes, progress of answers, and what the run itself wants."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Watch:
             self._engine.tell(self._engine.decider.observe, host.name, sample)
 
     def _progress(self) -> None:
-        """Every stream that has got further says how far it is."""
+        """Every answer that can be seen, and has got further, says how far it is."""
         engine = self._engine
         now, flights, progress = engine.now, engine.flights, engine.decider.progress
         for host in engine.hosts.values():

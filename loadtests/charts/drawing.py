@@ -34,18 +34,23 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
     processes = [Popen(command, stdin=PIPE, process_group=0) for _ in range(PROCESSES)]
     try:
         yield lambda pictures: _hand_over(processes, pictures)
+        statuses = _ended(processes)
     except BaseException:
         for process in processes:
             process.terminate()
+        _ended(processes)
         raise
-    finally:
-        for process in processes:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):  # it has failed, which its status says
-                process.stdin.close()
-        failed = [process for process in processes if process.wait()]
-    if failed:
-        raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {failed[0].returncode}")
+    if any(statuses):
+        raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {max(statuses, key=abs)}")
+
+
+def _ended(processes: Sequence[Popen[bytes]]) -> list[int]:
+    """With which status each one has, after its last picture."""
+    for process in processes:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has failed, which its status says
+            process.stdin.close()
+    return [process.wait() for process in processes]
 
 
 def _hand_over(processes: Sequence[Popen[bytes]], pictures: Sequence[Picture]) -> None:

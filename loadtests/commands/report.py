@@ -53,8 +53,8 @@ def conclude(
 ) -> None:
     """Write report.json, report.html and the pictures, and print a summary.
 
-    Exits with 1 if a picture is missing, the rest being there; with 2 if there is nothing to report, and with 3 if it
-    must not be believed.
+    Exits with 1 if any of that could not be written; with 2 if there is nothing to report, and with 3 if it must not be
+    believed.
     """
     try:
         with drawing(folder) if png else nullcontext() as draw:
@@ -62,8 +62,8 @@ def conclude(
             if draw is not None:
                 draw(pictures(found))
             _write(found, folder, as_json=as_json)
-    except NotDrawn as not_drawn:
-        console(stderr=True).print(str(not_drawn), style="red")
+    except (NotDrawn, OSError) as error:
+        console(stderr=True).print(str(error), style="red")
         raise typer.Exit(1) from None
 
 

@@ -147,7 +147,7 @@ def run_command(
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
-    Exit status: 0 there is a report; 1 no contact with the target, or pictures of the report are missing; 2 wrong
+    Exit status: 0 there is a report; 1 no contact with the target, or the report could not be written; 2 wrong
     options (also a `--model` that the target does not list, or several models and no `--model`), or a wrong row in
     the trace (with a report of what was sent before it); 3 the generator fell behind, or can open no more
     connections; 130 stopped by Ctrl-C, with a partial report.
@@ -204,7 +204,7 @@ def run_command(
     try:
         conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
     except typer.Exit as left:
-        # Stopped before anything was due, which is why there is nothing to report; or a picture is missing besides.
+        # Stopped before anything was due, which is why there is nothing to report; or it could not be written.
         status = left.exit_code
         if status != 3:
             status = 2 if wrong else 130 if played.interrupted else status

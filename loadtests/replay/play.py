@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import Protocol
 
@@ -107,7 +107,7 @@ class Played:
     most_connections: int = 0
     most_under_way: int = 0
     cpu_s: float = 0.0
-    """Likewise."""
+    """CPU seconds of this process while requests were sent."""
     most_memory_bytes: int = 0
     """The largest resident set of this process, up to the end."""
     interrupted: bool = False
@@ -210,6 +210,7 @@ class Player:
             gc.unfreeze()
         if self._clients.limit is not None:
             raise self._clients.limit
+        self.played.most_memory_bytes = _most_memory_bytes()
         return self.played
 
     async def _send_all(self) -> None:
@@ -294,7 +295,6 @@ class Player:
         self._resting.clear()
         self._clients.close(Outcome.INTERRUPTED if self.played.interrupted else Outcome.UNFINISHED)
         self.played.seconds = self.clock()
-        self.played.most_memory_bytes = _most_memory_bytes()
         self.played.told = self._counted.tiers
         counted = zip(self._lag.waits.counts, self._warm_lag, strict=True)
         self.played.lag = [now - before for now, before in counted]
@@ -310,8 +310,12 @@ class Player:
 
 
 def _most_memory_bytes() -> int:
-    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2) of either
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    """proc_pid_status(5) where there is one: getrusage(2) of Linux counts what the process was before its exec, too."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of macOS, in bytes
+    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 async def play(

@@ -22,7 +22,7 @@ from loadtests.report.words import fell_behind
 from loadtests.waits import above
 
 FORMAT = "tailgate-loadtest-report"
-VERSION = 1
+VERSION = 2
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 METRICS = ("ttft", "tpot", "e2e", "queue")
 CURVES = ("ttft", "e2e")

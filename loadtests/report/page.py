@@ -138,7 +138,7 @@ def _objectives(report: Report) -> str:
         for name, of in report["tiers"].items()
         for row in of["objectives"]
     ]
-    return table(["objective", "of what was answered", "", "within it, of all"], rows, "Objectives")
+    return table(["objective", "of what was answered", "", "within it, of all it is about"], rows, "Objectives")
 
 
 def _sheds(report: Report) -> str:

@@ -13,7 +13,7 @@ from loadtests.replay.columns import Columns
 from loadtests.replay.play import Played
 
 FILE = "run.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

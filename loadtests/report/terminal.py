@@ -27,7 +27,7 @@ def print_report(report: Report, out: Console) -> None:
     )
     out.print(_tiers(report))
     sections = {
-        "Objectives, of what was answered; and the share of all requests that kept to each": _objectives(report),
+        "Objectives, of what was answered; and how many of all that each is about kept to it": _objectives(report),
         "Not good": _reasons(report, "misses"),
         "Counted apart": _reasons(report, "apart"),
     }
@@ -68,7 +68,7 @@ def _tiers(report: Report) -> Table:
 def _objectives(report: Report) -> list[str]:
     words = {True: "met", False: "missed", None: "nothing to judge"}
     return [
-        f"{name}: {objective(row)}: {time(row['measured_s'])}, {words[row['met']]}; of all, {share(row['goodput'])}"
+        f"{name}: {objective(row)}: {time(row['measured_s'])}, {words[row['met']]}; of all: {share(row['goodput'])}"
         for name, of in report["tiers"].items()
         for row in of["objectives"]
     ]

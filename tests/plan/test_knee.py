@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
 
 from gateway.core.rules import Policy
-from gateway.plan.knee import Knee, Search, Tried, fewest, scaled
+from gateway.plan.knee import MOST_TIMES, Knee, Search, Tried, fewest, scaled
 from gateway.policy import load_text
 from gateway.sim.engine import Options
 from gateway.sim.fleet import fleet_of
 from gateway.sim.load import load_text as load_workload_text
-from gateway.sim.profiles import PROFILES
+from gateway.sim.profiles import DEFAULT
 from gateway.sim.report import Interval
+from gateway.sim.results import Result
 from gateway.sim.synthetic import Synthetic
 
 POLICY = """\
@@ -113,21 +113,45 @@ def test_the_knee_is_at_the_wanted_rate_or_above(found: Knee) -> None:
     assert not any(t.reached for t in above)
 
 
-def test_the_arithmetic_of_what_was_found_is_told_beside_it(found: Knee) -> None:
-    """L = lambda W, of requests in slots: how many those are, the simulator has sampled."""
+ONE_POOL = """\
+apiVersion: tailgate/v1
+models: {default: {pools: [p]}}
+pools: {p: {replicas: [http://127.0.0.1:1], slots: 24}}
+tiers: {default: {slo: {e2e: {p99: 2s}}}}
+"""
+
+
+def test_the_arithmetic_of_what_was_found_is_told_beside_it() -> None:
+    """Little's law: requests in slots, which are sampled, are the rate times the time from the queue to the end."""
+    made, results = search(load_text(ONE_POOL, "policy.yaml")), list[Result]()
+    made.profiles = {"p": DEFAULT}
+    made.workload = load_workload_text(WORKLOAD.replace("400/s", "20/s").replace("2s", "20s"), "workload.yaml")
+    made.on_run = results.append
+    found = made.run()
     needed, by_slots = found.needed, found.by_slots
     assert by_slots is not None
-    assert by_slots.load.slots == 2  # of the policy: the engine has more
-    assert by_slots.in_flight == pytest.approx(needed.slots * PROFILES["test"].max_num_seqs * needed.total)
-    assert by_slots.in_flight < needed.in_system
-    assert by_slots.replicas_needed == math.ceil(by_slots.in_flight / 2)
-    assert by_slots.replicas == needed.total
+    assert by_slots.load.slots == 24  # of the policy: the engine has more
+    assert by_slots.load.latency_s is not None
+    first = [result.tiers["default"] for result in results[:2]]  # one replica is enough, and is tried first
+    assert needed.total == 1
+    held_s = sum((tier.e2e.p50 or 0.0) - (tier.queue.p50 or 0.0) for tier in first) / 2
+    assert by_slots.load.latency_s == pytest.approx(held_s, rel=0.15)
+    assert by_slots.in_flight == pytest.approx(needed.rate_per_s * held_s, rel=0.15)
+    assert by_slots.replicas == needed.total >= (by_slots.replicas_needed or 0) >= 1
     assert needed.total in [row.replicas for row in by_slots.curve]
 
 
-def test_where_slots_of_pools_differ_there_is_no_such_arithmetic() -> None:
-    policy = load_text(POLICY.replace("slots: 2}", "slots: 3}"), "policy.yaml")
-    assert search(policy).run().by_slots is None
+def test_of_several_pools_there_is_no_such_arithmetic(found: Knee) -> None:
+    assert found.by_slots is None
+
+
+def test_where_limits_of_tenants_bind_the_search_for_the_knee_ends(found: Knee) -> None:
+    """Who is over a limit counts nowhere, so that any rate reaches the target."""
+    limited = ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:")
+    endless = search(load_text(limited, "policy.yaml")).run()
+    assert not endless.limit_is_known
+    assert endless.limit.rate_per_s >= MOST_TIMES * 0.9 * 400
+    assert found.limit_is_known
 
 
 def test_with_one_lost_more_are_needed(found: Knee) -> None:

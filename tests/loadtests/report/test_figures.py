@@ -236,7 +236,7 @@ def test_a_report_that_was_made_before_there_was_a_p999_of_lateness_keeps_to_it(
 def test_the_schema_refuses_what_is_no_report(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     found = made(tmp_path)
-    for broken in ({**found, "version": 2}, {**found, "tiers": {"gold": {}}}, {**found, "more": 1}):
+    for broken in ({**found, "version": 1}, {**found, "tiers": {"gold": {}}}, {**found, "more": 1}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(broken, SCHEMA)
 
@@ -244,7 +244,7 @@ def test_the_schema_refuses_what_is_no_report(tmp_path: Path) -> None:
 def test_a_file_of_another_version(tmp_path: Path) -> None:
     written(tmp_path, MIXED)
     path = tmp_path / "run.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 9'))
+    path.write_text(path.read_text().replace('"version": 2', '"version": 9'))
     with pytest.raises(ValueError, match=r"run.json: is of version 9"):
         read_run(tmp_path)
 
