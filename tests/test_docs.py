@@ -33,6 +33,7 @@ from gateway.sim.load import load_text as load_workload_text
 from gateway.wire.reasons import ROWS
 from loadtests import demo
 from loadtests.__main__ import app as loadtests_app
+from loadtests.demo_text import OVERLOAD
 from loadtests.emulator.__main__ import parser as emulator_parser
 from loadtests.scenarios.load import load_scenario
 
@@ -339,6 +340,13 @@ def test_the_readme_asks_what_the_demo_asks() -> None:
     assert f"http://{demo.HOST}:{demo.PORT}/v1/chat/completions" in words
     assert json.loads(words[words.index("-d") + 1]) == demo.QUESTION
     assert f"http://127.0.0.1:{demo.ADMIN_PORT}/" in README.read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "loadtesting.md"], ids=lambda page: page.name)
+def test_the_line_that_overloads_the_demo_is_the_one_it_prints(page: Path) -> None:
+    (line,) = (line for block in shell_blocks(page) for line in block.splitlines() if "--workload climb" in line)
+    typed = f"-m loadtests run --target http://{demo.HOST}:{demo.PORT} --policy policies/default.yaml {OVERLOAD}"
+    assert line == f".venv/bin/python {typed}"
 
 
 def test_the_commands_of_the_readme_that_serve_nothing_succeed(tmp_path: Path) -> None:
