@@ -1,10 +1,9 @@
-"""What the load generator can do on one core: requests, pieces of streams, how late it is at half of that; thousands of
-streams at once, and whether its memory grows with the length of a test.
+"""What the load generator can do on one core: requests, pieces of streams, thousands of streams, and how late it is.
 
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
 generator and answers on a core each where there are two. What a core can do is what was done over the CPU that it
-took. How late the machine itself is, is measured beside it: the generator's clock at the rate of half the requests,
-with nothing to send. Memory is the largest resident set of the process, in a test that is four times as long against
+took; how late it is counts at half of the requests and of the pieces that are wanted. How late the machine itself is,
+is measured beside it: the generator's clock at the rate of half the requests, with nothing to send. Memory is the largest resident set of the process, in a test that is four times as long against
 that of the same load.
 """
 
