@@ -3,8 +3,8 @@
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
 generator and answers on a core each where there are two. What a core can do is what was done over the CPU that it
 took; how late it is counts at half of the requests and of the pieces that are wanted. How late the machine itself is,
-is measured beside it: the generator's clock at the rate of half the requests, with nothing to send. Memory is the largest resident set of the process, in a test that is four times as long against
-that of the same load.
+is measured beside it: the generator's clock at the rate of half the requests, with nothing to send. Memory is the
+largest resident set of the process, in a test that is four times as long against that of the same load.
 """
 
 from __future__ import annotations
