@@ -204,11 +204,9 @@ def run_command(
     try:
         conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
     except typer.Exit as left:
-        # Stopped before anything was due, which is why there is nothing to report; or it could not be written.
-        status = left.exit_code
-        if status != 3:
-            status = 2 if wrong else 130 if played.interrupted else status
-        raise typer.Exit(status) from None
+        # Of a test that was stopped, that is said (below), whatever else is missing; not if it must not be believed.
+        if left.exit_code == 3 or not (wrong or played.interrupted):
+            raise
     finally:
         for error in wrong:
             errors.print(f"{error}. The test ended there", style="red")
