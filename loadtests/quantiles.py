@@ -15,7 +15,12 @@ def rank(ordered: Sequence[float], q: float) -> float:
     """
     if len(ordered) == 0:
         raise ValueError("no values")
-    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+    return ordered[place(len(ordered), q)]
+
+
+def place(n: int, q: float) -> int:
+    """Where that one stands among `n` values in order, from 0."""
+    return max(0, math.ceil(q * n) - 1)
 
 
 def interval(ordered: Sequence[float], q: float) -> tuple[float, float]:

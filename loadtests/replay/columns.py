@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.quantiles import rank
+from loadtests.quantiles import place
 from loadtests.replay.gaps import Gaps
 from loadtests.replay.request import Outcome, Request
 
@@ -192,7 +192,9 @@ def read_rows(folder: Path) -> Rows:
 
 def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:
     """By nearest rank: each is a value that occurred. What is not a number is left out."""
-    known = np.sort(values[~np.isnan(values)])
+    known = values[~np.isnan(values)]
     if not len(known):
         return [None] * len(shares)
-    return [float(rank(known, share)) for share in shares]
+    # A third of the time that it takes to put all of them in order.
+    places = np.array([place(len(known), share) for share in shares], np.intp)
+    return np.partition(known, places)[places].tolist()

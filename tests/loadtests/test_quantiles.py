@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadtests.quantiles import interval, overlap, rank
+from loadtests.replay.columns import percentiles
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,15 @@ def test_intervals_of_few_say_nothing_and_those_of_many_meet_or_do_not() -> None
     assert overlap(few, many, 0.99) is None
     assert overlap(many, range(4, 604), 0.99) is True
     assert overlap(many, range(300, 900), 0.99) is False
+
+
+@given(
+    st.lists(st.floats(width=32) | st.just(math.nan), max_size=300),
+    st.lists(st.floats(0.0, 1.0, exclude_min=True), max_size=20),
+)
+def test_percentiles_of_a_column_are_the_ranks_of_what_is_known_of_it(
+    values: list[float], quantiles: list[float]
+) -> None:
+    known = sorted(value for value in values if not math.isnan(value))
+    expected = [rank(known, quantile) for quantile in quantiles] if known else [None] * len(quantiles)
+    assert percentiles(np.array(values, dtype=np.float32), quantiles) == expected
