@@ -1,7 +1,7 @@
-"""Pictures drawn beside other work, in processes that get ready while there is nothing to draw yet.
+"""Pictures drawn beside other work, in a process that gets ready while there is nothing to draw yet.
 
 What matplotlib takes to be imported and to draw the pictures of a report is as much as all other work on a million
-requests.
+requests. A second process would have to import it, too, which takes longer than it would save.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from subprocess import PIPE, Popen
 from loadtests.charts.chart import Picture
 from loadtests.charts.png import draw, get_ready
 
-PROCESSES = 2
-
 
 class NotDrawn(Exception):
-    """A process could not draw; it has said why on standard error."""
+    """The process could not draw; it has said why on standard error."""
 
 
 @contextmanager
@@ -30,35 +28,32 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
     Raises NotDrawn. An error of the block itself ends the drawing.
     """
     command = sys.executable, "-m", "loadtests.charts.drawing", f"{folder}"
-    # A process group of their own: Ctrl-C is for this process, which then ends them.
-    processes = [Popen(command, stdin=PIPE, process_group=0) for _ in range(PROCESSES)]
+    # A process group of its own: Ctrl-C is for this process, which then ends the other.
+    process = Popen(command, stdin=PIPE, process_group=0)
     try:
-        yield lambda pictures: _hand_over(processes, pictures)
-        statuses = _ended(processes)
+        yield lambda pictures: _hand_over(process, pictures)
+        status = _ended(process)
     except BaseException:
-        for process in processes:
-            process.terminate()
-        _ended(processes)
+        process.terminate()
+        _ended(process)
         raise
-    if any(statuses):
-        raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {max(statuses, key=abs)}")
+    if status:
+        raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {status}")
 
 
-def _ended(processes: Sequence[Popen[bytes]]) -> list[int]:
-    """With which status each one has, after its last picture."""
-    for process in processes:
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has failed, which its status says
-            process.stdin.close()
-    return [process.wait() for process in processes]
+def _ended(process: Popen[bytes]) -> int:
+    """With which status it has, after its last picture."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has failed, which its status says
+        process.stdin.close()
+    return process.wait()
 
 
-def _hand_over(processes: Sequence[Popen[bytes]], pictures: Sequence[Picture]) -> None:
-    for n, process in enumerate(processes):
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # as above
-            pickle.dump(pictures[n :: len(processes)], process.stdin)
-            process.stdin.flush()
+def _hand_over(process: Popen[bytes], pictures: Sequence[Picture]) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # as above
+        pickle.dump(pictures, process.stdin)
+        process.stdin.flush()
 
 
 def main() -> None:
