@@ -157,7 +157,10 @@ class Columns:
 
 
 class Rows:
-    """Rows as columns, each made when it is first asked for: `rows["ttft_s"]`; `rows[mask]` are some of them."""
+    """Rows as columns, each made when it is first asked for: `rows["ttft_s"]`; `rows[mask]` are some of them.
+
+    For several threads at once: at worst a column is made twice, alike.
+    """
 
     def __init__(self, whole: npt.NDArray[np.void] | Rows, chosen: Chosen) -> None:
         self._whole = whole
