@@ -29,7 +29,7 @@ def made_of(commands: Iterable[str]) -> typer.Typer:
     return program
 
 
-# What one command needs to be loaded takes half as long as what all need.
+# For one command only what that one needs: `report` begins in three quarters of the time.
 asked = sys.argv[1:2] if __name__ == "__main__" else []
 app = made_of(asked if asked and asked[0] in COMMANDS else COMMANDS)
 
