@@ -162,7 +162,7 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
     if len(in_time) < count:
         notes.append(f"{title}: {count - len(in_time)} of {count} runs are left out, the generator was late in them")
     live = [ttft_s for _, ttft_s in in_time]
-    goodput = fmean(report["totals"]["goodput"] for report, _ in in_time), fmean(run.result.goodput for run in runs)
+    goodput = fmean(report["totals"]["goodput"] for report, _ in in_time), fmean(run.goodput for run in runs)
     return Test(title, count, len(in_time), notes, whole(title, live, told), list(by_tier(title, live, told)), goodput)
 
 

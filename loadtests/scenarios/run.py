@@ -236,8 +236,8 @@ class _Test:
             for task in happening:
                 task.cancel()
         for task in happening:
-            if task.done() and not task.cancelled() and task.exception():
-                raise Broken(f"an event failed: {task.exception()!r}")
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise Broken(f"an event failed: {error if isinstance(error, Broken) else repr(error)}")
         if children.died.done():
             raise Broken(children.died.result().how_it_ended)
         write_run(self._folder, self._about(stage), played, columns)

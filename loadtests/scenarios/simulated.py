@@ -44,6 +44,13 @@ class Simulated:
     result: Result
     ttft_s: dict[str, list[float]]
 
+    @property
+    def goodput(self) -> float:
+        """As clients count it: one that has lost patience for good is a miss. To a gateway it has left, and is none."""
+        lost = sum(tier.outcomes.get(Outcome.ABANDONED, 0) for tier in self.result.tiers.values())
+        counted = self.result.counted + lost
+        return self.result.good / counted if counted else 0.0
+
 
 def simulated(
     scenario: ScenarioFile,

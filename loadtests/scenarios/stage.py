@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 
@@ -27,6 +30,8 @@ from loadtests.scenarios.file import (
 )
 
 ADMIN_TOKEN = "tg-scenario-admin-token-0123456789"
+RELOAD_S = 10.0
+"""In which a gateway has taken a policy: where the system does not tell it of changes, it looks every five seconds."""
 
 
 @dataclass(slots=True)
@@ -94,14 +99,34 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
             (
                 await http.post(f"{stage.replicas[event.replica % len(stage.replicas)]}/emulator/faults", json=said)
             ).raise_for_status()
-        elif event.reload is not None and stage.policy is not None:
-            written = stage.policy.with_name(".next")
-            written.write_text(policy_path(event.reload).read_text())
-            written.replace(stage.policy)
         elif stage.admin is not None:
+            http.headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
+            if event.reload is not None:
+                await _reload(policy_path(event.reload), stage, http)
+                return
             what, replica = ("drain", event.drain) if event.drain else ("undrain", event.undrain)
-            head = {"authorization": f"Bearer {ADMIN_TOKEN}"}
-            (await http.post(f"{stage.admin}/admin/{what}", json={"replica": replica}, headers=head)).raise_for_status()
+            (await http.post(f"{stage.admin}/admin/{what}", json={"replica": replica})).raise_for_status()
+
+
+async def _reload(policy: Path, stage: Stage, http: httpx.AsyncClient) -> None:
+    """Put a policy in the place of the gateway's. Raises Broken unless it is soon in force there."""
+    assert stage.policy is not None
+    content = policy.read_bytes()
+    written = stage.policy.with_name(".next")
+    written.write_bytes(content)
+    written.replace(stage.policy)
+    wanted, until = hashlib.sha256(content).hexdigest(), time.monotonic() + RELOAD_S
+    while (found := await _policy(stage, http))["digest"] != wanted:
+        if time.monotonic() >= until:
+            why = found["reload_error"] or "the gateway has not noticed"
+            raise Broken(f"{policy.name} is not in force {RELOAD_S:g} s after it took the place of the policy: {why}")
+        await asyncio.sleep(0.05)
+
+
+async def _policy(stage: Stage, http: httpx.AsyncClient) -> dict[str, Any]:
+    """What the gateway says of its policy."""
+    state = (await http.get(f"{stage.admin}/admin/state")).raise_for_status().json()
+    return cast("dict[str, Any]", state["policy"])
 
 
 async def _until_answered(url: str, children: Children) -> None:

@@ -27,6 +27,7 @@ from loadtests.replay.probe import NoContact, probe
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Length, Target
 from loadtests.replay.unconnected import OwnLimit
+from loadtests.report.figures import TooLate, report
 from loadtests.report.run_file import About, read_run, write_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -237,6 +238,23 @@ async def test_a_stall_that_outlasts_the_warm_up_counts(replica: EmulatedReplica
     player = Player(endless(), target(replica), Kept(), replace(FAST, warmup_s=0.1), look=lambda _: stop.set())
     found = await player.play(stop)
     assert sum(found.lag[EDGES.index(0.1) + 1 :]) >= 15
+
+
+async def test_a_generator_that_was_late_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
+    def slow() -> Iterator[Arrival]:
+        for arrival in arrivals(3):
+            yield arrival
+            time.sleep(0.3)  # while the next one is made, which was due 2 ms after this one
+
+    columns = Columns(tmp_path)
+    found = await play(slow(), target(replica), columns, FAST)
+    columns.close()
+    write_run(tmp_path, About("t", "w", 1, "now", 0.01, 0.0, 0.01, "hidden"), found, columns)
+    rows = read_rows(tmp_path)
+    assert (rows["late_s"][1:] > 0.25).all()
+    assert (rows["ttft_s"][1:] > 0.25).all()  # it counts from when a request was due
+    with pytest.raises(TooLate, match="the generator was late by"):
+        report(read_run(tmp_path), rows, None)
 
 
 async def test_a_closed_loop_waits_for_each_answer(replica: EmulatedReplica) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from loadtests.__main__ import app
 from loadtests.live.start import Broken
-from loadtests.scenarios import run
+from loadtests.scenarios import run, stage
 from loadtests.scenarios.stage import PROXIES
 
 TEXT = """\
@@ -25,7 +25,7 @@ traffic:
 lasts: 2s
 events:
   - {at: 500ms, fault: dead, replica: 2}
-  - {at: 700ms, reload: one-tier.yaml}
+  - {at: 700ms, reload: unwatched.yaml}
   - {at: 800ms, drain: r3}
   - {at: 1s, undrain: r3}
 """
@@ -60,7 +60,8 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     for report in tests.values():
         assert report["totals"]["offered"] > 50
         assert report["totals"]["finished"] > 40
-        assert "r2" in report["replicas"]
+        answered = {replica: of["finished"] for replica, of in report["replicas"].items()}
+        assert answered["r2"] < 0.6 * answered["r1"], "it was dead for three quarters of the time"
     assert (out / "it-goodput.png").exists()
     assert "| round-robin | 4" in (tmp_path / "it.md").read_text()
     page = (out / "scenario.html").read_text()
@@ -70,6 +71,31 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[1:] == ["tailgate", "round-robin"]  # where there is no terminal for a spinner
     assert "replica 2 dead" in page
     assert (out / "tailgate" / "report.html").exists()
+
+
+def test_a_reload_that_does_not_happen_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "RELOAD_S", -1.0)  # it has no time to
+    file = tmp_path / "it.yaml"
+    file.write_text(TEXT.replace("[tailgate, round-robin]", "[tailgate]"))
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "an event failed: unwatched.yaml is not in force -1 s after it took the place of the policy" in done.stderr
+
+
+def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:
+    events = "".join(f"  - {{at: 100ms, fault: status_503, replica: {n}, lasts: 500ms}}\n" for n in (1, 2, 3, 4))
+    failed = {}
+    for retries in (0, 8):
+        file, out = tmp_path / "it.yaml", tmp_path / f"{retries}"
+        file.write_text(
+            f"{TEXT[: TEXT.index('events:')]}events:\n{events}retries: {retries}\n".replace("tailgate, ", "")
+        )
+        done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        (test,) = json.loads((out / "scenario.json").read_text())["tests"]
+        totals = test["report"]["totals"]
+        failed[retries] = totals["offered"] - totals["finished"]
+    assert (failed[0] > 5, failed[8]) == (True, 0)
 
 
 def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

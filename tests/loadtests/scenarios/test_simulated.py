@@ -51,6 +51,16 @@ def test_the_same_happens_to_replicas() -> None:
     assert rank(struck, 0.95) > 4.0 * rank(well, 0.95)
 
 
+def test_a_client_that_has_lost_patience_is_a_miss() -> None:
+    """As it is live, where the load tester is that client."""
+    scenario = load_scenario("retry-storm").model_copy(update={"patience": 0.001, "retries": 0})
+    found = simulated(scenario, OURS, 1.0, PART, seed=0)
+    assert found.result.counted < found.result.offered
+    assert found.goodput == found.result.good / found.result.offered == 0.0
+    patient = simulated(scenario.model_copy(update={"patience": 600.0}), OURS, 0.5, PART, seed=0)
+    assert patient.goodput == patient.result.goodput > 0.9
+
+
 @pytest.mark.parametrize("name", ["rolling-restart", "policy-reload"])
 def test_what_the_simulator_has_not_is_said(name: str) -> None:
     scenario = load_scenario(name)
