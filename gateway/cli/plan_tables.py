@@ -18,6 +18,8 @@ from gateway.policy.units import write_share
 
 BAR = 24
 FOR_EVER = "for ever"
+SIX_NINES = 0.999999
+"""Half a minute a year: beyond that it is not single replicas that fail."""
 TITLE = "Waits by Erlang C in one waiting room for all (█), and apart: with a line at each replica (░)"
 
 
@@ -132,7 +134,9 @@ def _figures(found: Plan) -> Iterator[tuple[str, str]]:
     spare = f"{found.replicas_needed} and {load.terms.spare} spare; " if load.terms.spare else ""
     yield "replicas", f"{found.replicas}: {spare}{_state(found.planned)}{hint}"
     left = "nothing is left" if found.one_lost is None else _state(found.one_lost)
-    yield "one lost", f"{left}; {found.replicas_one_lost} are at {write_share(load.utilization)} or less with one lost"
+    waits = "" if load.p99_wait_s is None else f" and wait at most {time_of(load.p99_wait_s)} (p99)"
+    enough = f"{found.replicas_one_lost} are at {write_share(load.utilization)} or less{waits} with one lost"
+    yield "one lost", f"{left}; {enough}"
     if found.cost is not None:
         yield "cost", _cost(found.cost)
     if found.availability is not None:
@@ -206,8 +210,10 @@ def time_of(seconds: float) -> str:
 
 
 def _nines(share: float) -> str:
-    """A share with as many digits as it takes to tell it from 100%."""
+    """A share with as many digits as it takes to tell it from 100%, where that is known of anything."""
     if share == 1.0:
         return "100%"
+    if share > SIX_NINES:
+        return f"over {SIX_NINES:.4%}"
     digits = next(n for n in range(2, 16) if f"{share:.{n}%}" != f"{1:.{n}%}")
     return f"{share:.{digits + 1}%}"

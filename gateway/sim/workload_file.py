@@ -180,7 +180,7 @@ class WorkloadFile(Section):
 
     apiVersion: Literal["tailgate/v1"] = Field(description="The version of this format.")
     kind: Literal["Workload"] = Field(description="Always Workload.")
-    rate: Rate = Field(description="Requests in the mean, such as 20/s.")
+    rate: Rate = Field(description="Requests in the mean, such as 20/s; what steps are multiples of.")
     duration: Duration = Field(description="How long requests arrive.")
     arrivals: ArrivalsSection = nested(ArrivalsSection(), "How they follow each other.")
     prompt_tokens: Distribution = Field(description="Lengths of prompts.")

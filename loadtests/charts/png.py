@@ -89,8 +89,11 @@ def _lines(chart: Chart, axes: Any) -> None:
         # Not as tight as the values are: three that are nearly the same should look it.
         shown = [y for line in chart.lines for y in line.y if y is not None and y > 0.0] + list(chart.levels.values())
         scale = logarithmic(min(shown, default=0.001), max(shown, default=1.0))
+        low, high = scale.low / MARGIN, scale.high * MARGIN
+        if chart.levels:  # the name of the highest stands above it, and not on the frame
+            high = max(high, low * (max(chart.levels.values()) / low) ** (1.0 / (1.0 - ROW)))
         axes.set_yscale("log")
-        axes.set_ylim(scale.low / MARGIN, scale.high * MARGIN)
+        axes.set_ylim(low, high)
     else:
         axes.set_ylim(0.0, chart.most_y)
     _names(chart, axes)

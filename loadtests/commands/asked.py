@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import orjson
 
 from gateway.core.rules import Policy
 from gateway.sim.traces import Mix, mix_of
-from loadtests.replay.keys import read_keys
+from loadtests.replay.keys import ALL, read_keys
 from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
 from loadtests.report.judged import slo_of
 
@@ -51,7 +51,7 @@ def one_target(given: Sequence[str]) -> str:
     urls = [url for text in given for url in text.split(",")]
     if len(urls) != 1:
         raise ValueError(
-            f"--target names {' and '.join(urls)}: one target is tested at a time; test each on its own, "
+            f"--target names {len(urls)} addresses: one target is tested at a time; test each on its own, "
             "then hold two tests against each other with compare"
         )
     return urls[0].rstrip("/")
@@ -66,16 +66,21 @@ def check_warmup(warmup_s: float, traffic: Traffic) -> None:
         )
 
 
-def keys_of(
-    given: Sequence[str], file: Path | None, traffic: Traffic, policy: Policy | None
-) -> dict[str, tuple[str, ...]]:
-    """Those on the command line and in a file, by tier."""
+def keys_of(given: Sequence[str], file: Path | None, tiers: Collection[str] | None) -> dict[str, tuple[str, ...]]:
+    """Those on the command line and in a file, by tier; `tiers` are those that there are, if known."""
     lines = [("--key", key) for key in given]
     for n, line in enumerate([] if file is None else _lines(file), 1):
         if (text := line.strip()) and not text.startswith("#"):
             lines.append((f"{file}:{n}", text))
-    known = traffic.tiers if policy is None else policy.tiers
-    return read_keys(lines, known)
+    return read_keys(lines, tiers)
+
+
+def keys_of_engine(given: str | None, file: Path | None) -> dict[str, tuple[str, ...]]:
+    """Its one key, if it has one."""
+    found = keys_of([] if given is None else [given], file, None)
+    if set(found) - {ALL} or len(found.get(ALL, ())) > 1:
+        raise ValueError("an engine has one key, for all: give it once, in --key KEY or on the one line of --keys FILE")
+    return found
 
 
 def _lines(file: Path) -> list[str]:

@@ -24,12 +24,11 @@ from loadtests.calibrate.bursts import Failed, bursts
 from loadtests.calibrate.check import Checked, Compared, good_s, judged
 from loadtests.calibrate.fit import Fitted
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
-from loadtests.commands.asked import one_target
+from loadtests.commands.asked import keys_of_engine, one_target
 from loadtests.commands.written import check_writable
 from loadtests.quantiles import PERCENTILES
-from loadtests.replay.keys import ALL
 from loadtests.replay.models import WhichModel, asking, contact, listed
-from loadtests.replay.probe import NoContact
+from loadtests.replay.probe import NoContact, reach
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
 
@@ -48,7 +47,10 @@ def calibrate_command(
         typer.Option("--target", metavar="URL", help="One engine, with an OpenAI API; no gateway before it."),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")] = Path("profile.json"),
-    key: Annotated[str, typer.Option(help="Its API key.")] = "",
+    key: Annotated[str | None, typer.Option(show_default=False, help="Its API key.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="A file with its API key on a line.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", show_default=False, help="The model to ask for; else its first one.")
     ] = None,
@@ -78,7 +80,7 @@ def calibrate_command(
     """
     errors = console(stderr=True)
     try:
-        first = Target(one_target(targets), model, {ALL: (key,)} if key else {}, Length.EXACT)
+        first = Target(one_target(targets), model, keys_of_engine(key, keys), Length.EXACT)
     except ValueError as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
@@ -129,6 +131,7 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
 
 async def _about(target: Target) -> tuple[Target, int, int | None]:
     """The target with a model, the length of its context, and the tokens of its KV cache where it says so."""
+    await reach(target)
     try:
         async with asking(target, "default", "calibrate") as client:
             found, page = await listed(client), (await client.get("/metrics")).text

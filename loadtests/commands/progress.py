@@ -29,7 +29,7 @@ class Progress:
         self._planned_s = planned_s
         self._live = Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else None
         self._first, self._whole, self._late = (LogHistogram(EDGES) for _ in range(3))
-        self._before: deque[list[float]] = deque(maxlen=LOOKS)
+        self._before = deque([list(self._first.counts)], maxlen=LOOKS)
         self._finished = self._shed = self._failed = 0
         self._looks = 0
 
@@ -54,8 +54,7 @@ class Progress:
     def look(self, now: Now) -> None:
         """Show what is going on; called every half second."""
         name, seen = ("TTFT", self._first) if any(self._first.counts) else ("e2e", self._whole)
-        before = self._before[0] if self._before else [0.0] * len(seen.counts)
-        lately = [max(0.0, after - was) for after, was in zip(seen.counts, before, strict=True)]
+        lately = [max(0.0, after - was) for after, was in zip(seen.counts, self._before[0], strict=True)]
         self._before.append(list(seen.counts))
         p50, p99 = (quantile(EDGES, lately, q) for q in (0.5, 0.99))
         planned = f" of {self._planned_s:g}" if self._planned_s is not None else ""

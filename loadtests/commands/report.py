@@ -18,7 +18,7 @@ from loadtests.commands.screen import screen, short
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import TooLate, report
 from loadtests.report.page import page
-from loadtests.report.pictures import Report, pictures
+from loadtests.report.pictures import NAMES, Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
 
@@ -59,6 +59,8 @@ def conclude(
     try:
         with drawing(folder) if png else nullcontext() as draw:
             found = _concluded(folder, policy, policy_file, allow_late=allow_late)
+            for name in NAMES:
+                (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
             if draw is not None:
                 draw(pictures(found))
             _write(found, folder, as_json=as_json)

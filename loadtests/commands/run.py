@@ -30,20 +30,12 @@ from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.unconnected import OwnLimit
 from loadtests.report.judged import slo_of
+from loadtests.report.pictures import NAMES
 from loadtests.report.run_file import About, write_run
 
 FOLDER = Path("loadtest-results")
 ENDS = signal.SIGINT, signal.SIGTERM
-OURS = (
-    "report.json",
-    "report.html",
-    "run.json",
-    "requests.npy",
-    "throughput.png",
-    "misses.png",
-    "over-load.png",
-    *(f"{metric}-{kind}.png" for metric in ("ttft", "e2e") for kind in ("over-time", "percentiles")),
-)
+OURS = ("report.json", "report.html", "run.json", "requests.npy", *(f"{name}.png" for name in NAMES))
 """What a test leaves in its folder."""
 
 
@@ -67,7 +59,10 @@ def run_command(
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=1e-6, show_default=False, help="Requests per second, in the mean.")
+        float | None,
+        typer.Option(
+            min=1e-6, show_default=False, help="Requests per second in the mean; what steps are multiples of."
+        ),
     ] = None,
     speed: Annotated[
         float | None, typer.Option(min=1e-6, show_default=False, help="Times the recorded speed of a trace.")
@@ -159,7 +154,7 @@ def run_command(
             trace, workload, mix=mix, policy=held, model=model, rate=rate, speed=speed, duration=duration
         )
         check_warmup(warmup, traffic)
-        by_tier = keys_of(key or [], keys, traffic, held)
+        by_tier = keys_of(key or [], keys, traffic.tiers if held is None else held.tiers)
         aimed = Target(one_target(targets), model, keys=by_tier, length=length, extra=fields_of(extra))
     except PolicyErrors as found:
         print_errors(found.errors, errors)

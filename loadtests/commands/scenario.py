@@ -117,7 +117,7 @@ def _list() -> None:
     shown = Table(box=None, show_header=False, pad_edge=False)
     for name in shipped():
         of = load_scenario(name)
-        shown.add_row(Text(name, style="bold"), "" if of.experiment else _minutes(of.about_s()), of.title)
+        shown.add_row(Text(name, style="bold"), _minutes(of.about_s()), of.title)
     screen().print(shown)
 
 

@@ -186,11 +186,15 @@ class Rows:
 
 
 def read_rows(folder: Path) -> Rows:
-    """All rows, by when they were due. Raises OSError or ValueError where there are none to be read."""
-    records: npt.NDArray[np.void] = np.load(folder / FILE)
+    """All rows, by when they were due, and by number where that was at once. Raises OSError or ValueError."""
+    file = folder / FILE
+    try:
+        records: npt.NDArray[np.void] = np.load(file, mmap_mode="r")  # it is columns that are kept in memory
+    except (ValueError, EOFError):
+        raise ValueError(f"{file}: is not what a load test writes, or not all of it") from None
     if records.dtype != DTYPE:
-        raise ValueError(f"{folder / FILE}: was written by another version of the load tester")
-    return Rows(records, np.argsort(records["due_s"], kind="stable"))
+        raise ValueError(f"{file}: was written by another version of the load tester")
+    return Rows(records, np.lexsort((records["number"], records["due_s"])))
 
 
 def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:

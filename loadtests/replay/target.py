@@ -39,6 +39,8 @@ class Target:
     """Fields of every body."""
 
     def __post_init__(self) -> None:
+        if "@" in self.url:  # nothing else of it is told: a password may be
+            raise ValueError("a user name or password in an address is not sent: leave it out, and give a key")
         try:
             parts = urlsplit(self.url)
             _ = parts.port

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gateway.policy.errors import PolicyErrors, among
 from gateway.sim.load import load_text, load_workload
+from gateway.sim.pace import Steps
 from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import LeftOut, Mix, Trace, TraceError, open_trace
 from gateway.sim.workload import Arrival, Workload
@@ -84,7 +85,8 @@ def workload_traffic(
         if isinstance(found, Trace):
             raise ValueError(f"{spec} is a trace: give it with --trace")
         workload = found
-    return Traffic(workload, f"{spec} at {workload.rate_per_s:g}/s", workload.duration_s)
+    at = "in multiples of" if isinstance(workload.shape, Steps) else "at"
+    return Traffic(workload, f"{spec} {at} {workload.rate_per_s:g}/s", workload.duration_s)
 
 
 def _of_line(spec: str, mix: Mix) -> Synthetic:

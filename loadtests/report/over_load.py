@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
-from loadtests.replay.columns import percentiles
+from loadtests.replay.columns import Column, percentiles
 from loadtests.report.judged import Judged
 from loadtests.report.timeline import MOST_BINS, round_bins
 
@@ -21,15 +22,21 @@ LEAST_LEVELS = 3
 def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[float]]:
     """Requests/s by level of offered load; empty where it was nearly the same all the time.
 
-    The time that counts is cut into bins, and bins that were offered about the same are one level. Offered and good are
-    by when requests were due, answered by when the answer was complete: bins are no shorter than answers take.
+    The time that counts is cut into bins, no shorter than answers take, and bins that were offered about the same are
+    one level. Offered and good are by when requests were due, answered by when the answer was complete, less what
+    answers take where least is offered: while the load rises, those that end were offered at a lower one.
     """
     bins = round_bins(until_s - from_s, _most_bins(judged, from_s, until_s))
     bin_s = (until_s - from_s) / bins
-    due_s = judged.rows["due_s"]
-    ended_s = due_s + judged.rows["e2e_s"]
-    moments = (due_s, ended_s[judged.finished], due_s[judged.good])
-    offered, answered, good = (np.histogram(at, bins, (from_s, until_s))[0] / bin_s for at in moments)
+    due_s, e2e_s = judged.rows["due_s"], judged.rows["e2e_s"]
+
+    def rates(at: Column) -> npt.NDArray[np.float64]:
+        return np.histogram(at, bins, (from_s, until_s))[0] / bin_s
+
+    offered, good = rates(due_s), rates(due_s[judged.good])
+    least_from_s = from_s + bin_s * int(offered.argmin())
+    least = judged.finished & (due_s >= least_from_s) & (due_s < least_from_s + bin_s)
+    answered = rates((due_s + e2e_s)[judged.finished] - (percentiles(e2e_s[least], (0.5,))[0] or 0.0))
     width = max(np.ptp(offered) / LEVELS, APART * math.sqrt(offered.mean() / bin_s))
     level = np.floor((offered - offered.min()) / width) if width else np.zeros(bins)
     levels = [level == which for which in np.unique(level)]

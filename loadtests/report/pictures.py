@@ -8,6 +8,13 @@ from loadtests.charts.chart import Bars, Chart, Line, Picture
 from loadtests.report.words import time
 
 Report = dict[str, Any]
+NAMES = (
+    "over-load",
+    "throughput",
+    *(f"{metric}-{kind}" for metric in ("ttft", "e2e") for kind in ("over-time", "percentiles")),
+    "misses",
+)
+"""Of which a report has some."""
 MOST_REASONS = 10
 
 

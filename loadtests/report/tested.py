@@ -64,8 +64,11 @@ def read_test(folder: Path, policy: Policy | None) -> Tested:
 def _held(folder: Path, run: RunFile) -> Held | None:
     file = folder / "report.json"
     if file.exists():
-        made = orjson.loads(file.read_bytes())
-        return None if made["about"]["policy"] is None else Kept(_kept(file, made, run))
+        try:
+            made = orjson.loads(file.read_bytes())
+            return None if made["about"]["policy"] is None else Kept(_kept(file, made, run))
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            raise ValueError(f"{file}: is no report of a load test: make it again, or give --policy") from None
     if run.about.policy is None:
         return None
     if not Path(run.about.policy).exists():

@@ -10,6 +10,8 @@ FELT_S = 0.005
 """Waits on an event loop that are none: its timers are a few milliseconds late when it has nothing to do."""
 OFF = 0.05
 """How far prompts may be from their wanted length before it is said."""
+FULL = 0.9
+"""Of the time in which requests are sent: a trace that ends before is told apart from a last gap."""
 
 
 def time(seconds: float | None) -> str:
@@ -91,6 +93,9 @@ def warnings(report: Report) -> list[str]:
         found.append(left_out)
     if not report["complete"]:
         found.append("Partial: the test was stopped. What was under way then is counted apart.")
+    elif (ended_s := report["seconds"] + about["warmup_s"]) < FULL * (about["planned_s"] or 0.0):
+        planned = time(about["planned_s"])
+        found.append(f"There was nothing more to send after {time(ended_s)} of the {planned} asked for.")
     if report["totals"]["offered_per_s"] is None:
         found.append(f"Only {time(report['seconds'])} of the test count: too short to say what comes in a second.")
     if about["mode"] == "closed loop":
@@ -115,7 +120,7 @@ def warnings(report: Report) -> list[str]:
         unnamed = about["policy"] is None and tier == about.get("unnamed_tier")
         if others and not unnamed:
             names = ", ".join(f"{count:,} as {name}" for name, count in others.items())
-            mend = "give its key with --key, or serve a policy that has this tier"
+            mend = "give its key with --key, serve a policy that has this tier, or name another with --mix"
             found.append(f"Requests of tier {tier} were served as another tier ({names}): {mend}.")
     return found
 

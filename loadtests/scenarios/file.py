@@ -141,6 +141,8 @@ class ScenarioFile(Section):
 
     def about_s(self, part: float = 1.0) -> float:
         """How long all of it takes, for a part of the time; less where answers end before `grace` is over."""
+        if self.experiment is not None:
+            return self.lasts * part
         return self.tests * (START_S + self.lasts * part + self.grace)
 
     def arrivals(self, seed: int, times: float = 1.0, part: float = 1.0) -> Iterator[Arrival]:

@@ -102,16 +102,16 @@ async def happen(event: EventSection, stage: Stage, part: float) -> None:
         elif stage.admin is not None:
             http.headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
             if event.reload is not None:
-                await _reload(policy_path(event.reload), stage, http)
+                await _reload(event.reload, stage, http)
                 return
             what, replica = ("drain", event.drain) if event.drain else ("undrain", event.undrain)
             (await http.post(f"{stage.admin}/admin/{what}", json={"replica": replica})).raise_for_status()
 
 
-async def _reload(policy: Path, stage: Stage, http: httpx.AsyncClient) -> None:
+async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
     """Put a policy in the place of the gateway's. Raises Broken unless it is soon in force there."""
     assert stage.policy is not None
-    content = policy.read_bytes()
+    content = policy_path(name).read_bytes()
     written = stage.policy.with_name(".next")
     written.write_bytes(content)
     written.replace(stage.policy)
@@ -119,7 +119,7 @@ async def _reload(policy: Path, stage: Stage, http: httpx.AsyncClient) -> None:
     while (found := await _policy(stage, http))["digest"] != wanted:
         if time.monotonic() >= until:
             why = found["reload_error"] or "the gateway has not noticed"
-            raise Broken(f"{policy.name} is not in force {RELOAD_S:g} s after it took the place of the policy: {why}")
+            raise Broken(f"{name} is not in force {RELOAD_S:g} s after it took the place of the policy: {why}")
         await asyncio.sleep(0.05)
 
 

@@ -54,6 +54,15 @@ def test_of_one_replica_nothing_is_left() -> None:
     assert "nothing is left; 2 are at 100% or less with one lost" in done.stdout
 
 
+def test_what_one_lost_leaves_keeps_to_the_wait_that_was_asked_for() -> None:
+    done = run("plan", "--rate", "9000", "--latency", "0.12", "--slots", "40", "--p99-wait", "0.05")
+    assert "waits grow for ever; 29 are at 100% or less and wait at most 50 ms (p99) with one lost" in done.stdout
+
+
+def test_nobody_knows_more_than_six_nines() -> None:
+    assert "enough up   over 99.9999% of the time; at least one: 100%" in run(*PRICED).stdout
+
+
 def test_a_full_fleet_is_told_to_leave_room() -> None:
     done = run("plan", "--rate", "9000", "--per-replica", "450")
     assert (

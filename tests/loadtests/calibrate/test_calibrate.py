@@ -120,6 +120,13 @@ async def test_a_model_that_the_engine_has_not_is_told_with_those_it_has(engine:
         await _calibrated(replace(target(engine), model="gtp"), 24, 1, 1, tmp_path / "p.json", checked=False)
 
 
+@pytest.mark.parametrize("lines", ["one\ntwo\n", "free=one\n"])
+def test_an_engine_has_one_key(lines: str, tmp_path: Path) -> None:
+    (keys := tmp_path / "keys").write_text(lines)
+    done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--keys", str(keys)])
+    assert (done.exit_code, "an engine has one key, for all" in done.stderr) == (2, True), done.stderr
+
+
 def test_an_address_that_is_none(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["calibrate", "--target", "here", "--out", str(tmp_path / "p.json")])
     assert done.exit_code == 2

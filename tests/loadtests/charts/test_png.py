@@ -88,3 +88,13 @@ def test_points_apart_are_no_line_on_paper_either(tmp_path: Path, figures: list[
     assert line is not None
     assert (line.get_linestyle() == "None") is apart
     assert (line.get_marker() == "None") is not apart
+
+
+@pytest.mark.parametrize("highest", [2.0, 1.9, 0.3])
+def test_names_of_levels_stand_inside_of_the_frame(tmp_path: Path, figures: list[Figure], highest: float) -> None:
+    line = Line("", [1.0, 2.0], [0.01, 1.0])
+    draw(Chart("p", "", "", "", [line], log_y=True, levels={"objective": highest, "another": 0.1}), tmp_path)
+    (axes,) = figures[0].axes
+    frame, names = axes.get_window_extent(), [text.get_window_extent() for text in axes.texts]
+    assert len(names) == 2
+    assert all(frame.y0 < name.y0 and name.y1 < frame.y1 for name in names)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtests.__main__ import app
-from loadtests.report.pictures import pictures
+from loadtests.report.pictures import NAMES, pictures
 from tests.loadtests.report.made import written
 from tests.loadtests.report.test_figures import MIXED
 
@@ -24,13 +24,22 @@ def test_each_picture_of_the_report_is_a_file(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
     found = json.loads((folder / "report.json").read_text())
     assert drawn(folder) == {picture.name for picture in pictures(found)} > {"misses"}
+    assert drawn(folder) <= set(NAMES)
 
 
-def test_none_is_unless_it_is_wanted(tmp_path: Path) -> None:
+def test_none_is_unless_it_is_wanted_and_those_of_an_earlier_report_go(tmp_path: Path) -> None:
     folder = written(tmp_path, MIXED)
+    for name in (*NAMES, "mine"):
+        (folder / f"{name}.png").touch()
     assert CliRunner().invoke(app, ["report", str(folder), "--no-png"]).exit_code == 0
-    assert drawn(folder) == set()
+    assert drawn(folder) == {"mine"}
     assert (folder / "report.html").exists()
+
+
+def test_a_folder_without_a_test_keeps_its_pictures(tmp_path: Path) -> None:
+    (tmp_path / "misses.png").touch()
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 2
+    assert drawn(tmp_path) == {"misses"}
 
 
 def test_where_they_cannot_be_drawn_that_is_said_and_all_else_is_there(

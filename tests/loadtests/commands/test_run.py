@@ -173,6 +173,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(
     ("target", "told"),
     [
         ("localhost:1", "no address of a server"),
+        ("http://me:s3cret@127.0.0.1:1", "a user name or password in an address is not sent: leave it out, and give a"),
         ("http://127.0.0.1:99999", "http://127.0.0.1:99999 is no address of a server: Port out of range 0-65535"),
         ("http://127.0.0.1:1,http://127.0.0.1:2", "one target is tested at a time"),
     ],
@@ -180,6 +181,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(
 def test_a_target_that_is_none(command: tuple[str, ...], target: str, told: str) -> None:
     found = CliRunner().invoke(app, [*command, "--target", target])
     assert (found.exit_code, told in found.stderr) == (2, True), found.stderr
+    assert "s3cret" not in found.output
 
 
 def test_an_empty_trace_is_called_empty(tmp_path: Path) -> None:

@@ -58,6 +58,16 @@ def test_what_chance_makes_is_no_difference(tmp_path: Path) -> None:
     assert headline(found).startswith("No difference in goodput")
 
 
+def test_requests_that_were_due_at_once_are_the_same_in_whichever_order_they_end(tmp_path: Path) -> None:
+    a, b = (written(tmp_path / name, [answered(n // 2 / 20) for n in range(4000)]) for name in "ab")
+    rows = np.load(b / "requests.npy")
+    rows["prompt_tokens"][::2] = rows["output_wanted"][::2] = 7
+    np.save(a / "requests.npy", rows)
+    rows[0::2], rows[1::2] = rows[1::2].copy(), rows[0::2].copy()
+    np.save(b / "requests.npy", rows)
+    assert compare(*(read_test(folder, policy()) for folder in (a, b))).paired
+
+
 def test_a_difference_is_found_with_its_size(tmp_path: Path) -> None:
     found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.2, seed=5, slower=1.5))
     told = verdicts(found)
@@ -219,3 +229,12 @@ def test_what_cannot_be_read(folders: tuple[str, str]) -> None:
     found = CliRunner().invoke(app, ["compare", *folders])
     assert found.exit_code == 2
     assert folders[0] in found.stderr
+
+
+@pytest.mark.parametrize("file", ["report.json", "requests.npy"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"about": 1}', b"\x93NUMPY\x01\x00"])
+def test_a_file_that_is_not_whole_is_named(file: str, content: bytes, tmp_path: Path) -> None:
+    folders = [written(tmp_path / name, traffic(0.1, seed=1)) for name in "ab"]
+    (folders[0] / file).write_bytes(content)
+    found = CliRunner().invoke(app, ["compare", *map(str, folders)])
+    assert (found.exit_code, f"{folders[0] / file}: is no" in found.stderr) == (2, True), found.stderr

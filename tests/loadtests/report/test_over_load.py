@@ -54,6 +54,12 @@ def test_throughput_plateaus_and_goodput_falls(tmp_path: Path) -> None:
     assert re.search(r"<figcaption>Throughput and goodput over the offered load", page(found))
 
 
+def test_while_the_load_rises_throughput_is_not_that_of_the_load_before(tmp_path: Path) -> None:
+    """Answers take a quarter of a step."""
+    over = made(tmp_path, [answered(at, ttft_s=5.0, tpot_s=0.0) for at in steps(10, 20, 30, 40, 50)])["over_load"]
+    assert over["answered_per_s"] == pytest.approx(over["offered_per_s"], rel=0.01)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_chance_is_no_load_that_varies(tmp_path: Path, seed: int) -> None:
     draw = Random(seed)

@@ -107,6 +107,12 @@ def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: 
     assert headline(found).startswith("100.0% of 1 requests that count (of 5) were good")
 
 
+def test_a_trace_that_ended_before_the_test_was_to(tmp_path: Path) -> None:
+    told = warnings(made(tmp_path, [answered(1.0)], planned_s=120.0))
+    assert told == ["There was nothing more to send after 100 s of the 120 s asked for."]
+    assert not warnings(made(tmp_path, [answered(1.0)], planned_s=105.0))
+
+
 def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:
     other = answered(1.0)
     other.served_tier, other.prompt_tokens = "free", 100

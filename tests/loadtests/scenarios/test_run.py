@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from loadtests.__main__ import app
 from loadtests.live.start import Broken
 from loadtests.scenarios import run, stage
+from loadtests.scenarios.file import shipped
 from loadtests.scenarios.stage import PROXIES
 
 TEXT = """\
@@ -138,8 +140,10 @@ def test_after_an_interruption_there_is_what_was_over(tmp_path: Path, monkeypatc
     assert [test["contender"] for test in json.loads((out / "scenario.json").read_text())["tests"]] == ["tailgate"]
 
 
-def test_without_a_name_all_are_listed() -> None:
-    assert "rolling-restart" in CliRunner().invoke(app, ["scenario"]).stdout
+def test_without_a_name_all_are_listed_with_about_how_long_they_take() -> None:
+    lines = CliRunner().invoke(app, ["scenario"]).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(shipped())
+    assert all(re.match(r"[a-z0-9-]+ +[1-9]\d* min +[A-Z]", line) for line in lines), lines
 
 
 @pytest.mark.parametrize("option", ["--out", "--contender"])

@@ -1,0 +1,68 @@
+"""What is shown while a test runs: counts, and percentiles of the last ten seconds."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+
+from rich.console import Console
+
+from gateway.sim.workload import Arrival
+from loadtests.commands.progress import LOOKS, PLAIN_EVERY, Progress
+from loadtests.replay.play import Kept, Now
+from loadtests.replay.request import Outcome, Request
+
+
+def ended(at: float, ttft_s: float | None, outcome: Outcome = Outcome.FINISHED) -> Request:
+    request = Request(0, Arrival(at, "t", "t-1", "m", 40, 5), sent_s=at + 0.003)
+    request.first_s = None if ttft_s is None else at + ttft_s
+    request.ended_s, request.outcome = at + 2.0, outcome
+    return request
+
+
+def shown(request: Request, count: int, lines: int, before: str = "") -> tuple[str, Kept]:
+    """The last of so many lines, where so many requests like that end before each look."""
+    out, kept = StringIO(), Kept()
+    progress = Progress(kept, Console(file=out, width=400), 30.0)
+    for look in range(PLAIN_EVERY * lines):
+        if before and look < LOOKS:
+            progress.ended(ended(0.0, float(before)))
+        for _ in range(count):
+            progress.ended(request)
+        progress.look(Now(look / 2, 900, 800, 100, 10, 0))
+    return out.getvalue().splitlines()[-1], kept
+
+
+def seconds(line: str) -> list[float]:
+    """Its percentiles, p50 and p99, and the p99 of lateness."""
+    found = re.findall(r"p(?:50|99) ([\d.]+) (m?)s", line)
+    return [float(value) / (1000 if milli else 1) for value, milli in found]
+
+
+def test_a_line_says_how_far_it_is_and_how_it_goes() -> None:
+    out = StringIO()
+    progress = Progress(kept := Kept(), Console(file=out, width=400), 30.0)
+    for n in range(1, 101):
+        progress.ended(ended(0.0, n / 100))
+    progress.ended(ended(0.0, None, Outcome.SHED))
+    progress.ended(ended(0.0, None, Outcome.QUOTA))
+    progress.ended(ended(0.0, None, Outcome.TIMEOUT))
+    for _ in range(PLAIN_EVERY):
+        progress.look(Now(9.6, 1900, 103, 17, 10, 0))
+    (line,) = out.getvalue().splitlines()
+    assert len(kept.requests) == 103
+    assert line.startswith("10 of 30 s: 1,900 sent, 17 under way, 100 answered, 2 shed, 1 failed; TTFT p50 ")
+    p50, p99, late = seconds(line)
+    assert (abs(p50 / 0.5 - 1), abs(p99 / 0.99 - 1), abs(late / 0.003 - 1)) < (0.05, 0.05, 0.05)
+
+
+def test_percentiles_are_of_the_last_ten_seconds() -> None:
+    line, _ = shown(ended(0.0, 0.1), 1, 3, before="5.0")
+    assert max(seconds(line)) < 0.11
+    line, _ = shown(ended(0.0, 0.1), 1, 1, before="5.0")
+    assert seconds(line)[1] > 4.5
+
+
+def test_of_whole_answers_it_is_the_end_to_end_latency() -> None:
+    line, _ = shown(ended(0.0, None), 1, 1)
+    assert "e2e p50 2" in line
