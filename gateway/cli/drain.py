@@ -9,6 +9,7 @@ import typer
 
 from gateway.cli.live import Unanswered, ask_admin
 from gateway.cli.output import console, counted
+from gateway.cli.quantities import seconds
 
 LOOK_EVERY_S = 0.5
 
@@ -30,7 +31,8 @@ def drain_command(
     admin: Admin = ADMIN,
     token: Token = "",
     wait: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Wait so long at most for requests there to finish.")
+        float,
+        typer.Option(parser=seconds(0.0), metavar="S", help="Seconds to wait at most for requests there to finish."),
     ] = 0.0,
 ) -> None:
     """Send a replica nothing new: what runs there finishes, what waits goes elsewhere.

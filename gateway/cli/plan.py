@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli.output import console, print_errors, print_json, refuse_unused
 from gateway.cli.plan_tables import print_knee, print_plan
+from gateway.cli.quantities import per_s, seconds
 from gateway.cli.traffic import (
     DurationOption,
     FleetOption,
@@ -39,6 +40,7 @@ def plan_command(
     rate: Annotated[
         float | None,
         typer.Option(
+            parser=per_s(),
             metavar="PER_S",
             show_default=False,
             help="Requests per second; with --policy the workload's own unless given.",
@@ -47,7 +49,10 @@ def plan_command(
     latency: Annotated[
         float | None,
         typer.Option(
-            metavar="S", show_default=False, help="Seconds that a request holds a slot, in the mean: its e2e unqueued."
+            parser=seconds(),
+            metavar="S",
+            show_default=False,
+            help="Seconds that a request holds a slot, in the mean: its e2e unqueued.",
         ),
     ] = None,
     slots: Annotated[
@@ -55,7 +60,9 @@ def plan_command(
     ] = None,
     per_replica: Annotated[
         float | None,
-        typer.Option(metavar="PER_S", show_default=False, help="Requests per second that one replica carries."),
+        typer.Option(
+            parser=per_s(), metavar="PER_S", show_default=False, help="Requests per second that one replica carries."
+        ),
     ] = None,
     utilization: Annotated[
         float,
@@ -63,7 +70,12 @@ def plan_command(
     ] = 1.0,
     p99_wait: Annotated[
         float | None,
-        typer.Option(metavar="S", show_default=False, help="Seconds that 99% of the requests wait at most for a slot."),
+        typer.Option(
+            parser=seconds(),
+            metavar="S",
+            show_default=False,
+            help="Seconds that 99% of the requests wait at most for a slot.",
+        ),
     ] = None,
     availability: Annotated[
         float | None,
@@ -83,6 +95,8 @@ def plan_command(
     workload: Annotated[
         str | None,
         typer.Option(
+            "--workload",
+            "--trace",
             metavar="SPEC|TRACE",
             show_default=False,
             help="With --policy: what arrives, a workload by name or file, or a trace.",

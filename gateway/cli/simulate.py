@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.output import console, finite, print_errors, print_json
+from gateway.cli.quantities import per_s, seconds
 from gateway.cli.tables import print_tables
 from gateway.cli.traffic import (
     DurationOption,
@@ -66,11 +67,22 @@ def simulate_command(
     mix: MixOption = None,
     model: ModelOption = None,
     rate: Annotated[
-        float | None, typer.Option(min=1e-6, show_default=False, help="Requests per second, in the mean.")
+        float | None,
+        typer.Option(
+            parser=per_s(1e-6),
+            metavar="PER_S",
+            show_default=False,
+            help="Requests per second in the mean; what steps are multiples of.",
+        ),
     ] = None,
     patience: Annotated[
         float | None,
-        typer.Option(min=1e-3, show_default=False, help="Seconds after which clients leave that have seen nothing."),
+        typer.Option(
+            parser=seconds(1e-3),
+            metavar="S",
+            show_default=False,
+            help="Seconds after which clients leave that have seen nothing.",
+        ),
     ] = None,
     retries: Annotated[
         int, typer.Option(min=0, help="How often clients try again that were refused, failed or lost patience.")

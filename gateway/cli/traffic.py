@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gateway.cli.output import console, print_errors
+from gateway.cli.quantities import seconds
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.compare import OfModel
@@ -23,7 +24,11 @@ from gateway.sim.workload import Traffic
 WorkloadOption = Annotated[
     str,
     typer.Option(
-        metavar="SPEC|TRACE", show_default=False, help="What arrives: a workload by name or file, or a trace."
+        "--workload",
+        "--trace",
+        metavar="SPEC|TRACE",
+        show_default=False,
+        help="What arrives: a workload by name or file, or a trace.",
     ),
 ]
 FleetOption = Annotated[
@@ -36,9 +41,12 @@ FleetOption = Annotated[
 SeedsOption = Annotated[int, typer.Option(min=1, help="Runs of each policy, each with its own arrivals.")]
 FirstSeedOption = Annotated[int, typer.Option(help="The first seed; the others follow it.")]
 DurationOption = Annotated[
-    float | None, typer.Option(min=1.0, show_default=False, help="Seconds in which requests arrive.")
+    float | None,
+    typer.Option(parser=seconds(1.0), metavar="S", show_default=False, help="Seconds in which requests arrive."),
 ]
-WarmupOption = Annotated[float, typer.Option(min=0.0, help="Seconds at the start that are not counted.")]
+WarmupOption = Annotated[
+    float, typer.Option(parser=seconds(0.0), metavar="S", help="Seconds at the start that are not counted.")
+]
 MixOption = Annotated[
     str | None,
     typer.Option(

@@ -88,7 +88,7 @@ def _change(of: Range | None, is_ratio: bool) -> str:
     if is_ratio:
         value, ends = f"x {of.value:.2f}", f"({of.low:.2f} to {of.high:.2f})"
     else:
-        value, ends = f"{100 * of.value:+.1f}", f"({100 * of.low:+.1f} to {100 * of.high:+.1f})"
+        value, ends = f"{100 * of.value:+.1f} pp", f"({100 * of.low:+.1f} to {100 * of.high:+.1f})"
     return value if isnan(of.low) else f"{value} {ends}"
 
 

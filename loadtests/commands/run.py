@@ -15,6 +15,7 @@ import typer
 import uvloop
 
 from gateway.cli.output import console, print_errors
+from gateway.cli.quantities import per_s, seconds
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload import Arrival
@@ -61,16 +62,22 @@ def run_command(
     rate: Annotated[
         float | None,
         typer.Option(
-            min=1e-6, show_default=False, help="Requests per second in the mean; what steps are multiples of."
+            parser=per_s(1e-6),
+            metavar="PER_S",
+            show_default=False,
+            help="Requests per second in the mean; what steps are multiples of.",
         ),
     ] = None,
     speed: Annotated[
         float | None, typer.Option(min=1e-6, show_default=False, help="Times the recorded speed of a trace.")
     ] = None,
     duration: Annotated[
-        float | None, typer.Option(min=0.1, show_default=False, help="Seconds in which requests are sent.")
+        float | None,
+        typer.Option(parser=seconds(0.1), metavar="S", show_default=False, help="Seconds in which requests are sent."),
     ] = None,
-    warmup: Annotated[float, typer.Option(min=0.0, help="Seconds at the start that are not counted.")] = 0.0,
+    warmup: Annotated[
+        float, typer.Option(parser=seconds(0.0), metavar="S", help="Seconds at the start that are not counted.")
+    ] = 0.0,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="The policy whose objectives say what is good."),
@@ -118,8 +125,13 @@ def run_command(
     retries: Annotated[
         int, typer.Option(min=0, max=1000, help="How often clients try again, as the OpenAI SDK does.")
     ] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of silence after which a client gives up.")] = 600.0,
-    grace: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for answers after the last request.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(parser=seconds(0.1), metavar="S", help="Seconds of silence after which a client gives up.")
+    ] = 600.0,
+    grace: Annotated[
+        float,
+        typer.Option(parser=seconds(0.0), metavar="S", help="Seconds to wait for answers after the last request."),
+    ] = 60.0,
     max_late: Annotated[
         float, typer.Option("--max-late", min=0.1, help="Lateness of the generator, p99 in ms, that is put up with.")
     ] = 10.0,

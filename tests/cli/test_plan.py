@@ -59,6 +59,12 @@ def test_what_one_lost_leaves_keeps_to_the_wait_that_was_asked_for() -> None:
     assert "waits grow for ever; 29 are at 100% or less and wait at most 50 ms (p99) with one lost" in done.stdout
 
 
+def test_times_and_rates_may_have_units() -> None:
+    assert run("plan", "--rate", "540k/min", "--latency", "120ms", "--slots", "40", "--p99-wait", "50ms").stdout == (
+        run("plan", "--rate", "9000", "--latency", "0.12", "--slots", "40", "--p99-wait", "0.05").stdout
+    )
+
+
 def test_nobody_knows_more_than_six_nines() -> None:
     assert "enough up   over 99.9999% of the time; at least one: 100%" in run(*PRICED).stdout
 

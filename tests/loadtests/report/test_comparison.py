@@ -166,6 +166,7 @@ def test_the_command(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["compare", *folders, "--policy", file])
     assert "goodput" in shown.stdout
     assert "worse" in shown.stdout
+    assert re.search(r"goodput .* -\d+\.\d pp \(-\d", shown.stdout), "percentage points"
 
 
 def reported(folder: Path, policy: str | None) -> str:

@@ -1,0 +1,37 @@
+"""Options that are times or rates: a number, or one with its unit as in a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import typer
+
+from gateway.policy import units
+
+
+def seconds(least: float | None = None) -> Callable[[str], float]:
+    """Reads `90`, `1m30s` and `250ms`; raises typer.BadParameter, as for less than `least` seconds."""
+    return partial(_read, units.seconds, "seconds, such as 90, or a time with its unit, such as 250ms or 1m30s", least)
+
+
+def per_s(least: float | None = None) -> Callable[[str], float]:
+    """Reads `40`, `40/s` and `2400/min`; raises typer.BadParameter, as for less than `least` in a second."""
+    return partial(_read, _rate, "a number per second, such as 40, or a rate with its unit, such as 2400/min", least)
+
+
+def _read(with_unit: Callable[[object], float], such_as: str, least: float | None, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        try:
+            value = with_unit(text.strip())
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is none: write {such_as}") from None
+    if least is not None and not value >= least:  # nan neither
+        raise typer.BadParameter(f"{text} is too little, {least:g} is the least: write {such_as}")
+    return value
+
+
+def _rate(text: object) -> float:
+    return units.per_minute(text) / 60.0
