@@ -2,8 +2,9 @@
 
 The target's latencies are known (200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order),
 so what differs is how they are measured. Five runs of each, in turn. aiperf (NVIDIA) replays the same times,
-streamed; what it calls inter-token latency is the mean of one answer, our TPOT. wrk sends the same request over as
-many connections as our closed loop has clients, not streamed.
+streamed; what it calls inter-token latency is the mean of one answer, our TPOT, and what it calls inter-chunk latency
+is every gap in every answer, our ITL. wrk sends the same request over as many connections as our closed loop has
+clients, not streamed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ Row = dict[str, float]
 """Latencies in seconds, by what they are."""
 BODY = '{"model":"m","messages":[{"role":"user","content":"the and for"}],"max_tokens":16}'
 POST = 'wrk.method = "POST"\nwrk.body = [[%s]]\nwrk.headers["Content-Type"] = "application/json"\n'
+STREAMED = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency"}
+"""Our names of latencies, and those of aiperf."""
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 PERCENT = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 
@@ -115,8 +118,8 @@ def _closed(url: str, seconds: float, run: int, folder: Path) -> Row:
 def _open(url: str, seconds: float, run: int, folder: Path) -> Row:
     _schedule(folder, seconds, run)
     of = tested(["--target", url, "--trace", str(folder / "ours.jsonl"), "--model", "m", "--no-probe"], None)
-    found = of["totals"]["latencies"]
-    return {f"{metric}_{q}": found[metric][q] for metric in ("ttft", "tpot") for q in ("p50", "p99")}
+    found = {**of["totals"]["latencies"], "itl": of["totals"]["itl"]}
+    return {f"{metric}_{q}": found[metric][q] for metric in STREAMED for q in ("p50", "p99")}
 
 
 def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
@@ -137,8 +140,7 @@ def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
     if not report.exists():
         raise Skipped(f"aiperf wrote no report: {(done.stdout + done.stderr).strip()[-300:]}")
     said = json.loads(report.read_text())
-    names = {"ttft": "time_to_first_token", "tpot": "inter_token_latency"}
-    return {f"{metric}_{q}": said[name][q] / 1e3 for metric, name in names.items() for q in ("p50", "p99")}
+    return {f"{metric}_{q}": said[name][q] / 1e3 for metric, name in STREAMED.items() for q in ("p50", "p99")}
 
 
 def _schedule(folder: Path, seconds: float, run: int) -> None:

@@ -189,7 +189,7 @@ TARGETS: dict[str, dict[str, Target]] = {
     },
     "outside-tools": {
         **{f"wrk_e2e_{q}_off": at_most(0.05) for q in ("p50", "p99")},
-        **{f"aiperf_{metric}_{q}_off": at_most(0.05) for metric in ("ttft", "tpot") for q in ("p50", "p99")},
+        **{f"aiperf_{metric}_{q}_off": at_most(0.05) for metric in ("ttft", "tpot", "itl") for q in ("p50", "p99")},
     },
     "generator": {
         "requests_per_core_s": at_least(3000.0),
