@@ -56,6 +56,14 @@ def test_a_line_says_how_far_it_is_and_how_it_goes() -> None:
     assert (abs(p50 / 0.5 - 1), abs(p99 / 0.99 - 1), abs(late / 0.003 - 1)) < (0.05, 0.05, 0.05)
 
 
+def test_after_the_last_request_it_says_what_it_waits_for() -> None:
+    out = StringIO()
+    progress = Progress(Kept(), Console(file=out, width=400), 30.0)
+    for _ in range(PLAIN_EVERY):
+        progress.look(Now(33.2, 1900, 1895, 5, 5, 0))
+    assert out.getvalue().startswith("33 s: all 1,900 sent, waiting for 5, 0 answered")
+
+
 def test_percentiles_are_of_the_last_ten_seconds() -> None:
     line, _ = shown(ended(0.0, 0.1), 1, 3, before="5.0")
     assert max(seconds(line)) < 0.11
