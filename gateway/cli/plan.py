@@ -19,9 +19,12 @@ from gateway.cli.traffic import (
     MixOption,
     ModelOption,
     SeedsOption,
+    TraceOption,
     WarmupOption,
+    WorkloadOption,
     loaded_policy,
     progress,
+    source_of,
     workload_of,
 )
 from gateway.plan.knee import Knee, Search
@@ -31,7 +34,7 @@ from gateway.policy import PolicyErrors
 from gateway.sim.engine import Options
 from gateway.sim.fleet import fleet_of
 
-OF_SEARCHES = ("workload", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")
+OF_SEARCHES = ("workload", "trace", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")
 OF_ARITHMETIC = ("latency", "slots", "per_replica", "utilization", "p99_wait", "availability")
 
 
@@ -92,16 +95,8 @@ def plan_command(
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="Simulate this policy, with more and fewer replicas."),
     ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(
-            "--workload",
-            "--trace",
-            metavar="SPEC|TRACE",
-            show_default=False,
-            help="With --policy: what arrives, a workload by name or file, or a trace.",
-        ),
-    ] = None,
+    workload: WorkloadOption = None,
+    trace: TraceOption = None,
     target: Annotated[float, typer.Option(metavar="SHARE", help="With --policy: the goodput that is wanted.")] = 0.99,
     fleet: FleetOption = "default",
     seeds: SeedsOption = 3,
@@ -134,7 +129,7 @@ def plan_command(
     try:
         terms = Terms(spare, price, output_tokens)
         if policy is not None:
-            found = _search(policy, workload, rate, target, fleet, seeds, duration, warmup, mix, model, jobs)
+            found = _search(policy, workload, trace, rate, target, fleet, seeds, duration, warmup, mix, model, jobs)
             _print_knee(found, terms, as_json)
             return
         if rate is None:
@@ -157,7 +152,8 @@ def plan_command(
 
 def _search(
     file: Path,
-    source: str | None,
+    workload: str | None,
+    trace: str | None,
     rate: float | None,
     target: float,
     fleet: str,
@@ -171,16 +167,15 @@ def _search(
     """Raises PolicyErrors and ValueError that say what is wrong."""
     above_0("--rate", rate, "requests per second, such as 40")
     share("--target", target, "0.99 for 99% of the requests")
-    if source is None:
-        raise ValueError("say what arrives with --workload: a workload by name or file, or a trace")
+    source = source_of(workload, trace)
     policy = loaded_policy(file)
     profiles = fleet_of(fleet, policy)
     if strangers := [name for name in profiles if name not in policy.pools]:
         raise ValueError(f"--fleet names {', '.join(strangers)}: here it is by pool, since their replicas are counted")
     options = Options(duration_s=math.inf if duration is None else duration, warmup_s=warmup)
-    workload = workload_of(source, policy, mix, model, rate, duration)
+    traffic = workload_of(source, policy, mix, model, rate, duration)
     with progress(None) as done:
-        return Search(policy, workload, profiles, target, tuple(range(1, seeds + 1)), options, jobs, done).run()
+        return Search(policy, traffic, profiles, target, tuple(range(1, seeds + 1)), options, jobs, done).run()
 
 
 def _print_knee(found: Knee, terms: Terms, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -12,26 +13,35 @@ from gateway.policy import units
 
 def seconds(least: float | None = None) -> Callable[[str], float]:
     """Reads `90`, `1m30s` and `250ms`; raises typer.BadParameter, as for less than `least` seconds."""
-    return partial(_read, units.seconds, "seconds, such as 90, or a time with its unit, such as 250ms or 1m30s", least)
+    return partial(
+        _read, _seconds, "duration", "seconds, such as 90, or a time with its unit, such as 250ms or 1m30s", least
+    )
 
 
 def per_s(least: float | None = None) -> Callable[[str], float]:
     """Reads `40`, `40/s` and `2400/min`; raises typer.BadParameter, as for less than `least` in a second."""
-    return partial(_read, _rate, "a number per second, such as 40, or a rate with its unit, such as 2400/min", least)
+    return partial(
+        _read, _rate, "rate", "a number per second, such as 40, or a rate with its unit, such as 2400/min", least
+    )
 
 
-def _read(with_unit: Callable[[object], float], such_as: str, least: float | None, text: str) -> float:
+def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: float | None, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         try:
             value = with_unit(text.strip())
         except ValueError:
-            raise typer.BadParameter(f"{text!r} is none: write {such_as}") from None
+            raise typer.BadParameter(f"{text!r} is not a {what}: write {such_as}") from None
     if least is not None and not value >= least:  # nan neither
         raise typer.BadParameter(f"{text} is too little, {least:g} is the least: write {such_as}")
     return value
 
 
-def _rate(text: object) -> float:
+def _seconds(text: str) -> float:
+    """Of no time at all, too, which no policy asks for."""
+    return 0.0 if re.fullmatch(r"0+(\.0+)?(ms|[smh])", text, re.ASCII) else units.seconds(text)
+
+
+def _rate(text: str) -> float:
     return units.per_minute(text) / 60.0

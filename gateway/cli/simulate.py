@@ -21,10 +21,12 @@ from gateway.cli.traffic import (
     MixOption,
     ModelOption,
     SeedsOption,
+    TraceOption,
     WarmupOption,
     WorkloadOption,
     loaded_policy,
     progress,
+    source_of,
     workload_of,
 )
 from gateway.core.rules import Policy
@@ -42,7 +44,8 @@ def simulate_command(
         list[Path],
         typer.Option("--policy", metavar="FILE", show_default=False, help="A policy file; give several to compare."),
     ],
-    workload: WorkloadOption,
+    workload: WorkloadOption = None,
+    trace: TraceOption = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,9 +105,10 @@ def simulate_command(
     """
     loaded = [loaded_policy(file) for file in policies]
     try:
+        source = source_of(workload, trace)
         comparison = Comparison(
             candidates=_candidates(policies, loaded, baseline or [], fleet, fault or []),
-            workload=workload_of(workload, loaded[0], mix, model, rate, duration),
+            workload=workload_of(source, loaded[0], mix, model, rate, duration),
             seeds=tuple(range(first_seed, first_seed + seeds)),
             options=Options(
                 duration_s=math.inf if duration is None else duration,
@@ -126,7 +130,7 @@ def simulate_command(
     if as_json:
         print_json(
             {
-                "workload": workload,
+                "workload": source,
                 "fleet": fleet,
                 "seeds": comparison.seeds,
                 "options": finite(asdict(comparison.options)),

@@ -22,14 +22,13 @@ from gateway.sim.traces import LeftOut, Mix, Trace, mix_of
 from gateway.sim.workload import Traffic
 
 WorkloadOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--workload",
-        "--trace",
-        metavar="SPEC|TRACE",
-        show_default=False,
-        help="What arrives: a workload by name or file, or a trace.",
+        metavar="SPEC|TRACE", show_default=False, help="What arrives: a workload by name or file, or a trace."
     ),
+]
+TraceOption = Annotated[
+    str | None, typer.Option(metavar="FILE", show_default=False, help="The same: what arrives, where it is a trace.")
 ]
 FleetOption = Annotated[
     str,
@@ -69,6 +68,15 @@ def loaded_policy(file: Path) -> Policy:
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
+
+
+def source_of(workload: str | None, trace: str | None) -> str:
+    """What was given after --workload or --trace. Raises ValueError unless it is one of them."""
+    if workload is not None and trace is not None:
+        raise ValueError("--workload and --trace both say what arrives: keep one")
+    if (source := workload or trace) is None:
+        raise ValueError("say what arrives with --workload: a workload by name or file, or a trace")
+    return source
 
 
 def workload_of(

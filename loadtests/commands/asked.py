@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -68,19 +68,22 @@ def check_warmup(warmup_s: float, traffic: Traffic) -> None:
 
 def keys_of(given: Sequence[str], file: Path | None, tiers: Collection[str] | None) -> dict[str, tuple[str, ...]]:
     """Those on the command line and in a file, by tier; `tiers` are those that there are, if known."""
-    lines = [("--key", key) for key in given]
-    for n, line in enumerate([] if file is None else _lines(file), 1):
-        if (text := line.strip()) and not text.startswith("#"):
-            lines.append((f"{file}:{n}", text))
-    return read_keys(lines, tiers)
+    return read_keys([*(("--key", key) for key in given), *_keys_in(file)], tiers)
 
 
 def keys_of_engine(given: str | None, file: Path | None) -> dict[str, tuple[str, ...]]:
-    """Its one key, if it has one."""
-    found = keys_of([] if given is None else [given], file, None)
-    if set(found) - {ALL} or len(found.get(ALL, ())) > 1:
+    """Its one key, if it has one; whatever is in it, no part of it is a tier."""
+    keys = [key for key in (given, *(text for _, text in _keys_in(file))) if key]
+    if len(keys) > 1:
         raise ValueError("an engine has one key, for all: give it once, in --key KEY or on the one line of --keys FILE")
-    return found
+    return {ALL: tuple(keys)} if keys else {}
+
+
+def _keys_in(file: Path | None) -> Iterator[tuple[str, str]]:
+    """Where each stands, and what it says."""
+    for n, line in enumerate([] if file is None else _lines(file), 1):
+        if (text := line.strip()) and not text.startswith("#"):
+            yield f"{file}:{n}", text
 
 
 def _lines(file: Path) -> list[str]:

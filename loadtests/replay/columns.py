@@ -189,8 +189,9 @@ def read_rows(folder: Path) -> Rows:
     """All rows, by when they were due, and by number where that was at once. Raises OSError or ValueError."""
     file = folder / FILE
     try:
-        records: npt.NDArray[np.void] = np.load(file, mmap_mode="r")  # it is columns that are kept in memory
-    except (ValueError, EOFError):
+        # A map, since it is columns that are kept in memory; of no other format, whatever the file begins with.
+        records: npt.NDArray[np.void] = np.lib.format.open_memmap(file, mode="r")
+    except ValueError:
         raise ValueError(f"{file}: is not what a load test writes, or not all of it") from None
     if records.dtype != DTYPE:
         raise ValueError(f"{file}: was written by another version of the load tester")

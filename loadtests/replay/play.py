@@ -90,6 +90,8 @@ class Now:
     under_way: int
     connections: int
     chunks: int
+    all_sent: bool = False
+    """What is left is to be waited for, or to be tried again."""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,7 @@ class Player:
         self._resting: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
         self._quiet = asyncio.Event()
         self._exhausted = asyncio.Event()
+        self._all_sent = False
         self._ticks = 0
         self.played = Played()
         self._lag = LoopLag(time.monotonic, self._tick, WAITS_S)
@@ -201,6 +204,7 @@ class Player:
             self.played.chunks = self.chunks
             if sending.done():
                 sending.result()
+                self._all_sent = True
                 await self._until_quiet(stopping)
             self.played.interrupted = stopping.done()
         finally:
@@ -306,7 +310,8 @@ class Player:
         if self._ticks % LOOK_TICKS == 0:
             of, played = self._clients, self.played
             played.most_connections = max(played.most_connections, len(of.open))
-            self._look(Now(self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks))
+            now = self.clock(), played.sent, played.ended, of.under_way, len(of.open), of.chunks, self._all_sent
+            self._look(Now(*now))
 
 
 def _most_memory_bytes() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
 
     The time that counts is cut into bins, no shorter than answers take, and bins that were offered about the same are
     one level. Offered and good are by when requests were due, answered by when the answer was complete, less what
-    answers take where least is offered: while the load rises, those that end were offered at a lower one.
+    answers take where nothing keeps them waiting: while the load rises, those that end were offered at a lower one.
     """
     bins = round_bins(until_s - from_s, _most_bins(judged, from_s, until_s))
     bin_s = (until_s - from_s) / bins
@@ -33,10 +34,11 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     def rates(at: Column) -> npt.NDArray[np.float64]:
         return np.histogram(at, bins, (from_s, until_s))[0] / bin_s
 
+    edges = np.searchsorted(due_s, np.linspace(from_s, until_s, bins + 1))
+    medians = [percentiles(e2e_s[start:end][judged.finished[start:end]], (0.5,))[0] for start, end in pairwise(edges)]
+    unqueued_s = min((median for median in medians if median is not None), default=0.0)
     offered, good = rates(due_s), rates(due_s[judged.good])
-    least_from_s = from_s + bin_s * int(offered.argmin())
-    least = judged.finished & (due_s >= least_from_s) & (due_s < least_from_s + bin_s)
-    answered = rates((due_s + e2e_s)[judged.finished] - (percentiles(e2e_s[least], (0.5,))[0] or 0.0))
+    answered = rates((due_s + e2e_s)[judged.finished] - unqueued_s)
     width = max(np.ptp(offered) / LEVELS, APART * math.sqrt(offered.mean() / bin_s))
     level = np.floor((offered - offered.min()) / width) if width else np.zeros(bins)
     levels = [level == which for which in np.unique(level)]

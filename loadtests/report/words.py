@@ -10,8 +10,9 @@ FELT_S = 0.005
 """Waits on an event loop that are none: its timers are a few milliseconds late when it has nothing to do."""
 OFF = 0.05
 """How far prompts may be from their wanted length before it is said."""
-FULL = 0.9
-"""Of the time in which requests are sent: a trace that ends before is told apart from a last gap."""
+SPARE, MOST_GAPS = 0.1, 20.0
+"""Of the time in which requests are sent, and in mean gaps between them: a trace that ends so long before is told apart
+from a gap at the end."""
 
 
 def time(seconds: float | None) -> str:
@@ -93,9 +94,11 @@ def warnings(report: Report) -> list[str]:
         found.append(left_out)
     if not report["complete"]:
         found.append("Partial: the test was stopped. What was under way then is counted apart.")
-    elif (ended_s := report["seconds"] + about["warmup_s"]) < FULL * (about["planned_s"] or 0.0):
-        planned = time(about["planned_s"])
-        found.append(f"There was nothing more to send after {time(ended_s)} of the {planned} asked for.")
+    elif (rest_s := (about["planned_s"] or 0.0) - (ended_s := report["seconds"] + about["warmup_s"])) > 0.0:
+        gap_s = report["seconds"] / report["totals"]["offered"]
+        if rest_s > max(SPARE * about["planned_s"], MOST_GAPS * gap_s):
+            planned = time(about["planned_s"])
+            found.append(f"There was nothing more to send after {time(ended_s)} of the {planned} asked for.")
     if report["totals"]["offered_per_s"] is None:
         found.append(f"Only {time(report['seconds'])} of the test count: too short to say what comes in a second.")
     if about["mode"] == "closed loop":

@@ -28,7 +28,7 @@ from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
 from loadtests.report.words import fell_behind
-from loadtests.scenarios.file import ContenderSection, ScenarioFile, environment, policy_path
+from loadtests.scenarios.file import ContenderSection, EventSection, ScenarioFile, environment, policy_path
 from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.stage import Stage, happen, key_of, start
 
@@ -210,14 +210,15 @@ class _Test:
             warmup_s=of.warmup * self._part,
         )
         columns = Columns(self._folder, of.warmup * self._part)
+        upcoming: list[asyncio.TimerHandle] = []
         happening: list[asyncio.Task[None]] = []
 
+        def begin(event: EventSection) -> None:
+            happening.append(asyncio.create_task(happen(event, stage, self._part)))
+
         def begins(_: float) -> None:
-            for event in of.events:
-                delay_s = plan.lead_s + event.at * self._part
-                happening.append(
-                    asyncio.create_task(self._later(delay_s, lambda event=event: happen(event, stage, self._part)))
-                )
+            later = asyncio.get_running_loop().call_later
+            upcoming.extend(later(plan.lead_s + event.at * self._part, begin, event) for event in of.events)
 
         arrivals = of.arrivals(SEED, self._times, self._part)
         player = Player(
@@ -231,20 +232,16 @@ class _Test:
         )
         try:
             played = await player.play()
+            for error in await asyncio.gather(*happening, return_exceptions=True):
+                if error is not None:
+                    raise Broken(f"an event failed: {error if isinstance(error, Broken) else repr(error)}")
         finally:
             columns.close()
-            for task in happening:
-                task.cancel()
-        for task in happening:
-            if task.done() and not task.cancelled() and (error := task.exception()):
-                raise Broken(f"an event failed: {error if isinstance(error, Broken) else repr(error)}")
+            for what in (*upcoming, *happening):
+                what.cancel()
         if children.died.done():
             raise Broken(children.died.result().how_it_ended)
         write_run(self._folder, self._about(stage), played, columns)
-
-    async def _later(self, delay_s: float, what: Callable[[], Any]) -> None:
-        await asyncio.sleep(delay_s)
-        await what()
 
     def _look(self, now: Now) -> None:
         self._tell(f"{max(0.0, now.at_s):.0f} of {self._scenario.lasts * self._part:.0f} s, {now.under_way} under way")

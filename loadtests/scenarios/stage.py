@@ -117,9 +117,10 @@ async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
     written.replace(stage.policy)
     wanted, until = hashlib.sha256(content).hexdigest(), time.monotonic() + RELOAD_S
     while (found := await _policy(stage, http))["digest"] != wanted:
+        if found["reload_error"]:
+            raise Broken(f"the gateway does not take {name}: {found['reload_error']}")
         if time.monotonic() >= until:
-            why = found["reload_error"] or "the gateway has not noticed"
-            raise Broken(f"{name} is not in force {RELOAD_S:g} s after it took the place of the policy: {why}")
+            raise Broken(f"{name} is not in force {RELOAD_S:g} s after it took the place of the policy")
         await asyncio.sleep(0.05)
 
 

@@ -15,6 +15,7 @@ from gateway.sim.profiles import profile_of
 from loadtests.__main__ import app
 from loadtests.calibrate import rounds
 from loadtests.calibrate.bursts import Failed, bursts, send
+from loadtests.commands.asked import keys_of_engine
 from loadtests.commands.calibrate import _about, _calibrated
 from loadtests.emulator import Emulator
 from loadtests.replay.models import WhichModel
@@ -120,11 +121,18 @@ async def test_a_model_that_the_engine_has_not_is_told_with_those_it_has(engine:
         await _calibrated(replace(target(engine), model="gtp"), 24, 1, 1, tmp_path / "p.json", checked=False)
 
 
-@pytest.mark.parametrize("lines", ["one\ntwo\n", "free=one\n"])
-def test_an_engine_has_one_key(lines: str, tmp_path: Path) -> None:
-    (keys := tmp_path / "keys").write_text(lines)
+def test_an_engine_has_one_key(tmp_path: Path) -> None:
+    (keys := tmp_path / "keys").write_text("one\ntwo\n")
     done = CliRunner().invoke(app, ["calibrate", "--target", "http://127.0.0.1:9", "--keys", str(keys)])
     assert (done.exit_code, "an engine has one key, for all" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("key", ["sk-abc=def", "free=one", "sk-abc=="])
+def test_the_key_of_an_engine_is_taken_as_it_is(key: str, tmp_path: Path) -> None:
+    (file := tmp_path / "keys").write_text(f"# of the engine\n{key}\n")
+    for keys in (keys_of_engine(key, None), keys_of_engine(None, file), keys_of_engine("", file)):
+        assert Target("http://127.0.0.1:9", keys=keys).key_of("default", "t-1") == key
+    assert keys_of_engine("", None) == {}
 
 
 def test_an_address_that_is_none(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_what_cannot_be_read(folders: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("file", ["report.json", "requests.npy"])
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"about": 1}', b"\x93NUMPY\x01\x00"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"about": 1}', b"\x93NUMPY\x01\x00", b"PK\x03\x04"])
 def test_a_file_that_is_not_whole_is_named(file: str, content: bytes, tmp_path: Path) -> None:
     folders = [written(tmp_path / name, traffic(0.1, seed=1)) for name in "ab"]
     (folders[0] / file).write_bytes(content)

@@ -60,6 +60,21 @@ def test_while_the_load_rises_throughput_is_not_that_of_the_load_before(tmp_path
     assert over["answered_per_s"] == pytest.approx(over["offered_per_s"], rel=0.01)
 
 
+@pytest.mark.parametrize("rates", [(10, 30, 70, 9, 9.1), (30, 60, 10, 20, 30)])
+def test_where_least_is_offered_there_may_be_those_who_waited_before(tmp_path: Path, rates: tuple[float, ...]) -> None:
+    over = made(tmp_path, served(steps(*rates)))["over_load"]
+    calm = [n for n, rate in enumerate(over["offered_per_s"]) if 15 < rate < 35]
+    assert calm
+    for n in calm:
+        assert over["answered_per_s"][n] <= 1.05 * over["offered_per_s"][n]
+
+
+def test_a_pause_says_nothing_of_how_long_answers_take(tmp_path: Path) -> None:
+    requests = [answered(at, ttft_s=5.0, tpot_s=0.0) for at in steps(0.001, 20, 30, 40, 50)]
+    over = made(tmp_path, requests)["over_load"]
+    assert over["answered_per_s"][1:] == pytest.approx(over["offered_per_s"][1:], rel=0.01)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_chance_is_no_load_that_varies(tmp_path: Path, seed: int) -> None:
     draw = Random(seed)

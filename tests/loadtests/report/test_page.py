@@ -108,9 +108,11 @@ def test_requests_that_are_in_no_share_are_counted_with_their_reasons(tmp_path: 
 
 
 def test_a_trace_that_ended_before_the_test_was_to(tmp_path: Path) -> None:
-    told = warnings(made(tmp_path, [answered(1.0)], planned_s=120.0))
-    assert told == ["There was nothing more to send after 100 s of the 120 s asked for."]
-    assert not warnings(made(tmp_path, [answered(1.0)], planned_s=105.0))
+    many, few = ([answered(float(n)) for n in range(0, 100, every)] for every in (1, 10))
+    told = ["There was nothing more to send after 100 s of the 150 s asked for."]
+    assert warnings(made(tmp_path, many, planned_s=150.0)) == told
+    assert not warnings(made(tmp_path, many, planned_s=105.0))
+    assert not warnings(made(tmp_path, few, planned_s=150.0)), "a gap may be as long"
 
 
 def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:

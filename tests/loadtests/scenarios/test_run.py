@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from loadtests.__main__ import app
 from loadtests.live.start import Broken
 from loadtests.scenarios import run, stage
-from loadtests.scenarios.file import shipped
+from loadtests.scenarios.file import policy_path, shipped
 from loadtests.scenarios.stage import PROXIES
 
 TEXT = """\
@@ -75,13 +75,32 @@ def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:
     assert (out / "tailgate" / "report.html").exists()
 
 
-def test_a_reload_that_does_not_happen_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "RELOAD_S", -1.0)  # it has no time to
+RELOADED = TEXT.replace("[tailgate, round-robin]", "[tailgate]").replace("700ms, reload", "1900ms, reload")
+"""Its last event is a reload just before the end."""
+
+
+def test_a_reload_that_the_gateway_refuses_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (wrong := tmp_path / "wrong.yaml").write_text("kind: Policy\n")
     file = tmp_path / "it.yaml"
-    file.write_text(TEXT.replace("[tailgate, round-robin]", "[tailgate]"))
+    file.write_text(RELOADED)
+    monkeypatch.setattr(stage, "policy_path", lambda name: wrong if name == "unwatched.yaml" else policy_path(name))
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "an event failed: unwatched.yaml is not in force -1 s after it took the place of the policy" in done.stderr
+    assert "an event failed: the gateway does not take unwatched.yaml: " in done.stderr
+    assert "apiVersion" in done.stderr
+
+
+def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unmoved(*_: object) -> dict[str, str]:
+        return {"digest": "of the policy before", "reload_error": ""}
+
+    monkeypatch.setattr(stage, "_policy", unmoved)
+    monkeypatch.setattr(stage, "RELOAD_S", 0.3)
+    file = tmp_path / "it.yaml"
+    file.write_text(RELOADED)
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "an event failed: unwatched.yaml is not in force 0.3 s after it took the place" in done.stderr
 
 
 def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:

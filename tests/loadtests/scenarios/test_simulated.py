@@ -53,12 +53,11 @@ def test_the_same_happens_to_replicas() -> None:
 
 def test_a_client_that_has_lost_patience_is_a_miss() -> None:
     """As it is live, where the load tester is that client."""
-    scenario = load_scenario("retry-storm").model_copy(update={"patience": 0.001, "retries": 0})
+    scenario = load_scenario("retry-storm").model_copy(update={"patience": 0.2, "retries": 0})
     found = simulated(scenario, OURS, 1.0, PART, seed=0)
     assert found.result.counted < found.result.offered
-    assert found.goodput == found.result.good / found.result.offered == 0.0
-    patient = simulated(scenario.model_copy(update={"patience": 600.0}), OURS, 0.5, PART, seed=0)
-    assert patient.goodput == patient.result.goodput > 0.9
+    assert found.goodput == found.result.good / found.result.offered
+    assert 0.0 < found.goodput < found.result.goodput
 
 
 @pytest.mark.parametrize("name", ["rolling-restart", "policy-reload"])
