@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from gateway.cli.output import counted
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.pairs import KNOWN, Pair, TtftS, by_tier, runs_needed, varies, whole
@@ -110,8 +111,8 @@ def simulated_live(lab: Lab) -> Findings:
         findings.figures["p99_overlapping"] = bare(fmean(known), len(known))
     if len(known) < len(pairs):
         findings.notes.append(
-            f"In {len(pairs) - len(known)} tests too few requests finished to know the interval of a p99 (some 480 are "
-            f"needed): they stand as `too few`, and count neither way."
+            f"In {counted(len(pairs) - len(known), 'test')} too few requests finished to know the interval of a p99 "
+            "(some 480 are needed): they stand as `too few`, and count neither way."
         )
     played = sum(test.played for test in tests)
     findings.figures["generator_in_time"] = bare(sum(test.in_time for test in tests) / played, played)
