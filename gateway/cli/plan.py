@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli.output import console, print_errors, print_json, refuse_unused
 from gateway.cli.plan_tables import print_knee, print_plan
-from gateway.cli.quantities import per_s, seconds
+from gateway.cli.quantities import WarmupOption, per_s, seconds
 from gateway.cli.traffic import (
     DurationOption,
     FleetOption,
@@ -20,7 +20,6 @@ from gateway.cli.traffic import (
     ModelOption,
     SeedsOption,
     TraceOption,
-    WarmupOption,
     WorkloadOption,
     loaded_policy,
     progress,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import typer
 
@@ -45,3 +46,17 @@ def _seconds(text: str) -> float:
 
 def _rate(text: str) -> float:
     return units.per_minute(text) / 60.0
+
+
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=per_s(1e-6),
+        metavar="PER_S",
+        show_default=False,
+        help="Requests per second in the mean; what steps are multiples of.",
+    ),
+]
+WarmupOption = Annotated[
+    float, typer.Option(parser=seconds(0.0), metavar="S", help="Seconds at the start that are not counted.")
+]

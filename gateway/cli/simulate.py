@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.output import console, finite, print_errors, print_json
-from gateway.cli.quantities import per_s, seconds
+from gateway.cli.quantities import RateOption, WarmupOption, seconds
 from gateway.cli.tables import print_tables
 from gateway.cli.traffic import (
     DurationOption,
@@ -22,7 +22,6 @@ from gateway.cli.traffic import (
     ModelOption,
     SeedsOption,
     TraceOption,
-    WarmupOption,
     WorkloadOption,
     loaded_policy,
     progress,
@@ -69,15 +68,7 @@ def simulate_command(
     warmup: WarmupOption = 10.0,
     mix: MixOption = None,
     model: ModelOption = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            parser=per_s(1e-6),
-            metavar="PER_S",
-            show_default=False,
-            help="Requests per second in the mean; what steps are multiples of.",
-        ),
-    ] = None,
+    rate: RateOption = None,
     patience: Annotated[
         float | None,
         typer.Option(

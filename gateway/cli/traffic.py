@@ -43,9 +43,6 @@ DurationOption = Annotated[
     float | None,
     typer.Option(parser=seconds(1.0), metavar="S", show_default=False, help="Seconds in which requests arrive."),
 ]
-WarmupOption = Annotated[
-    float, typer.Option(parser=seconds(0.0), metavar="S", help="Seconds at the start that are not counted.")
-]
 MixOption = Annotated[
     str | None,
     typer.Option(

@@ -15,7 +15,7 @@ import typer
 import uvloop
 
 from gateway.cli.output import console, print_errors
-from gateway.cli.quantities import per_s, seconds
+from gateway.cli.quantities import RateOption, WarmupOption, seconds
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload import Arrival
@@ -59,15 +59,7 @@ def run_command(
             help="Made-up traffic: a name, a file, or a line such as prompt_tokens=500,output_tokens=100,cv=1.",
         ),
     ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            parser=per_s(1e-6),
-            metavar="PER_S",
-            show_default=False,
-            help="Requests per second in the mean; what steps are multiples of.",
-        ),
-    ] = None,
+    rate: RateOption = None,
     speed: Annotated[
         float | None, typer.Option(min=1e-6, show_default=False, help="Times the recorded speed of a trace.")
     ] = None,
@@ -75,9 +67,7 @@ def run_command(
         float | None,
         typer.Option(parser=seconds(0.1), metavar="S", show_default=False, help="Seconds in which requests are sent."),
     ] = None,
-    warmup: Annotated[
-        float, typer.Option(parser=seconds(0.0), metavar="S", help="Seconds at the start that are not counted.")
-    ] = 0.0,
+    warmup: WarmupOption = 0.0,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="The policy whose objectives say what is good."),
