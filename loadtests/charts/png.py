@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,14 @@ MOST_MARKED = 40
 """Points of a line beyond which they have no markers."""
 MARGIN = 1.05
 """Beside what is on the edge of a logarithmic axis."""
+DPI = 110
+AXES_INCHES = 7.0, 3.85
+"""Across, and down."""
+ROOM_INCHES = 2.0, 3.0, 0.7, 0.5
+"""Left, right, below and above the axes for what is written there; more is found where that is not enough."""
 PAD_INCHES = 0.1
 """Around a picture."""
+WHITE = 255
 LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
 ROW = 0.06
@@ -31,38 +36,64 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 
 def get_ready() -> None:
     """Have loaded what the first picture needs: libraries, fonts. Needs matplotlib, else ImportError."""
-    figure = _pyplot().figure()
-    figure.savefig(BytesIO())
-    _pyplot().close(figure)
-
-
-def _pyplot() -> Any:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    _sheet(Chart("", "0", "1", "2", [Line("3", (1.0, 2.0), (4.0, 50.0))], log_y=True))
 
 
 def draw(picture: Picture, folder: Path) -> Path:
     """Write `folder/NAME.png` and say where. Needs matplotlib, else ImportError."""
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(figsize=(9.0, 5.0), dpi=110)
+    from matplotlib.image import imsave
+
+    sheet = _sheet(picture)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{picture.name}.png"
+    # No date inside: the same findings, the same file.
+    imsave(path, sheet, dpi=DPI, metadata={"Software": None})
+    return path
+
+
+def _sheet(picture: Picture) -> Any:
+    """Its pixels, rows of red, green, blue and alpha (0-255), with an even margin.
+
+    It is drawn on a sheet that is too large, and cut. To have matplotlib say first how large each part will be takes
+    as long as to draw it.
+    """
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(dpi=DPI)
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    _fit(figure, axes, 1.0)  # where names are put depends on how large the axes are
     if isinstance(picture, Chart):
         _lines(picture, axes)
     else:
         _bars(picture, axes)
-    axes.set_title(_plain(picture.title), fontsize=11)
+    axes.set_title(_plain(picture.title), fontsize=11, y=1.0)  # said where, it is not looked for
     handles, _ = axes.get_legend_handles_labels()
     if handles:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{picture.name}.png"
-    # As tight as "tight", which would lay out everything once more. No date inside: the same findings, the same file.
-    figure.savefig(path, bbox_inches=figure.get_tightbbox().padded(PAD_INCHES), metadata={"Software": None})
-    pyplot.close(figure)
-    return path
+    pad = round(PAD_INCHES * DPI)
+    times = 0.0
+    while True:
+        times += 1.0
+        _fit(figure, axes, times)
+        canvas.draw()
+        sheet = np.asarray(canvas.buffer_rgba())
+        ink = (sheet[..., :3] != WHITE).any(axis=2)
+        rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
+        top, bottom, left, right = rows[0] - pad, rows[-1] + 1 + pad, columns[0] - pad, columns[-1] + 1 + pad
+        if top >= 0 and left >= 0 and bottom <= len(sheet) and right <= len(sheet[0]):
+            return sheet[top:bottom, left:right]
+
+
+def _fit(figure: Any, axes: Any, times: float) -> None:
+    """So much room around the axes, which stay as large as they are."""
+    left, right, below, above = (times * inches for inches in ROOM_INCHES)
+    across, down = AXES_INCHES
+    width, height = left + across + right, below + down + above
+    figure.set_size_inches(width, height)
+    axes.set_position((left / width, below / height, across / width, down / height))
 
 
 def _lines(chart: Chart, axes: Any) -> None:

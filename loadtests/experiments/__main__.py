@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from loadtests.children import end_by_sigterm
+from loadtests.commands.written import writing
 from loadtests.compiled import again_with, compiled, is_compiled
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
@@ -54,6 +55,9 @@ def run_command(
     effort = QUICK if quick else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     chosen = _known(names)
+    if docs is not None:
+        with writing(docs, "--docs"):
+            docs.mkdir(parents=True, exist_ok=True)
     out, console = Console(), Console(stderr=True)
     if not (quick or pure or is_compiled()):
         folder = compiled(console.print)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,28 @@ def test_nothing_is_drawn_where_the_work_beside_it_fails(tmp_path: Path) -> None
     with pytest.raises(ZeroDivisionError), drawing(tmp_path):
         _ = 1 / 0
     assert list(tmp_path.iterdir()) == []
+
+
+FAILS_LATER = """
+import sys
+from pathlib import Path
+from loadtests.charts.chart import Chart
+from loadtests.charts.drawing import drawing
+
+folder = Path(sys.argv[1])
+with drawing(folder) as hand_over:
+    hand_over([Chart(f"{n}", "", "", "", []) for n in range(200)])
+    while not list(folder.iterdir()):
+        pass
+    raise ZeroDivisionError
+"""
+
+
+def test_nobody_goes_on_drawing_where_it_fails_later(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FAILS_LATER, tmp_path], stderr=subprocess.PIPE, timeout=60)
+    # Standard error has ended: nobody has it any longer.
+    assert b"ZeroDivisionError" in done.stderr
+    assert 1 <= len(list(tmp_path.iterdir())) < 200
 
 
 def test_a_picture_that_cannot_be_drawn_is_an_error(tmp_path: Path) -> None:

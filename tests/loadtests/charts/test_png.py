@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from loadtests.charts.chart import Bars, Chart, Line, Picture
-from loadtests.charts.png import MOST_MARKED, draw
+from loadtests.charts.png import AXES_INCHES, DPI, MOST_MARKED, PAD_INCHES, draw
 from loadtests.charts.svg import svg
 
 MATHS = r"limit $\frac$ x"
@@ -23,15 +25,16 @@ BARS = Bars("p", MATHS, MATHS, {MATHS: [1.0]}, [MATHS])
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """What is drawn, as it was saved."""
+    """What is drawn, as it was last drawn."""
     found: list[Figure] = []
-    save = Figure.savefig
+    draw_canvas = FigureCanvasAgg.draw
 
-    def saved(figure: Figure, *args: Any, **options: Any) -> None:
-        save(figure, *args, **options)
-        found.append(figure)
+    def drawn(canvas: FigureCanvasAgg) -> None:
+        draw_canvas(canvas)
+        if canvas.figure not in found:
+            found.append(canvas.figure)
 
-    monkeypatch.setattr(Figure, "savefig", saved)
+    monkeypatch.setattr(FigureCanvasAgg, "draw", drawn)
     return found
 
 
@@ -98,3 +101,37 @@ def test_names_of_levels_stand_inside_of_the_frame(tmp_path: Path, figures: list
     frame, names = axes.get_window_extent(), [text.get_window_extent() for text in axes.texts]
     assert len(names) == 2
     assert all(frame.y0 < name.y0 and name.y1 < frame.y1 for name in names)
+
+
+LONG = "a name that takes more room than there is at first, " * 4
+TALL = [Line(f"{n}", [1.0], [1.0]) for n in range(60)]
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        Chart("p", "t", "x", "y", [Line("short", [1.0], [1.0])]),
+        Chart("p", LONG, "x", "y", [Line("short", [1.0], [1.0])]),
+        Chart("p", "t", LONG, "y", [Line(LONG, [1.0], [1.0])]),
+        Chart("p", "t", "x", LONG, TALL),
+        Chart("p", "t", "x", "y", [Line("short", [1.0], [1.0])], levels={LONG: 0.5}),
+        Bars("p", "t", "x", {"short": [1.0]}, [LONG]),
+        Bars("p", "t", "x", {}, []),
+    ],
+    ids=["short", "title", "legend and axis", "rows of the legend, and axis", "level", "bar", "no bars"],
+)
+def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Figure], picture: Picture) -> None:
+    """Nothing is cut off, whatever the length of names; and around it there is the same white on each side."""
+    drawn = imread(draw(picture, tmp_path))
+    (figure,) = figures
+    ink = (drawn[..., :3] < 1.0).any(axis=2)
+    pad = round(PAD_INCHES * DPI)
+    for axis in (0, 1):
+        on = np.flatnonzero(ink.any(axis=axis))
+        assert (on[0], len(ink[0] if axis == 0 else ink) - 1 - on[-1]) == (pad, pad)
+    parts = figure.get_tightbbox()
+    assert 0 < parts.x0 < parts.x1 < figure.get_figwidth()
+    assert 0 < parts.y0 < parts.y1 < figure.get_figheight()
+    size = figure.axes[0].get_position()
+    assert size.width * figure.get_figwidth() == pytest.approx(AXES_INCHES[0])
+    assert size.height * figure.get_figheight() == pytest.approx(AXES_INCHES[1])

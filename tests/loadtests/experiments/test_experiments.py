@@ -116,12 +116,23 @@ def test_a_name_that_is_wrong_gets_a_hint() -> None:
 
 def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXPERIMENTS, "tiers", _missing)
-    arguments = ["run", "tiers", "--quick", "--json", "--docs", str(tmp_path)]
+    docs = tmp_path / "not" / "there yet"
+    arguments = ["run", "tiers", "--quick", "--json", "--docs", str(docs)]
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 1
     assert json.loads(run.stdout)["figures"]["least_floor"]["pass"] is False
-    assert "least_floor" in (tmp_path / "tiers.md").read_text()
+    assert "least_floor" in (docs / "tiers.md").read_text()
     assert CliRunner().invoke(app, [*arguments, "--no-fail"]).exit_code == 0
+
+
+def test_where_pages_cannot_be_written_is_said_before_anything_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "tiers", lambda lab: pytest.fail("it was run"))
+    (tmp_path / "notes.txt").touch()
+    run = CliRunner().invoke(app, ["run", "tiers", "--quick", "--docs", str(tmp_path / "notes.txt")])
+    assert run.exit_code == 2
+    assert "--docs: cannot write" in run.output
 
 
 def _missing(lab: Lab) -> Findings:
