@@ -73,8 +73,7 @@ def main() -> None:
         return
     cores = max(1, min(os.cpu_count() or 1, len(pictures)))
     with ProcessPoolExecutor(cores, mp_context=get_context("fork")) as pool:
-        for _ in pool.map(partial(draw, folder=folder), pictures):
-            pass
+        list(pool.map(partial(draw, folder=folder), pictures))
     # All is written. To take matplotlib down in order takes as long as a picture.
     os._exit(0)
 

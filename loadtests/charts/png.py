@@ -64,7 +64,8 @@ def _sheet(picture: Picture) -> Any:
     figure = Figure(dpi=DPI)
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    _fit(figure, axes, 1.0)  # where names are put depends on how large the axes are
+    times = 1.0
+    _fit(figure, axes, times)  # where names are put depends on how large the axes are
     if isinstance(picture, Chart):
         _lines(picture, axes)
     else:
@@ -74,10 +75,7 @@ def _sheet(picture: Picture) -> Any:
     if handles:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
     pad = round(PAD_INCHES * DPI)
-    times = 0.0
     while True:
-        times += 1.0
-        _fit(figure, axes, times)
         canvas.draw()
         sheet = np.asarray(canvas.buffer_rgba())
         ink = (sheet[..., :3] != WHITE).any(axis=2)
@@ -85,6 +83,8 @@ def _sheet(picture: Picture) -> Any:
         top, bottom, left, right = rows[0] - pad, rows[-1] + 1 + pad, columns[0] - pad, columns[-1] + 1 + pad
         if top >= 0 and left >= 0 and bottom <= len(sheet) and right <= len(sheet[0]):
             return sheet[top:bottom, left:right]
+        times += 1.0
+        _fit(figure, axes, times)
 
 
 def _fit(figure: Any, axes: Any, times: float) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from gateway.cli.output import console, counted, print_errors
 from gateway.policy import PolicyErrors
 from loadtests.commands.screen import screen
-from loadtests.commands.written import writing
+from loadtests.commands.written import make_folder
 from loadtests.report.page import document, figures, table
 from loadtests.scenarios.file import ScenarioFile, shipped
 from loadtests.scenarios.load import load_scenario
@@ -74,8 +74,7 @@ def scenario_command(
     folder = out or FOLDER / f"{stem}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     for path, option in ((folder, "--out"), (docs, "--docs")):
         if path is not None:
-            with writing(path, option):
-                path.mkdir(parents=True, exist_ok=True)
+            make_folder(path, option)
     errors.print(f"{counted(scenario.tests, 'test')}, about {_minutes(scenario.about_s(QUICK if quick else 1.0))}")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:

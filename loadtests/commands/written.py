@@ -23,6 +23,12 @@ def writing(path: Path, option: str) -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def make_folder(path: Path, option: str) -> None:
+    """Before the work is done: what it writes goes there."""
+    with writing(path, option):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
     """Before the work is done: what stands under the name is of the right kind, a file has a folder to be in, and
     this user may write there."""

@@ -17,7 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from loadtests.children import end_by_sigterm
-from loadtests.commands.written import writing
+from loadtests.commands.written import make_folder
 from loadtests.compiled import again_with, compiled, is_compiled
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
@@ -56,8 +56,7 @@ def run_command(
     effort = effort if seeds is None else replace(effort, seeds=seeds)
     chosen = _known(names)
     if docs is not None:
-        with writing(docs, "--docs"):
-            docs.mkdir(parents=True, exist_ok=True)
+        make_folder(docs, "--docs")
     out, console = Console(), Console(stderr=True)
     if not (quick or pure or is_compiled()):
         folder = compiled(console.print)
