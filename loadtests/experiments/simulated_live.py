@@ -12,12 +12,13 @@ the other, and simulated, all of it between the gateway and the engine. It is tw
 is a queue it costs a step: when an answer ends, the engine has begun its next step before the request that takes the
 place reaches it.
 
-What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the draws of the gateway,
+What is simulated is the mean of the seeds, with what 19 in 20 of them lie between: so much the draws of the gateway,
 and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie far apart
 (a storm, a tier that is served what is left over) one alone says little: it may be as far from their mean, however good
-the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers to be known to
-half of what they may be off by, but ten times at most. How often that is follows from the seeds, before anything is
-played. It is the means that are compared; of the p99 that of all live runs together, against sets of as many seeds.
+the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers to have a
+standard error of two fifths of what they may be off by, but twenty times at most. How often that is follows from the
+seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together, against
+sets of as many seeds.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ LONGER = {"overload": 1.5}
 """Multiples of their time. As scenarios they last long enough to see what happens; here the percentiles of what
 finishes have to be known, and their p99 at all: in half a minute of the overload at 2.5x, 27 requests of the tier that
 waits longest finished."""
-SEEDS = 4
+SEEDS = 8
 """Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
-MOST_RUNS = 10
+MOST_RUNS = 20
 AT_REST, QUICK_AT_REST = 300, 20
 """Requests that tell what HTTP takes."""
 TOLD = {True: "yes", False: "no", None: "too few"}

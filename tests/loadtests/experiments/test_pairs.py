@@ -69,6 +69,15 @@ def test_a_p99_of_several_runs_is_held_against_as_many_seeds_together() -> None:
     assert whole("x", live, runs).over_seeds("p99")[0] > 1.2
 
 
+def test_a_p99_of_several_live_runs_is_known_as_well_as_they_agree() -> None:
+    """Five runs of a p99 of 2 and four of 4: together it is 4, and 2 in many a nine that are drawn from them."""
+    live = [{"a": [1.0] * 480 + [times] * 20} for times in (2.0,) * 5 + (4.0,) * 4]
+    same = [{"a": [1.0] * 480 + [2.0] * 20}] * 9
+    slower = [{"a": [1.0] * 480 + [2.2] * 20}]
+    assert whole("x", same, slower).p99_overlaps is False
+    assert whole("x", live, slower).p99_overlaps is True
+
+
 def test_tiers_of_few_and_one_tier_alone_are_left_out() -> None:
     assert list(by_tier("x", [{"a": [1.0], "b": [1.0]}], [{"a": [1.0], "b": [1.0]}])) == []
     assert list(by_tier("x", [{"a": [1.0] * LEAST}], [{"a": [1.0] * LEAST}])) == []
