@@ -43,7 +43,9 @@ def overlap(one: Sequence[float], other: Sequence[float], q: float) -> bool | No
 
 
 def off(live: float, told: float) -> float:
-    """How far `told` is from `live`, as a share of it; inf where that is 0 and `told` is not."""
+    """How far `told` is from `live`, as a share of it; inf where that is 0 and `told` is not, or one is infinite."""
+    if not (math.isfinite(live) and math.isfinite(told)):
+        return math.inf
     if live == 0.0:
         return 0.0 if told == 0.0 else math.inf
     return abs(told / live - 1.0)

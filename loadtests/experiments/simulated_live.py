@@ -12,13 +12,16 @@ the other, and simulated, all of it between the gateway and the engine. It is tw
 is a queue it costs a step: when an answer ends, the engine has begun its next step before the request that takes the
 place reaches it.
 
-What is simulated is the mean of the seeds, with what 19 in 20 of them lie between: so much the draws of the gateway,
+What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the draws of the gateway,
 and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie far apart
 (a storm, a tier that is served what is left over) one alone says little: it may be as far from their mean, however good
 the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers to have a
 standard error of two fifths of what they may be off by, but twenty times at most. How often that is follows from the
 seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together, against
 sets of as many seeds.
+
+Chance remains. How much, the seeds tell, too: as many of them as there are live runs, in the place of these, against
+other draws of them. `missed_by_chance` is how often, of a hundred times, a p50, p95 or p99 of any test is missed so.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import fmean, median
 
 from gateway.cli.output import counted
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
-from loadtests.experiments.pairs import KNOWN, Pair, TtftS, by_tier, runs_needed, varies, whole
+from loadtests.experiments.pairs import KNOWN, OFF_AT_MOST, Pair, TtftS, by_tier, runs_needed, varies, whole
 from loadtests.live.start import Broken
 from loadtests.quantiles import PERCENTILES, off
 from loadtests.replay.columns import read_rows
@@ -65,6 +69,7 @@ waits longest finished."""
 SEEDS = 8
 """Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
 MOST_RUNS = 20
+CHANCES = 100
 AT_REST, QUICK_AT_REST = 300, 20
 """Requests that tell what HTTP takes."""
 TOLD = {True: "yes", False: "no", None: "too few"}
@@ -115,6 +120,9 @@ def simulated_live(lab: Lab) -> Findings:
             f"In {counted(len(pairs) - len(known), 'test')} too few requests finished to know the interval of a p99 "
             "(some 480 are needed): they stand as `too few`, and count neither way."
         )
+    lab.tell("what chance alone makes")
+    by_chance = [any(of) for of in zip(*lab.map(_missed_by_chance, pairs), strict=True)]
+    findings.figures["missed_by_chance"] = bare(fmean(by_chance), CHANCES)
     played = sum(test.played for test in tests)
     findings.figures["generator_in_time"] = bare(sum(test.in_time for test in tests) / played, played)
     findings.notes += [note for test in tests for note in test.notes]
@@ -160,12 +168,21 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
         raise Broken(f"{title}: the generator was late in every run")
     if needed > (there := len(in_time)):
         known = spread / math.sqrt(there)
-        notes.append(f"{title}: {needed} live runs would make its mean known to {KNOWN:.1%}; {there} do to {known:.1%}")
+        notes.append(
+            f"{title}: {needed} live runs that lie as far apart as the seeds would make its mean known to {KNOWN:.1%}; "
+            f"{there} do to {known:.1%}"
+        )
     if len(in_time) < count:
         notes.append(f"{title}: {count - len(in_time)} of {count} runs are left out, the generator was late in them")
     live = [ttft_s for _, ttft_s in in_time]
     goodput = fmean(report["totals"]["goodput"] for report, _ in in_time), fmean(run.goodput for run in runs)
     return Test(title, count, len(in_time), notes, whole(title, live, told), list(by_tier(title, live, told)), goodput)
+
+
+def _missed_by_chance(pair: Pair) -> list[bool]:
+    """Whether a simulator that is right misses, each time that chance is asked."""
+    draw = Random(pair.name)
+    return [pair.by_chance(draw).missed for _ in range(CHANCES)]
 
 
 def _live(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
@@ -211,7 +228,16 @@ def _goodput(tests: list[Test]) -> Grid:
 def _chart(pairs: list[Pair]) -> Chart:
     low, high = 50.0, 50000.0
     around = Line(
-        "15% off", (low, high, high, low, high), (low * 1.15, high * 1.15, None, low * 0.85, high * 0.85), dashed=True
+        f"{OFF_AT_MOST:.0%} off",
+        (low, high, high, low, high),
+        (
+            low * (1.0 + OFF_AT_MOST),
+            high * (1.0 + OFF_AT_MOST),
+            None,
+            low * (1.0 - OFF_AT_MOST),
+            high * (1.0 - OFF_AT_MOST),
+        ),
+        dashed=True,
     )
     lines = [around]
     for figure in PERCENTILES:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.sim.report import Interval
+from loadtests.experiments.pairs import OFF_AT_MOST
 
 
 class Side(StrEnum):
@@ -176,9 +177,9 @@ TARGETS: dict[str, dict[str, Target]] = {
         },
     },
     "simulated-live": {
-        "p50_most_off": at_most(0.15),
-        "p95_most_off": at_most(0.15),
-        "goodput_most_off": at_most(0.15),
+        "p50_most_off": at_most(OFF_AT_MOST),
+        "p95_most_off": at_most(OFF_AT_MOST),
+        "goodput_most_off": at_most(OFF_AT_MOST),
         "p99_overlapping": at_least(1.0),
     },
     # 5 ms of service, a stall of 1 s in every 10 s: the exact p99 of the schedule is .9 s.
