@@ -1,7 +1,7 @@
 """Pictures drawn beside other work, in a process that gets ready while there is nothing to draw yet.
 
-What matplotlib takes to be imported and to draw the pictures of a report is as much as all other work on a million
-requests. It is imported once: for each core, what has done so is forked.
+Importing matplotlib and drawing the pictures of a report takes as long as all other work on a million requests.
+matplotlib is imported once; the process that has done so is then forked for each core.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 from loadtests.charts.chart import Picture
-from loadtests.charts.png import draw, get_ready
+from loadtests.charts.png import PART, draw, get_ready
 
 
 class NotDrawn(Exception):
@@ -41,9 +42,12 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
         if status := _ended(process):
             raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {status}")
     except BaseException:
-        with suppress(ProcessLookupError):  # it has ended by itself, and so have those that it had forked
+        # It may have ended by itself, and so have those that it had forked; macOS then says that it is not ours.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
         _ended(process)
+        for part in folder.glob(f"*{PART}"):
+            part.unlink()
         raise
 
 
@@ -71,11 +75,31 @@ def main() -> None:
         pictures: list[Picture] = pickle.load(sys.stdin.buffer)
     except EOFError:
         return
-    cores = max(1, min(os.cpu_count() or 1, len(pictures)))
+    status = 1
+    try:
+        _draw(pictures, folder)
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+        # All is written. To take matplotlib down in order takes as long as a picture, and where the second fork has
+        # failed, the first would be waited for without end.
+        os._exit(status)
+
+
+def _draw(pictures: Sequence[Picture], folder: Path) -> None:
+    cores = min(_cores(), len(pictures))
+    if cores <= 1:
+        for picture in pictures:
+            draw(picture, folder)
+        return
     with ProcessPoolExecutor(cores, mp_context=get_context("fork")) as pool:
         list(pool.map(partial(draw, folder=folder), pictures))
-    # All is written. To take matplotlib down in order takes as long as a picture.
-    os._exit(0)
+
+
+def _cores() -> int:
+    """Those that this process may use. One where that is not Linux: what numpy has loaded there may not be forked."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 if __name__ == "__main__":

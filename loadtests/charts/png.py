@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ DPI = 110
 AXES_INCHES = 7.0, 3.85
 """Across, and down."""
 ROOM_INCHES = 2.0, 3.0, 0.7, 0.5
-"""Left, right, below and above the axes for what is written there; more is found where that is not enough."""
+"""Left, right, below and above the axes for what is written there; where that is not enough, it is measured."""
 PAD_INCHES = 0.1
 """Around a picture."""
+PART = ".part"
+"""Instead of .png, while it is written."""
 WHITE = 255
 LETTER = 0.0088
 """Of the width of a picture, what a letter of a note takes,"""
@@ -46,8 +49,10 @@ def draw(picture: Picture, folder: Path) -> Path:
     sheet = _sheet(picture)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
+    part = path.with_suffix(PART)  # drawing may be ended at any time: what has the name is whole
     # No date inside: the same findings, the same file.
-    imsave(path, sheet, dpi=DPI, metadata={"Software": None})
+    imsave(part, sheet, format="png", dpi=DPI, metadata={"Software": None})
+    os.replace(part, path)
     return path
 
 
@@ -57,39 +62,62 @@ def _sheet(picture: Picture) -> Any:
     It is drawn on a sheet that is too large, and cut. To have matplotlib say first how large each part will be takes
     as long as to draw it.
     """
-    import numpy as np
+    from matplotlib import rc_context, rcdefaults
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(dpi=DPI)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    times = 1.0
-    _fit(figure, axes, times)  # where names are put depends on how large the axes are
-    if isinstance(picture, Chart):
-        _lines(picture, axes)
-    else:
-        _bars(picture, axes)
-    axes.set_title(_plain(picture.title), fontsize=11, y=1.0)  # said where, it is not looked for
-    handles, _ = axes.get_legend_handles_labels()
-    if handles:
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
+    with rc_context():
+        rcdefaults()  # a user's own style may have another background, and other letters
+        figure = Figure(dpi=DPI)
+        canvas = FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        _fit(figure, axes, ROOM_INCHES)  # where names are put depends on how large the axes are
+        if isinstance(picture, Chart):
+            _lines(picture, axes)
+        else:
+            _bars(picture, axes)
+        axes.set_title(_plain(picture.title), fontsize=11, y=1.0)  # said where, it is not looked for
+        handles, _ = axes.get_legend_handles_labels()
+        if handles:
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, frameon=False)
+        cut = _cut(canvas)
+        if cut is None:
+            _fit(figure, axes, _room_inches(figure))
+            cut = _cut(canvas)
+            assert cut is not None, "a picture is larger than matplotlib says"
+        return cut
+
+
+def _cut(canvas: Any) -> Any:
+    """What is on it, with a margin; None where there is no room for that."""
+    import numpy as np
+
+    canvas.draw()
+    sheet = np.asarray(canvas.buffer_rgba())
+    ink = (sheet[..., :3] != WHITE).any(axis=2)
+    rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
     pad = round(PAD_INCHES * DPI)
-    while True:
-        canvas.draw()
-        sheet = np.asarray(canvas.buffer_rgba())
-        ink = (sheet[..., :3] != WHITE).any(axis=2)
-        rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
-        top, bottom, left, right = rows[0] - pad, rows[-1] + 1 + pad, columns[0] - pad, columns[-1] + 1 + pad
-        if top >= 0 and left >= 0 and bottom <= len(sheet) and right <= len(sheet[0]):
-            return sheet[top:bottom, left:right]
-        times += 1.0
-        _fit(figure, axes, times)
+    top, bottom, left, right = rows[0] - pad, rows[-1] + 1 + pad, columns[0] - pad, columns[-1] + 1 + pad
+    fits = top >= 0 and left >= 0 and bottom <= len(sheet) and right <= len(sheet[0])
+    return sheet[top:bottom, left:right] if fits else None
 
 
-def _fit(figure: Any, axes: Any, times: float) -> None:
+def _room_inches(figure: Any) -> tuple[float, float, float, float]:
+    """Left, right, below and above the axes: what is written there, and more than the margin."""
+    parts, pad = figure.get_tightbbox(), 2.0 * PAD_INCHES
+    left, right, below, above = ROOM_INCHES
+    width, height = figure.get_size_inches()
+    return (
+        left - parts.x0 + pad,
+        parts.x1 - (width - right) + pad,
+        below - parts.y0 + pad,
+        parts.y1 - (height - above) + pad,
+    )
+
+
+def _fit(figure: Any, axes: Any, room_inches: tuple[float, float, float, float]) -> None:
     """So much room around the axes, which stay as large as they are."""
-    left, right, below, above = (times * inches for inches in ROOM_INCHES)
+    left, right, below, above = room_inches
     across, down = AXES_INCHES
     width, height = left + across + right, below + down + above
     figure.set_size_inches(width, height)

@@ -27,6 +27,7 @@ def make_folder(path: Path, option: str) -> None:
     """Before the work is done: what it writes goes there."""
     with writing(path, option):
         path.mkdir(parents=True, exist_ok=True)
+        _may_write(path)
 
 
 def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
@@ -39,9 +40,12 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
             raise IsADirectoryError
         if not folder and not path.parent.is_dir():
             raise FileNotFoundError
-        there = next(one for one in (path, *path.parents) if one.exists())
-        if not os.access(there, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        _may_write(next(one for one in (path, *path.parents) if one.exists()))
+
+
+def _may_write(there: Path) -> None:
+    if not os.access(there, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _why(path: Path, error: OSError) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -26,6 +27,8 @@ from loadtests.experiments.registry import EXPERIMENTS, about
 from loadtests.experiments.verdicts import as_json, judged
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+EVERY_S = 60.0
+"""Between two lines of what is done, where no terminal shows it."""
 COLOURS = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
 
 
@@ -68,7 +71,7 @@ def run_command(
         task = progress.add_task("")
         lab = Lab(effort, jobs)
         for name in chosen:
-            lab.tell = lambda what, name=name: progress.update(task, description=f"{name}: {what}")  # type: ignore[misc]
+            lab.tell = _teller(name, console, lambda text: progress.update(task, description=text))
             findings = EXPERIMENTS[name](lab)
             if as_documents:
                 print(json.dumps(as_json(name, findings, effort)), flush=True)
@@ -79,6 +82,22 @@ def run_command(
             missed |= any(row["pass"] is False for row in judged(name, findings).values())
     if missed and fail:
         raise typer.Exit(1)
+
+
+def _teller(name: str, console: Console, show: Callable[[str], None]) -> Callable[[str], None]:
+    """Shows what is done; where that is no terminal, a line now and then."""
+    told_s = monotonic()
+
+    def tell(what: str) -> None:
+        nonlocal told_s
+        text = f"{name}: {what}"
+        if console.is_terminal:
+            show(text)
+        elif (now_s := monotonic()) >= told_s + EVERY_S:
+            told_s = now_s
+            console.print(text, highlight=False, soft_wrap=True)
+
+    return tell
 
 
 def _known(names: Sequence[str]) -> list[str]:

@@ -21,11 +21,13 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         "## Figures",
         _figures(judged(name, findings)),
     ]
-    parts += [f"![{chart.title}]({draw(chart, folder).name})" for chart in findings.charts]
+    parts += [f"![{chart.title}]({chart.name}.png)" for chart in findings.charts]
     parts += [f"### {grid.title}\n\n{grid_as_markdown(grid)}" for grid in findings.grids]
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
+    for chart in findings.charts:  # after the figures, which took hours
+        draw(chart, folder)
     return page
 
 

@@ -15,6 +15,8 @@ CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
 MOST_EVENT_BYTES = 1 << 22
 """Of one that has no end yet; of the others none is kept."""
 MOST_BODY_BYTES = 1 << 24
+MOST_SHOWN = 60
+"""Letters of what a target calls its errors."""
 MOST_TOKENS = (1 << 32) - 1
 """Rows have no room for more (loadtests.replay.columns)."""
 MOST_DURATION = 1e9
@@ -129,7 +131,7 @@ class Answer:
             self.queue_s = _queue_s(value)
         elif name.startswith(b"x-"):
             if name == b"x-tailgate-reason":
-                self.reason = value.decode("latin-1")
+                self.reason = value.decode("latin-1")[:MOST_SHOWN]
             elif name == b"x-tailgate-replica":
                 self.replica = value.decode("latin-1")
             elif name == b"x-tailgate-tier":
@@ -241,7 +243,7 @@ def _check(kind: type[T], name: str, value: Any) -> T:
 
 
 def _shown(value: object) -> str:
-    return orjson.dumps(value).decode()[:60]
+    return orjson.dumps(value).decode()[:MOST_SHOWN]
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -257,8 +259,8 @@ def _object(data: bytes) -> dict[str, Any]:
 def _called(error: object) -> str:
     """What an error calls itself: its code, or its type, in whatever dialect."""
     if isinstance(error, dict):
-        return str(error.get("code") or error.get("type") or "error")[:60]
-    return str(error)[:60]
+        return str(error.get("code") or error.get("type") or "error")[:MOST_SHOWN]
+    return str(error)[:MOST_SHOWN]
 
 
 def _queue_s(value: bytes) -> float | None:

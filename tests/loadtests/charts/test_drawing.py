@@ -49,7 +49,7 @@ from loadtests.charts.drawing import drawing
 folder = Path(sys.argv[1])
 with drawing(folder) as hand_over:
     hand_over([Chart(f"{n}", "", "", "", []) for n in range(200)])
-    while not list(folder.iterdir()):
+    while not list(folder.glob("*.png")):
         pass
     raise ZeroDivisionError
 """
@@ -59,7 +59,9 @@ def test_nobody_goes_on_drawing_where_it_fails_later(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FAILS_LATER, tmp_path], stderr=subprocess.PIPE, timeout=60)
     # Standard error has ended: nobody has it any longer.
     assert b"ZeroDivisionError" in done.stderr
-    assert 1 <= len(list(tmp_path.iterdir())) < 200
+    drawn = list(tmp_path.glob("*.png"))
+    assert 1 <= len(drawn) < 200
+    assert all(picture.read_bytes().endswith(b"IEND\xaeB`\x82") for picture in drawn), "half a picture"
 
 
 def test_a_picture_that_cannot_be_drawn_is_an_error(tmp_path: Path) -> None:
@@ -72,3 +74,40 @@ def test_so_is_a_process_that_ends_before_it_has_them(tmp_path: Path, monkeypatc
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
     with pytest.raises(NotDrawn), drawing(tmp_path) as hand_over:
         hand_over([chart("a" * 100_000)])
+
+
+NO_SECOND_FORK = """#!{python}
+import os, sys
+from loadtests.charts import drawing
+
+fork, forks = os.fork, []
+
+def fork_once():
+    if forks:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    forks.append(True)
+    return fork()
+
+os.fork, drawing._cores, sys.argv = fork_once, lambda: 2, sys.argv[2:]
+drawing.main()
+"""
+
+
+def test_where_there_may_be_no_more_processes_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(NO_SECOND_FORK.format(python=sys.executable))
+    script.chmod(0o700)
+    monkeypatch.setattr(module.sys, "executable", f"{script}")
+    with pytest.raises(NotDrawn, match="status 1"), drawing(tmp_path) as hand_over:
+        hand_over([chart("a"), chart("bb")])
+    assert "BlockingIOError" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_it_is_the_same_on_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(module, "_cores", lambda: cores)
+    charts = [chart("a"), chart("bb"), chart("ccc")]
+    module._draw(charts, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "bb.png", "ccc.png"}

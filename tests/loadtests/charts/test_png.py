@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import rc_context, rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
@@ -25,12 +28,15 @@ BARS = Bars("p", MATHS, MATHS, {MATHS: [1.0]}, [MATHS])
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """What is drawn, as it was last drawn."""
+    """What is drawn, as it was last drawn. None is drawn more than twice."""
     found: list[Figure] = []
+    times = Counter[Figure]()
     draw_canvas = FigureCanvasAgg.draw
 
     def drawn(canvas: FigureCanvasAgg) -> None:
         draw_canvas(canvas)
+        times[canvas.figure] += 1
+        assert times[canvas.figure] <= 2
         if canvas.figure not in found:
             found.append(canvas.figure)
 
@@ -116,9 +122,10 @@ TALL = [Line(f"{n}", [1.0], [1.0]) for n in range(60)]
         Chart("p", "t", "x", LONG, TALL),
         Chart("p", "t", "x", "y", [Line("short", [1.0], [1.0])], levels={LONG: 0.5}),
         Bars("p", "t", "x", {"short": [1.0]}, [LONG]),
+        Bars("p", "t", "x", {"short": [1.0]}, [LONG * 20]),
         Bars("p", "t", "x", {}, []),
     ],
-    ids=["short", "title", "legend and axis", "rows of the legend, and axis", "level", "bar", "no bars"],
+    ids=["short", "title", "legend and axis", "rows of the legend, and axis", "level", "bar", "long bar", "no bars"],
 )
 def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Figure], picture: Picture) -> None:
     """Nothing is cut off, whatever the length of names; and around it there is the same white on each side."""
@@ -135,3 +142,11 @@ def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Fi
     size = figure.axes[0].get_position()
     assert size.width * figure.get_figwidth() == pytest.approx(AXES_INCHES[0])
     assert size.height * figure.get_figheight() == pytest.approx(AXES_INCHES[1])
+
+
+@pytest.mark.parametrize("style", [{"figure.facecolor": "0.5"}, {"text.color": "white", "font.size": 30.0}])
+def test_a_users_own_style_changes_nothing(tmp_path: Path, style: dict[str, Any]) -> None:
+    with rc_context(style):
+        styled = draw(CHART, tmp_path / "styled")
+        assert rcParams[next(iter(style))] == next(iter(style.values())), "it was changed for others, too"
+    assert styled.read_bytes() == draw(CHART, tmp_path / "plain").read_bytes()

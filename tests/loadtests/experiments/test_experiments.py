@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gateway.sim.fleet import FleetSpec
 from gateway.sim.report import Interval
 from loadtests.experiments import lab as labs
 from loadtests.experiments import one_tier, paced
-from loadtests.experiments.__main__ import app
+from loadtests.experiments.__main__ import EVERY_S, app
 from loadtests.experiments.coordinated_omission import _exact_p99
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
 from loadtests.experiments.lab import Effort, Lab, against, optimum, ours
@@ -133,6 +134,41 @@ def test_where_pages_cannot_be_written_is_said_before_anything_is_run(
     run = CliRunner().invoke(app, ["run", "tiers", "--quick", "--docs", str(tmp_path / "notes.txt")])
     assert run.exit_code == 2
     assert "--docs: cannot write" in run.output
+    monkeypatch.setattr("os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))  # root may write anywhere
+    run = CliRunner().invoke(app, ["run", "tiers", "--quick", "--docs", str(tmp_path)])
+    assert run.exit_code == 2
+    assert "Permission denied" in run.output
+
+
+def test_what_is_done_is_told_now_and_then_where_there_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, EVERY_S - 1.0, EVERY_S, EVERY_S + 1.0, 2.5 * EVERY_S])
+    monkeypatch.setattr("loadtests.experiments.__main__.monotonic", lambda: next(now))
+
+    def steps(lab: Lab) -> Findings:
+        for step in ("first", "second", "third", "fourth"):
+            lab.tell(step)
+        return Findings(lab.seeds)
+
+    monkeypatch.setitem(EXPERIMENTS, "tiers", steps)
+    run = CliRunner().invoke(app, ["run", "tiers", "--quick", "--json"])
+    assert run.exit_code == 0
+    assert run.stderr.splitlines() == ["tiers: second", "tiers: fourth"]
+
+
+def test_figures_are_written_even_where_no_picture_can_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("loadtests.experiments.pages.draw", fails)
+    findings = Findings((1,), {"least_floor": bare(0.01, 1)})
+    findings.charts.append(Chart("floors", "", "", "", []))
+    with pytest.raises(OSError, match="full"):
+        write_page("tiers", "Tiers.", findings, SHORT, tmp_path)
+    assert "floors.png" in (tmp_path / "tiers.md").read_text()
 
 
 def _missing(lab: Lab) -> Findings:

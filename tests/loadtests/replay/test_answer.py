@@ -5,7 +5,7 @@ from __future__ import annotations
 import httptools
 import pytest
 
-from loadtests.replay.answer import MOST_BODY_BYTES, MOST_EVENT_BYTES, Answer
+from loadtests.replay.answer import MOST_BODY_BYTES, MOST_EVENT_BYTES, MOST_SHOWN, Answer
 
 
 def chunk(body: bytes) -> bytes:
@@ -92,6 +92,11 @@ def test_an_event_may_have_other_lines_after_its_data() -> None:
     events = [ROLE.replace(b"\n\n", b"\nid: 3\n\n"), ONE.replace(b"\n\n", b"\nretry: 5\nid: 4\n\n"), LAST]
     answer = read(HEAD + b"".join(map(chunk, [*events, b"data: [DONE]\n\n"])) + b"0\r\n\r\n", 4096)
     assert (answer.complete, answer.chunks) == (True, 1)
+
+
+def test_a_reason_is_cut_to_what_can_be_shown() -> None:
+    answer = read(b"HTTP/1.1 429 No\r\nx-tailgate-reason: %b\r\ncontent-length: 0\r\n\r\n" % (b"long " * 400), 4096)
+    assert answer.reason == ("long " * 400)[:MOST_SHOWN]
 
 
 def test_one_answer_after_another() -> None:
