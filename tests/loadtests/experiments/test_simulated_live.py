@@ -15,27 +15,44 @@ from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.simulated import Simulated
 
 
-def compared(monkeypatch: pytest.MonkeyPatch, *live: tuple[bool, float, float]) -> simulated_live.Test:
-    """A test of two live runs: of each whether it is to be trusted, its goodput, and its TTFT."""
+def compared(monkeypatch: pytest.MonkeyPatch, needed: int, *live: tuple[bool, float, float]) -> simulated_live.Test:
+    """A test that needs so many live runs: of each whether it is to be trusted, its goodput, and its TTFT."""
     runs: list[tuple[dict[str, Any], dict[str, list[float]]]] = [
         ({"trusted": trusted, "totals": {"goodput": goodput}}, {"a": [ttft_s]}) for trusted, goodput, ttft_s in live
     ]
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), {"a": [1.0]})
     monkeypatch.setattr(simulated_live, "_live", lambda *_: runs.pop(0))
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
-    monkeypatch.setattr(simulated_live, "runs_needed", lambda _: len(live))
+    monkeypatch.setattr(simulated_live, "runs_needed", lambda _: needed)
     lab = cast("Lab", SimpleNamespace(effort=Effort(), map=lambda of, items: [of(item) for item in items]))
-    return simulated_live._test(lab, "it", load_scenario("overload"), (1, 2), 0.0)
+    test = simulated_live._test(lab, "it", load_scenario("overload"), (1, 2), 0.0)
+    assert not runs, "it was played less often than it could be"
+    return test
 
 
-def test_runs_in_which_the_generator_was_late_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = compared(monkeypatch, (True, 0.5, 2.0), (False, 0.0, 99.0), (True, 0.7, 4.0))
-    assert (found.played, found.in_time) == (3, 2)
+LATE = False, 0.0, 99.0
+
+
+def test_runs_in_which_the_generator_was_late_are_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(monkeypatch, 2, (True, 0.5, 2.0), LATE, LATE, (True, 0.7, 4.0))
+    assert (found.played, found.in_time) == (4, 2)
     assert found.whole.values("p50") == (3.0, 1.0)
     assert found.goodput == (pytest.approx(0.6), 0.75)
-    assert "it: 1 of 3 runs are left out, the generator was late in them" in found.notes
+    assert found.notes == ["it: 2 of 4 runs are left out, the generator was late in them"]
+
+
+def test_after_three_of_them_what_there_is_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(monkeypatch, 2, LATE, (True, 0.5, 2.0), LATE, LATE, LATE)
+    assert (found.played, found.in_time) == (5, 1)
+    assert [note.partition(" ")[2][:12] for note in found.notes] == ["2 live runs ", "4 of 5 runs "]
+
+
+def test_it_is_played_no_more_often_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [(True, 0.5, 2.0)] * simulated_live.MOST_RUNS
+    found = compared(monkeypatch, 1000, *many)
+    assert "it: 1000 live runs" in found.notes[0]
 
 
 def test_where_it_was_late_in_all_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Broken, match="it: the generator was late in every run"):
-        compared(monkeypatch, (False, 0.5, 2.0))
+    with pytest.raises(Broken, match="it: the generator was late in each of 4 runs"):
+        compared(monkeypatch, 1, LATE, LATE, LATE, LATE)
