@@ -102,7 +102,16 @@ def simulated_live(lab: Lab) -> Findings:
     first = next(iter(scenarios.values()))
     lab.tell("what HTTP takes at rest")
     way_s = asyncio.run(on_the_way_s(first, first.contenders[0], QUICK_AT_REST if quick else AT_REST))
-    tests = [test for name, of in scenarios.items() for test in _tests(lab, name, of, seeds, way_s)]
+    asked = [test for name, of in scenarios.items() for test in _tests(name, of)]
+    tests = []
+    for title, scenario in asked:
+        try:
+            tests.append(_test(lab, title, scenario, seeds, way_s))
+        except Broken as error:  # what the others say is worth an hour
+            findings.notes.append(f"{title} could not be played: {error}")
+    if not tests:
+        raise Broken("; ".join(findings.notes))
+    findings.figures["tests_played"] = bare(len(tests) / len(asked), len(asked))
     pairs = [test.whole for test in tests]
     tiers = [pair for test in tests for pair in test.by_tier]
     findings.how = (
@@ -111,7 +120,7 @@ def simulated_live(lab: Lab) -> Findings:
     )
     for figure in ("p50", "p95"):
         findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
-        for called, of in (("of_tiers_off", median), ("of_tiers_most_off", max)):
+        for called, of in (("of_tiers_off", median), ("of_tiers_most_off", max)) if tiers else ():
             findings.figures[f"{figure}_{called}"] = bare(of([pair.off(figure) for pair in tiers]), len(tiers))
     findings.figures["goodput_most_off"] = bare(max(off(*test.goodput) for test in tests), len(tests))
     known = [overlaps for pair in pairs if (overlaps := pair.p99_overlaps) is not None]
@@ -145,13 +154,13 @@ def _scenario(name: str) -> ScenarioFile:
     return of.model_copy(update={"contenders": ours, "lasts": of.lasts * LONGER.get(name, 1.0)})
 
 
-def _tests(lab: Lab, name: str, scenario: ScenarioFile, seeds: Sequence[int], way_s: float) -> Iterator[Test]:
+def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFile]]:
+    """Those that a scenario is, each with its title."""
     for of in scenario.contenders:
         for times in scenario.sweep or (1.0,):
             title = name + ("" if len(scenario.contenders) == 1 else f", {of.called}")
             title += f" {times:g}x" if scenario.sweep else ""
-            one = scenario.model_copy(update={"contenders": [of], "sweep": [times]})
-            yield _test(lab, title, one, seeds, way_s)
+            yield title, scenario.model_copy(update={"contenders": [of], "sweep": [times]})
 
 
 def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], way_s: float) -> Test:
@@ -170,7 +179,7 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], wa
         if report["trusted"]:
             in_time.append((report, ttft_s))
     if not in_time:
-        raise Broken(f"{title}: the generator was late in each of {played} runs")
+        raise Broken(f"the generator was late in each of {played} runs")
     if needed > (there := len(in_time)):
         known = spread / math.sqrt(there)
         notes.append(
@@ -194,8 +203,10 @@ def _live(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Re
     """A scenario of one test, once."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
         played = play_scenario(scenario, Path(out), lab.effort.quick, lambda _, text: lab.tell(f"{title}: {text}"))
-        if played.broken or played.interrupted:
-            raise Broken("; ".join(played.broken.values()) or "it was interrupted")
+        if played.interrupted:
+            raise KeyboardInterrupt
+        if played.broken:
+            raise Broken("; ".join(played.broken.values()))
         ((called, _), report), *_ = played.reports.items()
         return report, _ttft_s(Path(out) / called.replace(" ", "-"), scenario.warmup * part)
 

@@ -181,6 +181,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "p95_most_off": at_most(OFF_AT_MOST),
         "goodput_most_off": at_most(OFF_AT_MOST),
         "p99_overlapping": at_least(1.0),
+        "tests_played": at_least(1.0),
     },
     # 5 ms of service, a stall of 1 s in every 10 s: the exact p99 of the schedule is .9 s.
     "coordinated-omission": {

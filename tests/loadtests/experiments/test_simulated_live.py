@@ -9,7 +9,9 @@ import pytest
 
 from gateway.sim.results import Result
 from loadtests.experiments import simulated_live
-from loadtests.experiments.lab import Effort, Lab
+from loadtests.experiments.lab import QUICK, Effort, Lab
+from loadtests.experiments.pairs import LEAST
+from loadtests.experiments.verdicts import judged
 from loadtests.live.start import Broken
 from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.simulated import Simulated
@@ -54,5 +56,35 @@ def test_it_is_played_no_more_often_than_can_be_waited_for(monkeypatch: pytest.M
 
 
 def test_where_it_was_late_in_all_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Broken, match="it: the generator was late in each of 4 runs"):
+    with pytest.raises(Broken, match="the generator was late in each of 4 runs"):
         compared(monkeypatch, 1, LATE, LATE, LATE, LATE)
+
+
+def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ttft_s = {"a": [1.0] * LEAST, "b": [1.0] * LEAST}
+
+    def live(_: Lab, title: str, *__: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
+        return {"trusted": "0.9x" not in title, "totals": {"goodput": 0.75}}, ttft_s
+
+    async def way_s(*_: object) -> float:
+        return 0.002
+
+    told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), ttft_s)
+    monkeypatch.setattr(simulated_live, "_live", live)
+    monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
+    monkeypatch.setattr(simulated_live, "on_the_way_s", way_s)
+    found = simulated_live.simulated_live(Lab(QUICK))
+    assert found.figures["tests_played"].value == 0.75  # of the four of the overload
+    assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes
+    assert found.figures["p95_most_off"].value == 0.0
+    judgement = judged("simulated-live", found)
+    assert judgement["tests_played"]["pass"] is False
+
+
+def test_who_interrupts_it_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(interrupted=True, broken={})
+
+    monkeypatch.setattr(simulated_live, "play_scenario", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulated_live._live(Lab(QUICK), "it", load_scenario("overload"), 1.0)
