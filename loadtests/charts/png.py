@@ -22,7 +22,7 @@ ROOM_INCHES = 2.0, 3.0, 0.7, 0.5
 """Left, right, below and above the axes for what is written there; where that is not enough, it is measured."""
 PAD_INCHES = 0.1
 """Around a picture."""
-PART = ".part"
+PART = ".png.part"
 """Instead of .png, while it is written."""
 WHITE = 255
 LETTER = 0.0088
@@ -49,7 +49,7 @@ def draw(picture: Picture, folder: Path) -> Path:
     sheet = _sheet(picture)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
-    part = path.with_suffix(PART)  # drawing may be ended at any time: what has the name is whole
+    part = folder / f"{picture.name}{PART}"  # drawing may be ended at any time: what has the name is whole
     # No date inside: the same findings, the same file.
     imsave(part, sheet, format="png", dpi=DPI, metadata={"Software": None})
     os.replace(part, path)

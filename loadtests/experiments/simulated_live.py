@@ -243,18 +243,9 @@ def _goodput(tests: list[Test]) -> Grid:
 
 def _chart(pairs: list[Pair]) -> Chart:
     low, high = 50.0, 50000.0
-    around = Line(
-        f"{OFF_AT_MOST:.0%} off",
-        (low, high, high, low, high),
-        (
-            low * (1.0 + OFF_AT_MOST),
-            high * (1.0 + OFF_AT_MOST),
-            None,
-            low * (1.0 - OFF_AT_MOST),
-            high * (1.0 - OFF_AT_MOST),
-        ),
-        dashed=True,
-    )
+    below, above = 1.0 - OFF_AT_MOST, 1.0 + OFF_AT_MOST
+    edges = (low * above, high * above, None, low * below, high * below)
+    around = Line(f"{OFF_AT_MOST:.0%} off", (low, high, high, low, high), edges, dashed=True)
     lines = [around]
     for figure in PERCENTILES:
         there = [pair for pair in pairs if math.isfinite(sum(pair.values(figure)))]

@@ -40,6 +40,14 @@ def test_nothing_is_drawn_where_the_work_beside_it_fails(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_what_is_in_the_folder_it_removes_half_pictures_alone(tmp_path: Path) -> None:
+    for name in ("half.png.part", "download.part", "whole.png"):
+        (tmp_path / name).touch()
+    with pytest.raises(ZeroDivisionError), drawing(tmp_path):
+        _ = 1 / 0
+    assert {path.name for path in tmp_path.iterdir()} == {"download.part", "whole.png"}
+
+
 FAILS_LATER = """
 import sys
 from pathlib import Path
