@@ -43,7 +43,7 @@ def overlap(one: Sequence[float], other: Sequence[float], q: float) -> bool | No
 
 
 def off(live: float, told: float) -> float:
-    """How far `told` is from `live`, as a share of it; inf where that is 0 and `told` is not, or one is infinite."""
+    """How far `told` is from `live`, as a share of it; inf where that is 0 and `told` is not, or either is infinite."""
     if not (math.isfinite(live) and math.isfinite(told)):
         return math.inf
     if live == 0.0:

@@ -37,8 +37,14 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
     command = sys.executable, "-m", "loadtests.charts.drawing", f"{folder}"
     # A process group of its own: Ctrl-C is for this process, which then ends the group.
     process = Popen(command, stdin=PIPE, process_group=0)
+    parts: set[Path] = set()
+
+    def hand_over(pictures: Sequence[Picture]) -> None:
+        parts.update(folder / f"{picture.name}{PART}" for picture in pictures)
+        _hand_over(process, pictures)
+
     try:
-        yield lambda pictures: _hand_over(process, pictures)
+        yield hand_over
         if status := _ended(process):
             raise NotDrawn(f"pictures are missing in {folder}: drawing them ended with status {status}")
     except BaseException:
@@ -46,8 +52,8 @@ def drawing(folder: Path) -> Iterator[Callable[[Sequence[Picture]], None]]:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)
         _ended(process)
-        for part in folder.glob(f"*{PART}"):
-            part.unlink()
+        for part in parts & set(folder.glob(f"*{PART}")):
+            part.unlink(missing_ok=True)
         raise
 
 

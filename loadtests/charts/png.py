@@ -50,9 +50,13 @@ def draw(picture: Picture, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
     part = folder / f"{picture.name}{PART}"  # drawing may be ended at any time: what has the name is whole
-    # No date inside: the same findings, the same file.
-    imsave(part, sheet, format="png", dpi=DPI, metadata={"Software": None})
-    os.replace(part, path)
+    try:
+        # No date inside: the same findings, the same file. A user's own style may have the origin below.
+        imsave(part, sheet, format="png", dpi=DPI, origin="upper", metadata={"Software": None})
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     return path
 
 

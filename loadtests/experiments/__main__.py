@@ -124,6 +124,8 @@ def _show(name: str, findings: Findings, out: Console) -> None:
         for cells in grid.rows:
             shown.add_row(*cells)
         out.print(shown)
+    for note in findings.notes:
+        out.print(note, markup=False, highlight=False)
 
 
 if __name__ == "__main__":

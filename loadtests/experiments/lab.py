@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -104,18 +105,22 @@ class Lab:
         return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
 
     def map(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
-        """The function of each argument, in `jobs` processes."""
-        name = getattr(function, "__name__", "")
+        """The function of each argument, in `jobs` processes. What is told has the function's name in it."""
+        name, done = getattr(function, "__name__", "").strip("_").replace("_", " "), count(1)
+
+        def tell() -> None:
+            self.tell(f"{name}, {next(done)} of {len(arguments)}")
+
         if self.jobs <= 1:
             found = []
             for argument in arguments:
                 found.append(function(argument))
-                self.tell(name)
+                tell()
             return found
         with processes(self.jobs) as pool:
             running = [pool.submit(function, argument) for argument in arguments]
             for one in running:
-                one.add_done_callback(lambda _: self.tell(name))
+                one.add_done_callback(lambda _: tell())
             return [one.result() for one in running]
 
 

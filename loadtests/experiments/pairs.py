@@ -42,7 +42,7 @@ class Pair:
     def values(self, figure: str) -> tuple[float, float]:
         """Live and simulated."""
         live = [self._together] if figure == "p99" else self.live
-        return fmean(rank(run, PERCENTILES[figure]) for run in live), fmean(self._said(figure))
+        return fmean(_at(run, figure) for run in live), fmean(self._said(figure))
 
     def over_seeds(self, figure: str) -> tuple[float, float]:
         """Between what nine seeds in ten say, of the p99 nine in ten sets of seeds; of ten the least and the most."""
@@ -56,6 +56,8 @@ class Pair:
         An interval of the mean of all seeds would shrink with their number, until no live run lies in it, and that from
         the lowest to the highest would grow.
         """
+        if not self._together:
+            return None
         low, high = interval(self._together, PERCENTILES["p99"])
         least, most = self.over_seeds("p99")
         return None if math.isinf(high) else low <= most and least <= high
@@ -70,7 +72,7 @@ class Pair:
         return Pair(self.name, draw.choices(self.runs, k=len(self.live)), draw.choices(self.runs, k=len(self.runs)))
 
     def _said(self, figure: str) -> list[float]:
-        return self._p99_of_sets if figure == "p99" else [rank(run, PERCENTILES[figure]) for run in self.runs]
+        return self._p99_of_sets if figure == "p99" else [_at(run, figure) for run in self.runs]
 
     @cached_property
     def _together(self) -> list[float]:
@@ -82,7 +84,12 @@ class Pair:
         """Of sets of as many seeds as there are live runs; where that is one, of each."""
         draw, of = Random(1), len(self.live)
         sets = [draw.choices(self.runs, k=of) for _ in range(POOLS)] if of > 1 else [[run] for run in self.runs]
-        return [rank(sorted(chain(*runs)), PERCENTILES["p99"]) for runs in sets]
+        return [_at(sorted(chain(*runs)), "p99") for runs in sets]
+
+
+def _at(run: list[float], figure: str) -> float:
+    """A percentile (s); inf where nothing finished."""
+    return rank(run, PERCENTILES[figure]) if run else math.inf
 
 
 def whole(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Pair:
@@ -95,15 +102,17 @@ def by_tier(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Iterato
     for tier in told[0] if len(told[0]) > 1 else ():
         runs = [[run.get(tier, []) for run in of] for of in (live, told)]
         if max(map(len, chain(*runs))) >= LEAST:
-            never = [math.inf]  # where nothing of it finished
-            yield Pair(f"{title}: {tier}", *([run or never for run in of] for of in runs))
+            yield Pair(f"{title}: {tier}", *runs)
 
 
 def varies(told: Sequence[TtftS]) -> float:
-    """The standard deviation of p50 or p95 of all tiers from seed to seed, whichever is larger, as a share."""
-    runs = whole("", [], told).runs
-    of_each = [[rank(run, PERCENTILES[figure]) for run in runs] for figure in ("p50", "p95")]
-    return max(stdev(values) / fmean(values) for values in of_each)
+    """The standard deviation of p50 or p95 of all tiers from seed to seed, whichever is larger, as a share.
+
+    Of the seeds in which something finished; 0 where these are fewer than two.
+    """
+    runs = [run for run in whole("", [], told).runs if run]
+    of_each = [[_at(run, figure) for run in runs] for figure in ("p50", "p95")]
+    return max(stdev(values) / fmean(values) for values in of_each) if len(runs) > 1 else 0.0
 
 
 def runs_needed(varies: float) -> int:

@@ -20,6 +20,9 @@ standard error of two fifths of what they may be off by, but twenty times at mos
 seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together, against
 sets of as many seeds.
 
+A run in which the generator was late, or that broke off, is played again. A test of which no run is left is no ground
+to lose the others: it is named, and `tests_played` is missed.
+
 Chance remains. How much, the seeds tell, too: as many of them as there are live runs, in the place of these, against
 other draws of them. `missed_by_chance` is how often, of a hundred times, a p50, p95 or p99 of any test is missed so.
 """
@@ -30,7 +33,8 @@ import asyncio
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -69,28 +73,80 @@ waits longest finished."""
 SEEDS = 8
 """Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
 MOST_RUNS = 20
-MOST_LATE = 3
-"""Runs of a test that are played again, as the generator was late in them, before it is given up."""
+MOST_AGAIN = 3
+"""Runs of a test beyond those asked for, in the place of some that tell nothing."""
 CHANCES = 100
 AT_REST, QUICK_AT_REST = 300, 20
 """Requests that tell what HTTP takes."""
 TOLD = {True: "yes", False: "no", None: "too few"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Live:
+    """The live runs of a test, and what became of those that tell nothing."""
+
+    kept: list[tuple[Report, TtftS]] = field(default_factory=list)
+    late: int = 0
+    """Those in which the generator was."""
+    broken: list[str] = field(default_factory=list)
+    """What those said that broke off."""
+
+    @property
+    def played(self) -> int:
+        """All of them."""
+        return len(self.kept) + self.late + len(self.broken)
+
+
+@dataclass(frozen=True)
 class Test:
     """One test, live and simulated."""
 
     name: str
-    played: int
-    in_time: int
-    """Of the live runs; those in which the generator was late are left out of everything else."""
-    notes: list[str]
-    whole: Pair
-    by_tier: list[Pair]
-    """None where there is one tier."""
-    goodput: tuple[float, float]
-    """The means, live and of the seeds."""
+    spread: float
+    """Of the seeds, as a share."""
+    needed: int
+    """Live runs, by that."""
+    live: Live
+    told: list[Simulated]
+
+    @cached_property
+    def whole(self) -> Pair:
+        """All tiers together."""
+        return whole(self.name, *self._ttft_s)
+
+    @cached_property
+    def by_tier(self) -> list[Pair]:
+        """Each; none where there is one tier."""
+        return list(by_tier(self.name, *self._ttft_s))
+
+    @property
+    def goodput(self) -> tuple[float, float]:
+        """The means, live and of the seeds."""
+        kept = [report["totals"]["goodput"] for report, _ in self.live.kept]
+        return fmean(kept), fmean(run.goodput for run in self.told)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What has to be known of it."""
+        live, there = self.live, len(self.live.kept)
+        if 0 < there < self.needed:
+            yield (
+                f"{self.name}: {self.needed} live runs that lie as far apart as the seeds would make its mean known to "
+                f"{KNOWN:.1%}; {there} do to {self.spread / math.sqrt(there):.1%}"
+            )
+        if live.late and there:
+            yield f"{self.name}: {live.late} of {live.played} runs are left out, the generator was late in them"
+        elif live.late:
+            of_them = f"{'each' if live.late == live.played else live.late} of {counted(live.played, 'run')}"
+            yield f"{self.name} could not be played: the generator was late in {of_them}"
+        if live.broken:
+            what = self.name if there else f"{self.name} could not be played"
+            why = live.broken[-1].splitlines()[0]
+            yield f"{what}: {len(live.broken)} of {counted(live.played, 'run')} broke off, the last with: {why}"
+
+    @property
+    def _ttft_s(self) -> tuple[list[TtftS], list[TtftS]]:
+        return [ttft_s for _, ttft_s in self.live.kept], [run.ttft_s for run in self.told]
 
 
 def simulated_live(lab: Lab) -> Findings:
@@ -103,19 +159,15 @@ def simulated_live(lab: Lab) -> Findings:
     lab.tell("what HTTP takes at rest")
     way_s = asyncio.run(on_the_way_s(first, first.contenders[0], QUICK_AT_REST if quick else AT_REST))
     asked = [test for name, of in scenarios.items() for test in _tests(name, of)]
-    tests = []
-    for title, scenario in asked:
-        try:
-            tests.append(_test(lab, title, scenario, seeds, way_s))
-        except Broken as error:  # what the others say is worth an hour
-            findings.notes.append(f"{title} could not be played: {error}")
+    every = [_test(lab, title, scenario, seeds, way_s) for title, scenario in asked]
+    tests = [test for test in every if test.live.kept]
     if not tests:
-        raise Broken("; ".join(findings.notes))
-    findings.figures["tests_played"] = bare(len(tests) / len(asked), len(asked))
+        raise Broken("\n".join(text for test in every for text in (*test.notes, *test.live.broken)))
+    findings.figures["tests_played"] = bare(len(tests) / len(every), len(every))
     pairs = [test.whole for test in tests]
     tiers = [pair for test in tests for pair in test.by_tier]
     findings.how = (
-        f"Each test is played live 1 to {max(test.played for test in tests)} times, as its seeds ask for; "
+        f"Each test is played live 1 to {max(len(test.live.kept) for test in tests)} times, as its seeds ask for; "
         f"{len(seeds)} simulated ones of each, with {way_s * 1e3:.1f} ms of HTTP."
     )
     for figure in ("p50", "p95"):
@@ -131,12 +183,12 @@ def simulated_live(lab: Lab) -> Findings:
             f"In {counted(len(pairs) - len(known), 'test')} too few requests finished to know the interval of a p99 "
             "(some 480 are needed): they stand as `too few`, and count neither way."
         )
-    lab.tell("what chance alone makes")
     by_chance = [any(of) for of in zip(*lab.map(_missed_by_chance, pairs), strict=True)]
     findings.figures["missed_by_chance"] = bare(fmean(by_chance), CHANCES)
-    played = sum(test.played for test in tests)
-    findings.figures["generator_in_time"] = bare(sum(test.in_time for test in tests) / played, played)
-    findings.notes += [note for test in tests for note in test.notes]
+    played = sum(test.live.played for test in every)
+    findings.figures["generator_in_time"] = bare(1.0 - sum(test.live.late for test in every) / played, played)
+    findings.notes += [note for test in every for note in test.notes]
+    findings.raw["broke_off"] = {test.name: test.live.broken for test in every if test.live.broken}
     findings.figures["on_the_way_s"] = bare(way_s, QUICK_AT_REST if quick else AT_REST)
     findings.grids += [
         _latencies("TTFT in ms", pairs),
@@ -164,33 +216,23 @@ def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFil
 
 
 def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], way_s: float) -> Test:
-    """A scenario that is one test. Raises Broken where no live run tells anything."""
+    """A scenario that is one test."""
     part = QUICK if lab.effort.quick else 1.0
-    runs = lab.map(_simulated, [(scenario, part, seed, way_s) for seed in seeds])
-    told = [run.ttft_s for run in runs]
-    spread = varies(told)
+    told = lab.map(_simulated, [(scenario, part, seed, way_s) for seed in seeds])
+    spread = varies([run.ttft_s for run in told])
     needed = 1 if lab.effort.quick else runs_needed(spread)
-    count, notes = min(MOST_RUNS, needed), []
-    in_time: list[tuple[Report, TtftS]] = []
-    played = 0
-    while len(in_time) < count and played < count + MOST_LATE:
-        played += 1
-        report, ttft_s = _live(lab, f"{title}, live run {len(in_time) + 1} of {count}", scenario, part)
+    count, live = min(MOST_RUNS, needed), Live()
+    while len(live.kept) < count and live.played < count + MOST_AGAIN:
+        try:
+            report, ttft_s = _once(lab, f"{title}, live run {len(live.kept) + 1} of {count}", scenario, part)
+        except Broken as error:
+            live.broken.append(f"{error}")
+            continue
         if report["trusted"]:
-            in_time.append((report, ttft_s))
-    if not in_time:
-        raise Broken(f"the generator was late in each of {played} runs")
-    if needed > (there := len(in_time)):
-        known = spread / math.sqrt(there)
-        notes.append(
-            f"{title}: {needed} live runs that lie as far apart as the seeds would make its mean known to {KNOWN:.1%}; "
-            f"{there} do to {known:.1%}"
-        )
-    if there < played:
-        notes.append(f"{title}: {played - there} of {played} runs are left out, the generator was late in them")
-    live = [ttft_s for _, ttft_s in in_time]
-    goodput = fmean(report["totals"]["goodput"] for report, _ in in_time), fmean(run.goodput for run in runs)
-    return Test(title, played, there, notes, whole(title, live, told), list(by_tier(title, live, told)), goodput)
+            live.kept.append((report, ttft_s))
+        else:
+            live.late += 1
+    return Test(title, spread, needed, live, told)
 
 
 def _missed_by_chance(pair: Pair) -> list[bool]:
@@ -199,7 +241,7 @@ def _missed_by_chance(pair: Pair) -> list[bool]:
     return [pair.by_chance(draw).missed for _ in range(CHANCES)]
 
 
-def _live(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
+def _once(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
     """A scenario of one test, once."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
         played = play_scenario(scenario, Path(out), lab.effort.quick, lambda _, text: lab.tell(f"{title}: {text}"))

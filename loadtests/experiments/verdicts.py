@@ -36,11 +36,12 @@ def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
     """One experiment as one document."""
     return {
         "name": name,
-        "figures": judged(name, findings),
+        "figures": plain(judged(name, findings)),
         "seeds": list(findings.seeds),
         "n": len(findings.seeds),
         "effort": asdict(effort),
         "tables": [asdict(grid) for grid in findings.grids],
+        "notes": findings.notes,
         "raw": plain(findings.raw),
     }
 

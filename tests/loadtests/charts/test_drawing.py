@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,18 @@ def test_nothing_is_drawn_where_the_work_beside_it_fails(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_what_is_in_the_folder_it_removes_half_pictures_alone(tmp_path: Path) -> None:
-    for name in ("half.png.part", "download.part", "whole.png"):
+def test_of_what_is_in_the_folder_it_removes_its_own_half_pictures_alone(tmp_path: Path) -> None:
+    others = {"another.png.part", "download.part", "whole.png"}
+    for name in ("half.png.part", *others):
         (tmp_path / name).touch()
-    with pytest.raises(ZeroDivisionError), drawing(tmp_path):
+
+    def fails_later(hand_over: Callable[[list[Chart]], None]) -> None:
+        hand_over([chart("half")])
         _ = 1 / 0
-    assert {path.name for path in tmp_path.iterdir()} == {"download.part", "whole.png"}
+
+    with pytest.raises(ZeroDivisionError), drawing(tmp_path) as hand_over:
+        fails_later(hand_over)
+    assert {path.name for path in tmp_path.iterdir()} - {"half.png"} == others
 
 
 FAILS_LATER = """
@@ -117,5 +124,8 @@ def test_where_there_may_be_no_more_processes_it_ends(
 def test_it_is_the_same_on_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     monkeypatch.setattr(module, "_cores", lambda: cores)
     charts = [chart("a"), chart("bb"), chart("ccc")]
-    module._draw(charts, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "bb.png", "ccc.png"}
+    module._draw(charts, tmp_path / "there")
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {"a.png", "bb.png", "ccc.png"}
+    for one in charts:
+        here = draw(one, tmp_path / "here")
+        assert (tmp_path / "there" / here.name).read_bytes() == here.read_bytes()

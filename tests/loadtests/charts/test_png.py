@@ -144,9 +144,22 @@ def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Fi
     assert size.height * figure.get_figheight() == pytest.approx(AXES_INCHES[1])
 
 
-@pytest.mark.parametrize("style", [{"figure.facecolor": "0.5"}, {"text.color": "white", "font.size": 30.0}])
+@pytest.mark.parametrize(
+    "style", [{"figure.facecolor": "0.5"}, {"text.color": "white", "font.size": 30.0}, {"image.origin": "lower"}]
+)
 def test_a_users_own_style_changes_nothing(tmp_path: Path, style: dict[str, Any]) -> None:
     with rc_context(style):
         styled = draw(CHART, tmp_path / "styled")
         assert rcParams[next(iter(style))] == next(iter(style.values())), "it was changed for others, too"
     assert styled.read_bytes() == draw(CHART, tmp_path / "plain").read_bytes()
+
+
+def test_where_drawing_fails_no_half_picture_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(part: Path, *_: object, **__: object) -> None:
+        part.write_bytes(b"\x89PNG")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("matplotlib.image.imsave", fails)
+    with pytest.raises(OSError, match="full"):
+        draw(CHART, tmp_path)
+    assert list(tmp_path.iterdir()) == []

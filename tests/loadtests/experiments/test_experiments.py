@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -126,6 +127,21 @@ def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, m
     assert CliRunner().invoke(app, [*arguments, "--no-fail"]).exit_code == 0
 
 
+def test_what_has_to_be_known_is_said_on_the_screen_and_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = "overload 0.9x could not be played: [Errno 98] address in use"
+    findings = Findings((1,), {"p95_of_tiers_most_off": bare(math.inf, 1)}, notes=[note])
+    monkeypatch.setitem(EXPERIMENTS, "simulated-live", lambda lab: findings)
+    assert note in " ".join(CliRunner().invoke(app, ["run", "simulated-live", "--quick"]).output.split())
+
+    def no_json(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    printed = CliRunner().invoke(app, ["run", "simulated-live", "--quick", "--json"]).stdout
+    document = json.loads(printed, parse_constant=no_json)
+    assert document["notes"] == [note]
+    assert document["figures"]["p95_of_tiers_most_off"]["value"] is None
+
+
 def test_where_pages_cannot_be_written_is_said_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +185,16 @@ def test_figures_are_written_even_where_no_picture_can_be_drawn(
     with pytest.raises(OSError, match="full"):
         write_page("tiers", "Tiers.", findings, SHORT, tmp_path)
     assert "floors.png" in (tmp_path / "tiers.md").read_text()
+
+
+def test_what_is_mapped_is_told_by_name_and_number() -> None:
+    told: list[str] = []
+    assert Lab(SHORT, tell=told.append).map(_half_of_it, [2, 4]) == [1, 2]
+    assert told == ["half of it, 1 of 2", "half of it, 2 of 2"]
+
+
+def _half_of_it(number: int) -> int:
+    return number // 2
 
 
 def _missing(lab: Lab) -> Findings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.sim.results import Result
 from loadtests.experiments import simulated_live
+from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
 from loadtests.experiments.pairs import LEAST
 from loadtests.experiments.verdicts import judged
@@ -17,13 +19,21 @@ from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.simulated import Simulated
 
 
-def compared(monkeypatch: pytest.MonkeyPatch, needed: int, *live: tuple[bool, float, float]) -> simulated_live.Test:
+def compared(
+    monkeypatch: pytest.MonkeyPatch, needed: int, *live: tuple[bool, float, float] | Broken
+) -> simulated_live.Test:
     """A test that needs so many live runs: of each whether it is to be trusted, its goodput, and its TTFT."""
-    runs: list[tuple[dict[str, Any], dict[str, list[float]]]] = [
-        ({"trusted": trusted, "totals": {"goodput": goodput}}, {"a": [ttft_s]}) for trusted, goodput, ttft_s in live
-    ]
+    runs = list(live)
+
+    def once(*_: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
+        run = runs.pop(0)
+        if isinstance(run, Broken):
+            raise run
+        trusted, goodput, ttft_s = run
+        return {"trusted": trusted, "totals": {"goodput": goodput}}, {"a": [ttft_s]}
+
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), {"a": [1.0]})
-    monkeypatch.setattr(simulated_live, "_live", lambda *_: runs.pop(0))
+    monkeypatch.setattr(simulated_live, "_once", once)
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
     monkeypatch.setattr(simulated_live, "runs_needed", lambda _: needed)
     lab = cast("Lab", SimpleNamespace(effort=Effort(), map=lambda of, items: [of(item) for item in items]))
@@ -33,52 +43,87 @@ def compared(monkeypatch: pytest.MonkeyPatch, needed: int, *live: tuple[bool, fl
 
 
 LATE = False, 0.0, 99.0
+BROKE = Broken("replica 1 exited with status 3\n  the disk is full")
 
 
 def test_runs_in_which_the_generator_was_late_are_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 2, (True, 0.5, 2.0), LATE, LATE, (True, 0.7, 4.0))
-    assert (found.played, found.in_time) == (4, 2)
+    assert (found.live.played, len(found.live.kept)) == (4, 2)
     assert found.whole.values("p50") == (3.0, 1.0)
     assert found.goodput == (pytest.approx(0.6), 0.75)
-    assert found.notes == ["it: 2 of 4 runs are left out, the generator was late in them"]
+    assert list(found.notes) == ["it: 2 of 4 runs are left out, the generator was late in them"]
 
 
 def test_after_three_of_them_what_there_is_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared(monkeypatch, 2, LATE, (True, 0.5, 2.0), LATE, LATE, LATE)
-    assert (found.played, found.in_time) == (5, 1)
+    assert (found.live.played, len(found.live.kept)) == (5, 1)
     assert [note.partition(" ")[2][:12] for note in found.notes] == ["2 live runs ", "4 of 5 runs "]
 
 
 def test_it_is_played_no_more_often_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [(True, 0.5, 2.0)] * simulated_live.MOST_RUNS
     found = compared(monkeypatch, 1000, *many)
-    assert "it: 1000 live runs" in found.notes[0]
+    assert "it: 1000 live runs" in next(found.notes)
 
 
-def test_where_it_was_late_in_all_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Broken, match="the generator was late in each of 4 runs"):
-        compared(monkeypatch, 1, LATE, LATE, LATE, LATE)
+def test_where_it_was_late_in_all_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(monkeypatch, 1, LATE, LATE, LATE, LATE)
+    assert not found.live.kept
+    assert list(found.notes) == ["it could not be played: the generator was late in each of 4 runs"]
 
 
-def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_breaks_off_is_played_again_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(monkeypatch, 2, (True, 0.5, 2.0), BROKE, LATE, (True, 0.7, 4.0))
+    assert found.whole.values("p50") == (3.0, 1.0)
+    assert list(found.notes) == [
+        "it: 1 of 4 runs are left out, the generator was late in them",
+        "it: 1 of 4 runs broke off, the last with: replica 1 exited with status 3",
+    ]
+    assert found.live.broken == [str(BROKE)], "all that it said is kept"
+
+
+def test_where_no_run_tells_anything_both_reasons_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(monkeypatch, 1, BROKE, LATE, BROKE, BROKE)
+    assert list(found.notes) == [
+        "it could not be played: the generator was late in 1 of 4 runs",
+        "it could not be played: 3 of 4 runs broke off, the last with: replica 1 exited with status 3",
+    ]
+
+
+def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool]) -> Findings:
+    """The overload, quick, live as simulated; a test is asked by its title whether the generator was in time."""
     ttft_s = {"a": [1.0] * LEAST, "b": [1.0] * LEAST}
 
-    def live(_: Lab, title: str, *__: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
-        return {"trusted": "0.9x" not in title, "totals": {"goodput": 0.75}}, ttft_s
+    def once(_: Lab, title: str, *__: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
+        return {"trusted": trusted(title), "totals": {"goodput": 0.75}}, ttft_s
 
     async def way_s(*_: object) -> float:
         return 0.002
 
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), ttft_s)
-    monkeypatch.setattr(simulated_live, "_live", live)
+    monkeypatch.setattr(simulated_live, "_once", once)
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
     monkeypatch.setattr(simulated_live, "on_the_way_s", way_s)
-    found = simulated_live.simulated_live(Lab(QUICK))
+    return simulated_live.simulated_live(Lab(QUICK))
+
+
+def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = played(monkeypatch, lambda title: "0.9x" not in title)
     assert found.figures["tests_played"].value == 0.75  # of the four of the overload
     assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes
+    assert found.figures["generator_in_time"].value == pytest.approx(3 / 7), "its runs count, too"
+    assert found.how.startswith("Each test is played live 1 to 1 times")
     assert found.figures["p95_most_off"].value == 0.0
     judgement = judged("simulated-live", found)
     assert judgement["tests_played"]["pass"] is False
+
+
+def test_where_none_can_be_played_it_says_why_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Broken) as failed:
+        played(monkeypatch, lambda title: False)
+    assert [line.partition(" could")[0] for line in str(failed.value).splitlines()] == [
+        f"overload {times}x" for times in ("0.5", "0.9", "1.5", "2.5")
+    ]
 
 
 def test_who_interrupts_it_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +132,4 @@ def test_who_interrupts_it_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(simulated_live, "play_scenario", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        simulated_live._live(Lab(QUICK), "it", load_scenario("overload"), 1.0)
+        simulated_live._once(Lab(QUICK), "it", load_scenario("overload"), 1.0)
