@@ -65,7 +65,12 @@ def run_command(
     ] = None,
     duration: Annotated[
         float | None,
-        typer.Option(parser=seconds(0.1), metavar="S", show_default=False, help="Seconds in which requests are sent."),
+        typer.Option(
+            parser=seconds(0.1),
+            metavar="S",
+            show_default=False,
+            help="Seconds in which requests are sent. Steps are cut off, not made shorter.",
+        ),
     ] = None,
     warmup: WarmupOption = 0.0,
     policy: Annotated[
@@ -272,6 +277,7 @@ async def _test(
     finally:
         columns.close()
     played.empty_rows = traffic.left_out.rows
-    played.interrupted = played.interrupted or bool(wrong)
+    if wrong:
+        played.interrupted, played.wrong_row = True, str(wrong[0])
     write_run(folder, about, played, columns)
     return played

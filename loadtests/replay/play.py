@@ -113,6 +113,8 @@ class Played:
     most_memory_bytes: int = 0
     """The largest resident set of this process, up to the end."""
     interrupted: bool = False
+    wrong_row: str | None = None
+    """What was wrong with the row of the trace that ended it."""
     empty_rows: int = 0
     """Of the trace, left out: requests of 0 tokens."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)

@@ -108,6 +108,7 @@ def _about(run: RunFile) -> Report:
         "warmup_s": about.warmup_s,
         "planned_s": about.planned_s,
         "empty_rows": run.played.empty_rows,
+        "wrong_row": run.played.wrong_row,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from loadtests.charts.chart import Bars, Chart, Line, Picture
@@ -24,7 +25,11 @@ def pictures(report: Report) -> list[Picture]:
     found: list[Picture] = [*_over_load(report), _rates(report)]
     found.append(_latency_over_time(report, *(("ttft", "TTFT") if streamed else ("e2e", "e2e"))))
     found += [chart for metric, name in (("ttft", "TTFT"), ("e2e", "e2e")) if (chart := _curve(report, metric, name))]
-    return [*found, _misses(report)]
+    found.append(_misses(report))
+    if report["trusted"]:
+        return found
+    # A picture is passed on without the page that says so.
+    return [replace(picture, title=f"{picture.title} (not to be trusted)") for picture in found]
 
 
 def _over_load(report: Report) -> list[Picture]:

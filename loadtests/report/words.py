@@ -92,7 +92,9 @@ def warnings(report: Report) -> list[str]:
         )
     if left_out := apart(report):
         found.append(left_out)
-    if not report["complete"]:
+    if about.get("wrong_row"):
+        found.append(f"Partial: the test ended at a row of the trace that is wrong ({about['wrong_row']}).")
+    elif not report["complete"]:
         found.append("Partial: the test was stopped. What was under way then is counted apart.")
     elif (rest_s := (about["planned_s"] or 0.0) - (ended_s := report["seconds"] + about["warmup_s"])) > 0.0:
         gap_s = report["seconds"] / report["totals"]["offered"]

@@ -235,11 +235,16 @@ async def test_a_row_that_is_wrong_ends_the_test_and_what_was_sent_is_reported(
     trace.write_text(f"{good * 3}{row}\n{good * 3}")
     policy.write_text(POLICY)
     options = ["--target", replica.url, "--model", "m", "--trace", str(trace), "--policy", str(policy)]
-    status, _, errors = await run(*options, "--max-late", "5000", "--out", str(out), "--no-png")
+    status, shown, errors = await run(*options, "--max-late", "5000", "--out", str(out), "--no-png")
     assert status == 2
     assert told in " ".join(errors.split())
     found = json.loads((out / "report.json").read_text())
     assert (found["complete"], found["totals"]["offered"], found["totals"]["finished"]) == (False, 3, 3)
+    why = found["about"]["wrong_row"]
+    assert f"{why}. The test ended there" in " ".join(errors.split())
+    for text in (shown, (out / "report.html").read_text()):
+        assert "Partial: the test ended at a row of the trace that is wrong" in " ".join(text.split())
+        assert "the test was stopped" not in text
 
 
 async def test_a_missing_picture_does_not_hide_that_a_row_was_wrong(replica: EmulatedReplica, tmp_path: Path) -> None:

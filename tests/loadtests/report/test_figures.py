@@ -17,6 +17,7 @@ from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report import figures
 from loadtests.report.figures import TooLate, report
+from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.words import objective, warnings
 from tests.loadtests.report.made import SECONDS, answered, policy, refused, written
@@ -167,7 +168,9 @@ def test_a_generator_that_fell_behind_has_nothing_to_report(tmp_path: Path) -> N
     run, rows = read_run(folder), read_rows(folder)
     with pytest.raises(TooLate, match=r"late by 500 ms \(p99\), more than the 10 ms .*--allow-late"):
         report(run, rows, policy())
-    assert report(run, rows, policy(), allow_late=True)["trusted"] is False
+    late = report(run, rows, policy(), allow_late=True)
+    assert late["trusted"] is False
+    assert {picture.title.endswith(" (not to be trusted)") for picture in pictures(late)} == {True}
 
 
 def test_a_generator_that_read_late_has_nothing_to_report_though_it_sent_in_time(tmp_path: Path) -> None:
