@@ -118,6 +118,18 @@ def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest
     assert judgement["tests_played"]["pass"] is False
 
 
+def test_runs_that_broke_off_say_nothing_of_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusted(title: str) -> bool:
+        if "0.9x" in title:
+            raise BROKE
+        return "1.5x" not in title
+
+    found = played(monkeypatch, trusted)
+    assert found.figures["generator_in_time"].value == pytest.approx(2 / 6)
+    assert found.raw["broke_off"] == {"overload 0.9x": [str(BROKE)] * 4}
+    assert found.raw["missed_by_chance"] == {"overload 0.5x": 0.0, "overload 2.5x": 0.0}
+
+
 def test_where_none_can_be_played_it_says_why_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Broken) as failed:
         played(monkeypatch, lambda title: False)
