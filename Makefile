@@ -43,7 +43,7 @@ wheel: $(STAMP)  ## A wheel in dist/ with the request path compiled (needs a C c
 test-compiled: $(STAMP)  ## Every test, over the compiled request path (needs a C compiler)
 	@folder=$$($(BIN)/python -m loadtests.compiled) && PYTHONSAFEPATH=1 PYTHONPATH=$$folder:. $(BIN)/python -m pytest -n 2 --dist worksteal --import-mode append
 
-experiments: $(STAMP)  ## Every figure of docs/experiments again, with its tables and pictures; takes two hours
+experiments: $(STAMP)  ## Every figure of docs/experiments again, with its tables and pictures; takes hours
 	@$(BIN)/python -m loadtests.experiments run all --docs docs/experiments
 
 test-vllm: $(STAMP)  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
