@@ -6,8 +6,8 @@ The rules, those of the gateway's own driver:
    the order in which it was noted, then the decider's alarm, then arrivals.
 2. Commands are carried out after the call has returned; what they lead to is told in the order in which it came about.
 3. A closed attempt is told once: a cancelled one after its request is out of the engine, slot and KV cache included.
-4. The network takes no time, but for the `path_s` of a profile, all of it on the way there. A replica that is not up
-   refuses connections; one that dies breaks off what it ran and what was on its way.
+4. The network takes no time, but for the `path_s` of a profile and the `ways_s` of the options, all of it on the way
+   there. A replica that is not up refuses connections; one that dies breaks off what it ran and what was on its way.
 
 A run is the same, bit for bit, whenever arrivals, policy, fleet, options and seed are the same.
 """
@@ -57,6 +57,8 @@ class Options:
     """Whether the gateway is told prompt tokens exactly; else it estimates them from bytes."""
     give_up_s: float = 3600.0
     """Requests that are not over so long after the last arrival are misses."""
+    ways_s: tuple[float, ...] = ()
+    """What requests were seen to take to their replica: each is given one of these, by chance, beside `path_s`."""
 
 
 class Engine:
@@ -80,6 +82,7 @@ class Engine:
         self.flights: dict[int, Flight] = {}
         self.watch = Watch(self, seed)
         self._clients = Random(f"{seed} clients")
+        self._ways = Random(f"{seed} ways")
         self._asked = 0
         self._counted_at = 0.0
         self._in_system = 0
@@ -268,8 +271,10 @@ class Engine:
         self.flights[attempt] = Flight(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
         request = Request(attempt, prompt_tokens, output_tokens)
-        if host.profile.path_s:
-            self.at(now + host.profile.path_s, lambda: self._enter(host, request))
+        ways_s = self.options.ways_s
+        way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
+        if way_s:
+            self.at(now + way_s, lambda: self._enter(host, request))
         else:
             self._enter(host, request)
 

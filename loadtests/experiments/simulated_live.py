@@ -8,17 +8,18 @@ tiers stay. Goodput is of all that count. Left out are scenarios of what the sim
 reloads.
 
 HTTP and the gateway take their time between a client and an engine: so much is measured first, with requests one after
-the other, and simulated, all of it between the gateway and the engine. It is two or three milliseconds, and where there
-is a queue it costs a step: when an answer ends, the engine has begun its next step before the request that takes the
-place reaches it.
+the other and beside other streams, and simulated, all of it between the gateway and the engine, for each request as
+long as for one of those. It is some milliseconds, and where there is a queue it costs a step: when an answer ends, the
+engine has begun its next step before the request that takes the place reaches it. And where two things happen at about
+the same time, it decides which of them is first.
 
 What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the draws of the gateway,
-and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie far apart
-(a storm, a tier that is served what is left over) one alone says little: it may be as far from their mean, however good
-the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers to have a
-standard error of two fifths of what they may be off by, but twenty times at most. How often that is follows from the
-seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together, against
-sets of as many seeds.
+of HTTP, and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie
+far apart (a storm, a tier that is served what is left over) one alone says little: it may be as far from their mean,
+however good the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers
+to have a standard error of two fifths of what they may be off by, but twenty times at most. How often that is follows
+from the seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together,
+against sets of as many seeds.
 
 A run in which the generator was late, or that broke off, is played again. A test of which no run is left is no ground
 to lose the others: it is named, and `tests_played` is missed.
@@ -40,17 +41,18 @@ from random import Random
 from statistics import fmean, median
 
 from gateway.cli.output import counted
+from gateway.sim.report import Interval
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.pairs import KNOWN, OFF_AT_MOST, Pair, TtftS, by_tier, runs_needed, varies, whole
 from loadtests.live.start import Broken
-from loadtests.quantiles import PERCENTILES, off
+from loadtests.quantiles import PERCENTILES, off, rank
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.run_file import read_run
-from loadtests.scenarios.at_rest import on_the_way_s
 from loadtests.scenarios.file import OURS, ScenarioFile
 from loadtests.scenarios.load import load_scenario
+from loadtests.scenarios.on_the_way import ways_s
 from loadtests.scenarios.run import QUICK, Report, play_scenario
 from loadtests.scenarios.simulated import Simulated, simulated
 
@@ -77,7 +79,9 @@ MOST_AGAIN = 3
 """Runs of a test beyond those asked for, in the place of some that tell nothing."""
 CHANCES = 100
 AT_REST, QUICK_AT_REST = 300, 20
-"""Requests that tell what HTTP takes."""
+"""Requests that tell what HTTP takes one after the other,"""
+BESIDE, QUICK_BESIDE = 0.5, 0.1
+"""and for what part of a scenario's time it is measured beside others."""
 TOLD = {True: "yes", False: "no", None: "too few"}
 
 
@@ -156,10 +160,12 @@ def simulated_live(lab: Lab) -> Findings:
     findings = Findings(tuple(seeds))
     scenarios = {name: _scenario(name) for name in (QUICK_NAMES if quick else NAMES)}
     first = next(iter(scenarios.values()))
-    lab.tell("what HTTP takes at rest")
-    way_s = asyncio.run(on_the_way_s(first, first.contenders[0], QUICK_AT_REST if quick else AT_REST))
+    lab.tell("what HTTP takes")
+    measured = (QUICK_AT_REST, QUICK_BESIDE) if quick else (AT_REST, BESIDE)
+    on_the_way_s = asyncio.run(ways_s(first, first.contenders[0], *measured))
+    typical_s, least_s, most_s = (rank(on_the_way_s, share) for share in (0.5, 0.05, 0.95))
     asked = [test for name, of in scenarios.items() for test in _tests(name, of)]
-    every = [_test(lab, title, scenario, seeds, way_s) for title, scenario in asked]
+    every = [_test(lab, title, scenario, seeds, on_the_way_s) for title, scenario in asked]
     tests = [test for test in every if test.live.kept]
     if not tests:
         raise Broken("\n".join(text for test in every for text in (*test.notes, *test.live.broken)))
@@ -169,7 +175,8 @@ def simulated_live(lab: Lab) -> Findings:
     often = [len(test.live.kept) for test in tests]
     findings.how = (
         f"Each test is played live {min(often)} to {max(often)} times, as its seeds ask for; "
-        f"{len(seeds)} simulated ones of each, with {way_s * 1e3:.1f} ms of HTTP."
+        f"{len(seeds)} simulated ones of each, with {typical_s * 1e3:.1f} ms of HTTP in the median, "
+        f"{least_s * 1e3:.1f} to {most_s * 1e3:.1f} ms in nine requests of ten."
     )
     for figure in ("p50", "p95"):
         findings.figures[f"{figure}_most_off"] = bare(max(pair.off(figure) for pair in pairs), len(pairs))
@@ -191,7 +198,7 @@ def simulated_live(lab: Lab) -> Findings:
     findings.figures["generator_in_time"] = bare(kept / (kept + late), kept + late)
     findings.notes += [note for test in every for note in test.notes]
     findings.raw["broke_off"] = {test.name: test.live.broken for test in every if test.live.broken}
-    findings.figures["on_the_way_s"] = bare(way_s, QUICK_AT_REST if quick else AT_REST)
+    findings.figures["on_the_way_s"] = Interval(typical_s, least_s, most_s, len(on_the_way_s))
     findings.grids += [
         _latencies("TTFT in ms", pairs),
         _latencies("TTFT in ms, by tier", tiers),
@@ -217,10 +224,10 @@ def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFil
             yield title, scenario.model_copy(update={"contenders": [of], "sweep": [times]})
 
 
-def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], way_s: float) -> Test:
+def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], on_the_way_s: Sequence[float]) -> Test:
     """A scenario that is one test."""
     part = QUICK if lab.effort.quick else 1.0
-    told = lab.map(_simulated, [(scenario, part, seed, way_s) for seed in seeds])
+    told = lab.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds])
     spread = varies([run.ttft_s for run in told])
     needed = 1 if lab.effort.quick else runs_needed(spread)
     count, live = min(MOST_RUNS, needed), Live()
@@ -262,9 +269,9 @@ def _ttft_s(folder: Path, warmup_s: float) -> TtftS:
     return {name: sorted(float(value) for value in values if value == value) for name, values in of.items()}
 
 
-def _simulated(asked: tuple[ScenarioFile, float, int, float]) -> Simulated:
-    scenario, part, seed, way_s = asked
-    return simulated(scenario, scenario.contenders[0], scenario.sweep[0], part, seed, way_s)
+def _simulated(asked: tuple[ScenarioFile, float, int, Sequence[float]]) -> Simulated:
+    scenario, part, seed, on_the_way_s = asked
+    return simulated(scenario, scenario.contenders[0], scenario.sweep[0], part, seed, on_the_way_s)
 
 
 def _latencies(title: str, pairs: list[Pair]) -> Grid:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -58,20 +58,21 @@ def simulated(
     times: float,
     part: float,
     seed: int,
-    on_the_way_s: float = 0.0,
+    ways_s: Sequence[float] = (),
 ) -> Simulated:
     """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws,
     and clients that try again.
 
-    `on_the_way_s` is what HTTP takes (at_rest.py), as if all of it lay between the gateway and an engine: an answer
-    that ends makes room for the next one only so much later, which has then missed the step that has begun meanwhile.
+    `ways_s` is what HTTP was seen to take (on_the_way.py), as if all of it lay between the gateway and an engine: an
+    answer that ends makes room for the next one only so much later, which has then missed the step that has begun
+    meanwhile. It is drawn for each request: where two things happen at about the same time, it decides which is first.
 
     Raises NotSimulated for events and contenders that the simulator has not.
     """
     if contender.kind == "litellm":
         raise NotSimulated("litellm is no baseline of the simulator")
     policy = load(policy_path(contender.policy or scenario.policy), {})
-    profile = replace(as_slow(PROFILES[scenario.profile], scenario.time_scale), path_s=on_the_way_s)
+    profile = replace(as_slow(PROFILES[scenario.profile], scenario.time_scale), path_s=0.0)
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
     fleet = FleetSpec(dict.fromkeys(policy.pools, profile), tuple(sorted(faults, key=lambda fault: fault.at)))
@@ -82,6 +83,7 @@ def simulated(
         retries=scenario.retries,
         prompts_known=False,
         give_up_s=scenario.grace,
+        ways_s=tuple(ways_s),
     )
     decider: Decider
     if contender.kind == OURS:

@@ -151,6 +151,19 @@ class TestTheWay:
             assert there.ttft_s == pytest.approx(here.ttft_s + 0.5)
             assert there.e2e_s == pytest.approx(here.e2e_s + 0.5)
 
+    def test_each_is_given_one_of_those_that_were_seen_by_the_seed(self) -> None:
+        seen_s = (0.1, 0.2, 0.4)
+        asked = [arrival(10.0 * n, 100) for n in range(50)]
+        near, _ = spied(policy(), asked, fleet=TEST)
+        options = Options(ways_s=seen_s)
+        runs = (spied(policy(), asked, fleet=self.FAR, options=options, seed=seed) for seed in (1, 1, 2))
+        far, again, other = (spy for spy, _ in runs)
+        for here, there in zip(near.records(), far.records(), strict=True):
+            assert any(there.ttft_s == pytest.approx(here.ttft_s + 0.5 + way_s) for way_s in seen_s)
+        took_s = [[round(record.ttft_s, 6) for record in spy.records()] for spy in (far, again, other)]
+        assert len(set(took_s[0])) == 3, "all of them, in time"
+        assert took_s[0] == took_s[1] != took_s[2]
+
     def test_who_leaves_on_the_way_never_arrives(self) -> None:
         hasty = tier(timeouts=Timeouts(total_s=0.3))
         options = Options(watched=False, duration_s=2.0)  # longer than the way

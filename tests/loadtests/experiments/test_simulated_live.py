@@ -97,13 +97,13 @@ def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool]) -> F
     def once(_: Lab, title: str, *__: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
         return {"trusted": trusted(title), "totals": {"goodput": 0.75}}, ttft_s
 
-    async def way_s(*_: object) -> float:
-        return 0.002
+    async def ways_s(*_: object) -> list[float]:
+        return [0.001, 0.002, 0.004]
 
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), ttft_s)
     monkeypatch.setattr(simulated_live, "_once", once)
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
-    monkeypatch.setattr(simulated_live, "on_the_way_s", way_s)
+    monkeypatch.setattr(simulated_live, "ways_s", ways_s)
     return simulated_live.simulated_live(Lab(QUICK))
 
 
@@ -113,6 +113,7 @@ def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest
     assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes
     assert found.figures["generator_in_time"].value == pytest.approx(3 / 7), "its runs count, too"
     assert found.how.startswith("Each test is played live 1 to 1 times")
+    assert found.how.endswith("with 2.0 ms of HTTP in the median, 1.0 to 4.0 ms in nine requests of ten.")
     assert found.figures["p95_most_off"].value == 0.0
     judgement = judged("simulated-live", found)
     assert judgement["tests_played"]["pass"] is False
