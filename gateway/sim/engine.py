@@ -58,7 +58,8 @@ class Options:
     give_up_s: float = 3600.0
     """Requests that are not over so long after the last arrival are misses."""
     ways_s: tuple[float, ...] = ()
-    """What requests were seen to take to their replica: each is given one of these, by chance, beside `path_s`."""
+    """What requests were seen to take to their replica: each is given one of these, by chance, beside `path_s`. None
+    overtakes another."""
 
 
 class Engine:
@@ -274,7 +275,8 @@ class Engine:
         ways_s = self.options.ways_s
         way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
         if way_s:
-            self.at(now + way_s, lambda: self._enter(host, request))
+            host.reached_at = max(now + way_s, host.reached_at)
+            self.at(host.reached_at, lambda: self._enter(host, request))
         else:
             self._enter(host, request)
 

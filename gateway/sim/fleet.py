@@ -129,6 +129,7 @@ class Host:
         "name",
         "noted",
         "profile",
+        "reached_at",
         "refuses",
         "up",
     )
@@ -139,6 +140,8 @@ class Host:
         self.model = Replica(profile)
         self.up = True
         self.hung = False
+        self.reached_at = 0.0
+        """When the last request that was sent to it arrives."""
         self.refuses = False
         """Whether it answers every request with 503."""
         self.balloons = False

@@ -66,6 +66,7 @@ def simulated(
     `ways_s` is what HTTP was seen to take (on_the_way.py), as if all of it lay between the gateway and an engine: an
     answer that ends makes room for the next one only so much later, which has then missed the step that has begun
     meanwhile. It is drawn for each request: where two things happen at about the same time, it decides which is first.
+    But none overtakes another on the way to the same engine.
 
     Raises NotSimulated for events and contenders that the simulator has not.
     """
