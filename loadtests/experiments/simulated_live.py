@@ -9,9 +9,9 @@ reloads.
 
 HTTP and the gateway take their time between a client and an engine: so much is measured first, with requests one after
 the other and beside other streams, and simulated, all of it between the gateway and the engine, for each request as
-long as for one of those. It is some milliseconds, and where there is a queue it costs a step: when an answer ends, the
-engine has begun its next step before the request that takes the place reaches it. And where two things happen at about
-the same time, it decides which of them is first.
+long as for one of those, but so that none overtakes another on the way to the same engine. It is some milliseconds, and
+where there is a queue it costs a step: when an answer ends, the engine has begun its next step before the request that
+takes the place reaches it. And where two things happen at about the same time, it decides which of them is first.
 
 What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the draws of the gateway,
 of HTTP, and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie
