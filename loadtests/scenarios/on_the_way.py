@@ -55,7 +55,8 @@ async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: 
     idle_s = _alone_s(as_slow(PROFILES[scenario.profile], scenario.time_scale))
     found_s = sorted(max(0.0, ttft_s - idle_s) for ttft_s in alone)
     mean_s = max(0.0, fmean(beside) - (after_s - before_s) / scenario.time_scale / len(beside))
-    return [mean_s / fmean(found_s) * way_s for way_s in found_s]
+    stretch = mean_s / fmean(found_s)
+    return [stretch * way_s for way_s in found_s]
 
 
 async def _to_first_s(arrivals: Iterable[Arrival], target: Target, plan: Plan) -> list[float]:
