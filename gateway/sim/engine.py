@@ -274,8 +274,8 @@ class Engine:
         request = Request(attempt, prompt_tokens, output_tokens)
         ways_s = self.options.ways_s
         way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
-        if way_s:
-            host.reached_at = max(now + way_s, host.reached_at)
+        host.reached_at = max(now + way_s, host.reached_at)
+        if host.reached_at > now:
             self.at(host.reached_at, lambda: self._enter(host, request))
         else:
             self._enter(host, request)

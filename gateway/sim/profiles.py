@@ -47,8 +47,8 @@ class Profile:
     kv_block_tokens: int = 16
     """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
     path_s: float = 0.0
-    """What every request takes outside of steps: HTTP, its tokens, the way to the scheduler and back. It waits for no
-    other, and holds no slot meanwhile."""
+    """What every request takes outside of steps: HTTP, its tokens, the way to the scheduler and back. It holds no slot
+    meanwhile."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.max_batched_tokens <= self.max_num_seqs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from statistics import fmean
@@ -14,21 +14,35 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.sim.profiles import PROFILES, Profile
 from gateway.sim.replica import Replica
-from gateway.sim.replica import Request as Sequence
+from gateway.sim.replica import Request as EngineRequest
 from gateway.sim.workload import Arrival
 from loadtests.children import Children
 from loadtests.live.start import Broken
+from loadtests.quantiles import PERCENTILES, rank
 from loadtests.replay.play import Kept, Plan, play
+from loadtests.replay.request import Request
 from loadtests.replay.target import Length, Target
 from loadtests.scenarios.file import MODEL, ContenderSection, ScenarioFile
-from loadtests.scenarios.run import SEED
+from loadtests.scenarios.run import MOST_LATE_S, SEED
 from loadtests.scenarios.simulated import as_slow
 from loadtests.scenarios.stage import key_of, start
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
 LOAD = 0.9
 """Of the scenario's traffic: streams beside which HTTP is measured, and hardly a queue."""
+OTHER_SEED = SEED + 1
+"""The tests themselves are what the simulator is held against: it is told nothing of them."""
 TTFT = "vllm:time_to_first_token_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What engines have told so far."""
+
+    ttft_s: float
+    """The sum of all TTFT, in their own seconds."""
+    begun: int
+    """How many these are."""
 
 
 async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: int, part: float) -> list[float]:
@@ -45,51 +59,83 @@ async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: 
             stage = await start(scenario, contender, children, Path(folder))
             target = Target(stage.url, keys={tier: (key_of(tier),)}, length=Length.HIDDEN)
             one = Arrival(0.0, tier, tier, MODEL, PROMPT_TOKENS, OUTPUT_TOKENS)
-            alone = await _to_first_s(repeat(one, requests), target, Plan(clients=1))
-            before_s, before = await _engines(stage.replicas)
-            traffic = (replace(arrival, tier=tier) for arrival in scenario.arrivals(SEED, LOAD, part))
-            beside = await _to_first_s(traffic, target, Plan())
-            after_s, after = await _engines(stage.replicas)
-    if after - before != len(beside):
-        raise Broken(f"{len(beside)} answers have begun, and {after - before} in the engines: were some hedged?")
+            alone_s = await _to_first_s(repeat(one, requests), target, Plan(clients=1))
+            before = await _told(stage.replicas)
+            traffic = (replace(arrival, tier=tier) for arrival in scenario.arrivals(OTHER_SEED, LOAD, part))
+            beside_s = await _to_first_s(traffic, target, Plan())
+            after = await _told(stage.replicas)
+        if children.died.done():
+            raise Broken(children.died.result().how_it_ended)
+    if len(alone_s) < requests:
+        raise Broken(f"of {requests} requests one after the other, {requests - len(alone_s)} got no token")
+    if after.begun - before.begun != len(beside_s):
+        begun = after.begun - before.begun
+        raise Broken(f"{len(beside_s)} answers have begun, and {begun} in the engines: were some hedged?")
     idle_s = _alone_s(as_slow(PROFILES[scenario.profile], scenario.time_scale))
-    found_s = sorted(max(0.0, ttft_s - idle_s) for ttft_s in alone)
-    mean_s = max(0.0, fmean(beside) - (after_s - before_s) / scenario.time_scale / len(beside))
-    stretch = mean_s / fmean(found_s)
-    return [stretch * way_s for way_s in found_s]
+    in_engines_s = (after.ttft_s - before.ttft_s) / scenario.time_scale / len(beside_s)
+    return stretched([ttft_s - idle_s for ttft_s in alone_s], fmean(beside_s) - in_engines_s)
+
+
+def stretched(found_s: Iterable[float], mean_s: float) -> list[float]:
+    """Ways (s) as far apart, but so long in the mean; in order. Raises Broken where one of both means is not above 0.
+
+    Timers may end early, so single ones that were found may be below 0: these count as 0.
+    """
+    ways = sorted(max(0.0, way_s) for way_s in found_s)
+    alone_s = fmean(ways)
+    if min(alone_s, mean_s) <= 0.0:
+        raise Broken(
+            f"requests alone took {alone_s * 1e3:.2f} ms outside of engines, and beside others {mean_s * 1e3:.2f}: "
+            "engines cannot have taken longer than their clients have waited"
+        )
+    stretch = mean_s / alone_s
+    return [stretch * way_s for way_s in ways]
 
 
 async def _to_first_s(arrivals: Iterable[Arrival], target: Target, plan: Plan) -> list[float]:
-    """From sent to first token, less the time in the queue, of all that had one. Raises Broken if none had."""
+    """From due to first token, less the time in the queue, of all that had one.
+
+    Raises Broken if none had, or if the generator was late.
+    """
     kept = Kept()
     await play(arrivals, target, kept, plan)
-    found_s = [
-        request.first_s - request.sent_s - (request.queue_s or 0.0)
-        for request in kept.requests
-        if request.first_s is not None
-    ]
-    if not found_s:
-        last = kept.requests[-1]
-        raise Broken(f"no request got a token: {last.reason or last.outcome.name}")
-    return found_s
+    begun = [request for request in kept.requests if request.first_s is not None]
+    if not begun:
+        last = kept.requests[-1] if kept.requests else None
+        why = "none was sent" if last is None else last.reason or last.outcome.name
+        raise Broken(f"no request got a token: {why}")
+    late_s = rank(sorted(request.late_s for request in kept.requests), PERCENTILES["p99"])
+    if late_s > MOST_LATE_S:
+        raise Broken(f"the generator was late by {late_s * 1e3:.0f} ms (p99), of {MOST_LATE_S * 1e3:.0f} at most")
+    return [_without_queue_s(request) for request in begun]
 
 
-async def _engines(urls: Iterable[str]) -> tuple[float, int]:
-    """The sum of all TTFT that engines have told, in their own seconds, and how many these are."""
+def _without_queue_s(request: Request) -> float:
+    assert request.first_s is not None
+    if request.queue_s is None:
+        raise Broken("an answer has no server-timing: how long it waited in the queue is not known")
+    return request.first_s - request.arrival.at - request.queue_s
+
+
+async def _told(urls: Iterable[str]) -> Told:
+    """What engines have told up to now. Raises Broken."""
     sums = {"_sum": 0.0, "_count": 0.0}
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
         for url in urls:
-            text = (await http.get(f"{url}/metrics")).raise_for_status().text
+            try:
+                text = (await http.get(f"{url}/metrics")).raise_for_status().text
+            except httpx.HTTPError as error:
+                raise Broken(f"{url}/metrics: {error!r}") from error
             for family in text_string_to_metric_families(text):
                 for sample in family.samples if family.name == TTFT else ():
                     end = sample.name.removeprefix(TTFT)
                     if end in sums:
                         sums[end] += sample.value
-    return sums["_sum"], round(sums["_count"])
+    return Told(sums["_sum"], round(sums["_count"]))
 
 
 def _alone_s(profile: Profile) -> float:
     """TTFT of such a request inside the engine."""
     engine = Replica(profile)
-    engine.add(Sequence(1, PROMPT_TOKENS, OUTPUT_TOKENS), 0.0)
+    engine.add(EngineRequest(1, PROMPT_TOKENS, OUTPUT_TOKENS), 0.0)
     return engine.step().at

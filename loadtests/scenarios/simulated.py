@@ -61,7 +61,7 @@ def simulated(
     ways_s: Sequence[float] = (),
 ) -> Simulated:
     """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws,
-    and clients that try again.
+    of ways, and of clients that try again.
 
     `ways_s` is what HTTP was seen to take (on_the_way.py), as if all of it lay between the gateway and an engine: an
     answer that ends makes room for the next one only so much later, which has then missed the step that has begun
@@ -73,7 +73,7 @@ def simulated(
     if contender.kind == "litellm":
         raise NotSimulated("litellm is no baseline of the simulator")
     policy = load(policy_path(contender.policy or scenario.policy), {})
-    profile = replace(as_slow(PROFILES[scenario.profile], scenario.time_scale), path_s=0.0)
+    profile = as_slow(PROFILES[scenario.profile], scenario.time_scale)
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
     fleet = FleetSpec(dict.fromkeys(policy.pools, profile), tuple(sorted(faults, key=lambda fault: fault.at)))

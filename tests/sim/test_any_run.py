@@ -54,10 +54,21 @@ def faults(draw: st.DrawFn, policy: Policy) -> tuple[Fault, ...]:
     )
 
 
+def ways_s() -> st.SearchStrategy[tuple[float, ...]]:
+    """None, or some of which one takes no time."""
+    return st.sampled_from([(), (0.0, 0.01, 0.2)])
+
+
 def play(
-    policy: Policy, arrivals: list[Arrival], harms: tuple[Fault, ...], patience_s: float, retries: int = 0
+    policy: Policy,
+    arrivals: list[Arrival],
+    harms: tuple[Fault, ...],
+    patience_s: float,
+    *,
+    retries: int = 0,
+    ways_s: tuple[float, ...] = (),
 ) -> tuple[Spy, Engine]:
-    options = Options(patience_s=patience_s, retries=retries, give_up_s=1000.0, progress_s=0.1)
+    options = Options(patience_s=patience_s, retries=retries, give_up_s=1000.0, progress_s=0.1, ways_s=ways_s)
     spec = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"]), harms)
     spy = Spy(Controller(policy, Random(1)))
     engine = Engine(spy, policy, spec.hosts(policy), options, Tally(policy.tiers.values(), 0.0), 1)
@@ -73,7 +84,7 @@ def test_every_request_ends_once_and_leaves_nothing(
     data: st.DataObject, policy: Policy, arrivals: list[Arrival], patience_s: float
 ) -> None:
     harms = data.draw(faults(policy))
-    spy, engine = play(policy, arrivals, harms, patience_s)
+    spy, engine = play(policy, arrivals, harms, patience_s, ways_s=data.draw(ways_s()))
     ended = Counter(record.ask.id for record in spy.records())
     assert set(ended.values()) <= {1}
     assert len(ended) + len(engine.trips) == len(arrivals)
@@ -97,7 +108,8 @@ def test_every_request_ends_once_and_leaves_nothing(
 def test_clients_that_try_again_are_counted_once(
     data: st.DataObject, policy: Policy, arrivals: list[Arrival], patience_s: float, retries: int
 ) -> None:
-    spy, engine = play(policy, arrivals, data.draw(faults(policy)), patience_s, retries)
+    harms, ways = data.draw(faults(policy)), data.draw(ways_s())
+    spy, engine = play(policy, arrivals, harms, patience_s, retries=retries, ways_s=ways)
     ended = Counter(record.ask.id for record in spy.records())
     assert set(ended.values()) <= {1}
     assert len(arrivals) <= len(spy.calls("arrive")) <= len(arrivals) * (1 + retries)
@@ -108,8 +120,8 @@ def test_clients_that_try_again_are_counted_once(
 @STEADY
 @given(st.data(), policies(), traffic())
 def test_the_same_happens_again(data: st.DataObject, policy: Policy, arrivals: list[Arrival]) -> None:
-    harms = data.draw(faults(policy))
-    first, second = (play(policy, arrivals, harms, 1.0)[0].heard for _ in range(2))
+    harms, ways = data.draw(faults(policy)), data.draw(ways_s())
+    first, second = (play(policy, arrivals, harms, 1.0, ways_s=ways)[0].heard for _ in range(2))
     assert first == second
 
 

@@ -165,13 +165,16 @@ class TestTheWay:
         assert took_s[0] == took_s[1] != took_s[2]
 
     def test_none_overtakes_another(self) -> None:
-        """Of a crowd, an engine begins with the one that was sent to it first."""
+        """Of a crowd, an engine begins with the one that was sent to it first, though the next may take no time."""
         asked = [arrival(0.001 * n, 2000, output_tokens=1) for n in range(20)]
-        spy, _ = spied(policy(), asked, options=Options(ways_s=(0.01, 0.05, 0.2)))
+        spy, _ = spied(policy(replicas=2), asked, options=Options(ways_s=(0.0, 0.01, 0.05, 0.2)))
         sent = [(record.replica, record.ask.id) for record in sorted(spy.records(), key=lambda record: record.ask.id)]
         begun = sorted(spy.records(), key=lambda record: record.ask.head_at + (record.ttft_s or 0.0))
-        for name in {name for name, _ in sent}:
+        names = {name for name, _ in sent}
+        assert len(names) == 2
+        for name in names:
             assert [r.ask.id for r in begun if r.replica == name] == [id for replica, id in sent if replica == name]
+        assert [r.ask.id for r in begun] != [id for _, id in sent], "those to different engines may"
 
     def test_who_leaves_on_the_way_never_arrives(self) -> None:
         hasty = tier(timeouts=Timeouts(total_s=0.3))

@@ -37,7 +37,7 @@ def compared(
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
     monkeypatch.setattr(simulated_live, "runs_needed", lambda _: needed)
     lab = cast("Lab", SimpleNamespace(effort=Effort(), map=lambda of, items: [of(item) for item in items]))
-    test = simulated_live._test(lab, "it", load_scenario("overload"), (1, 2), 0.0)
+    test = simulated_live._test(lab, "it", load_scenario("overload"), (1, 2), [0.001])
     assert not runs, "it was played less often than it could be"
     return test
 
@@ -113,7 +113,7 @@ def test_a_test_that_cannot_be_played_takes_no_other_with_it(monkeypatch: pytest
     assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes
     assert found.figures["generator_in_time"].value == pytest.approx(3 / 7), "its runs count, too"
     assert found.how.startswith("Each test is played live 1 to 1 times")
-    assert found.how.endswith("with 2.0 ms of HTTP in the median, 1.0 to 4.0 ms in nine requests of ten.")
+    assert found.how.endswith("with 2.3 ms of HTTP in the mean, more than 4.0 ms for one request in twenty.")
     assert found.figures["p95_most_off"].value == 0.0
     judgement = judged("simulated-live", found)
     assert judgement["tests_played"]["pass"] is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from statistics import fmean
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,45 +13,41 @@ from loadtests.scenarios.file import ContenderSection
 from loadtests.scenarios.load import load_scenario
 
 OURS = ContenderSection(kind="tailgate")
-FAST = load_scenario("overload").model_copy(update={"time_scale": 10.0})
+OVERLOAD = load_scenario("overload")
 
 
-def ways_s(monkeypatch: pytest.MonkeyPatch, beside: list[float], engines: tuple[float, int]) -> list[float]:
-    """Of two requests that took 1 and 3 ms more than an idle engine, some `beside` others, and what engines told."""
-    idle_s = on_the_way._alone_s(on_the_way.as_slow(on_the_way.PROFILES[FAST.profile], FAST.time_scale))
-    played = iter([[idle_s + 0.003, idle_s + 0.001], beside])
-    told = iter([(7.0, 7), engines])
-
-    async def to_first_s(*_: object) -> list[float]:
-        return next(played)
-
-    async def sums(_: object) -> tuple[float, int]:
-        return next(told)
-
-    monkeypatch.setattr(on_the_way, "_to_first_s", to_first_s)
-    monkeypatch.setattr(on_the_way, "_engines", sums)
-    return asyncio.run(on_the_way.ways_s(FAST, OURS, 2, 0.01))
+def test_they_lie_as_far_apart_as_alone_around_the_mean_beside_others() -> None:
+    assert on_the_way.stretched([0.003, 0.001], 0.004) == pytest.approx([0.002, 0.006])
 
 
-def test_they_lie_as_far_apart_as_alone_around_the_mean_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These took .5 s, of which .496 s in engines whose seconds are ten times as short."""
-    found_s = ways_s(monkeypatch, [0.4, 0.6], (7.0 + 2 * 4.96, 9))
-    assert found_s == pytest.approx([0.002, 0.006])
+def test_timers_that_end_early_make_no_way_that_is_below_zero() -> None:
+    assert on_the_way.stretched([0.002, -0.001, 0.001], 0.002) == pytest.approx([0.0, 0.002, 0.004])
 
 
-def test_timers_that_end_early_make_no_time_that_is_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ways_s(monkeypatch, [0.4, 0.6], (7.0 + 2 * 5.01, 9)) == [0.0, 0.0]
+@pytest.mark.parametrize(("found_s", "mean_s"), [([0.001], -0.001), ([0.001], 0.0), ([0.0, -0.001], 0.001)])
+def test_engines_that_took_longer_than_clients_waited_are_a_fault(found_s: list[float], mean_s: float) -> None:
+    with pytest.raises(Broken, match="longer than their clients have waited"):
+        on_the_way.stretched(found_s, mean_s)
+
+
+def test_it_is_found_with_real_sockets() -> None:
+    """At half of their speed: a mistake in what a second of an engine is would be a tenth of a second and more."""
+    slow = OVERLOAD.model_copy(update={"time_scale": 0.5})
+    found_s = asyncio.run(on_the_way.ways_s(slow, OURS, 5, 0.03))
+    assert len(found_s) == 5
+    assert found_s == sorted(found_s)
+    assert 0.0002 < sum(found_s) / 5 < 0.05
 
 
 def test_where_engines_have_begun_more_answers_than_there_were_it_cannot_be_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(Broken, match=r"2 answers have begun, and 3 in the engines: were some hedged\?"):
-        ways_s(monkeypatch, [0.4, 0.6], (8.0, 10))
+    told: Iterator[on_the_way.Told] = iter([on_the_way.Told(7.0, 7), on_the_way.Told(8.0, 7 + 10**6)])
 
+    async def more(_: object) -> on_the_way.Told:
+        return next(told)
 
-def test_it_is_found_with_real_sockets() -> None:
-    found_s = asyncio.run(on_the_way.ways_s(FAST, OURS, 20, 0.02))
-    assert len(found_s) == 20
-    assert found_s == sorted(found_s)
-    assert 0.0 <= fmean(found_s) < 0.1
+    monkeypatch.setattr(on_the_way, "_told", more)
+    fast = OVERLOAD.model_copy(update={"time_scale": 10.0})
+    with pytest.raises(Broken, match=r"answers have begun, and 1000000 in the engines: were some hedged\?"):
+        asyncio.run(on_the_way.ways_s(fast, OURS, 2, 0.01))
