@@ -148,6 +148,8 @@ def _print(played: Played, folder: Path) -> None:
     for row in found.rows:
         shown.add_row(*row)
     out.print(shown)
+    if said := how(played):
+        out.print(f"\n{said}")
     for note in notes(played):
         out.print(Text(note, style="yellow"))
     out.print(f"\n{folder / 'scenario.html'}")

@@ -68,8 +68,7 @@ async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: 
             raise Broken(children.died.result().how_it_ended)
     if len(alone_s) < requests:
         raise Broken(f"of {requests} requests one after the other, {requests - len(alone_s)} got no token")
-    if after.begun - before.begun != len(beside_s):
-        begun = after.begun - before.begun
+    if (begun := after.begun - before.begun) != len(beside_s):
         raise Broken(f"{len(beside_s)} answers have begun, and {begun} in the engines: were some hedged?")
     idle_s = _alone_s(as_slow(PROFILES[scenario.profile], scenario.time_scale))
     in_engines_s = (after.ttft_s - before.ttft_s) / scenario.time_scale / len(beside_s)

@@ -125,6 +125,7 @@ def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, mo
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin]"))
     done = CliRunner().invoke(app, ["scenario", str(file), "--quick", "--out", str(tmp_path / "out")])
     assert (done.exit_code, "not to be trusted" in done.stdout) == (3, True), done.output
+    assert "good is what was due within it" in " ".join(done.stdout.split()), "what the columns of the table are"
     assert (tmp_path / "out" / "scenario.html").exists()
 
 
