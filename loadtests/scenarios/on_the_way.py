@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import fmean
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.sim.profiles import PROFILES, Profile
+from gateway.sim.profiles import Profile
 from gateway.sim.replica import Replica
 from gateway.sim.replica import Request as EngineRequest
 from gateway.sim.workload import Arrival
@@ -24,7 +25,7 @@ from loadtests.replay.request import Request
 from loadtests.replay.target import Length, Target
 from loadtests.scenarios.file import MODEL, ContenderSection, ScenarioFile
 from loadtests.scenarios.run import MOST_LATE_S, SEED
-from loadtests.scenarios.simulated import as_slow
+from loadtests.scenarios.simulated import engine_of
 from loadtests.scenarios.stage import key_of, start
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 2
@@ -70,7 +71,7 @@ async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: 
         raise Broken(f"of {requests} requests one after the other, {requests - len(alone_s)} got no token")
     if (begun := after.begun - before.begun) != len(beside_s):
         raise Broken(f"{len(beside_s)} answers have begun, and {begun} in the engines: were some hedged?")
-    idle_s = _alone_s(as_slow(PROFILES[scenario.profile], scenario.time_scale))
+    idle_s = _alone_s(engine_of(scenario))
     in_engines_s = (after.ttft_s - before.ttft_s) / scenario.time_scale / len(beside_s)
     return stretched([ttft_s - idle_s for ttft_s in alone_s], fmean(beside_s) - in_engines_s)
 
@@ -118,19 +119,16 @@ def _without_queue_s(request: Request) -> float:
 
 async def _told(urls: Iterable[str]) -> Told:
     """What engines have told up to now. Raises Broken."""
-    sums = {"_sum": 0.0, "_count": 0.0}
+    sums: defaultdict[str, float] = defaultdict(float)
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
         for url in urls:
             try:
                 text = (await http.get(f"{url}/metrics")).raise_for_status().text
             except httpx.HTTPError as error:
                 raise Broken(f"{url}/metrics: {error!r}") from error
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples if family.name == TTFT else ():
-                    end = sample.name.removeprefix(TTFT)
-                    if end in sums:
-                        sums[end] += sample.value
-    return Told(sums["_sum"], round(sums["_count"]))
+            for sample in chain.from_iterable(family.samples for family in text_string_to_metric_families(text)):
+                sums[sample.name] += sample.value
+    return Told(sums[f"{TTFT}_sum"], round(sums[f"{TTFT}_count"]))
 
 
 def _alone_s(profile: Profile) -> float:

@@ -73,10 +73,11 @@ def simulated(
     if contender.kind == "litellm":
         raise NotSimulated("litellm is no baseline of the simulator")
     policy = load(policy_path(contender.policy or scenario.policy), {})
-    profile = as_slow(PROFILES[scenario.profile], scenario.time_scale)
     names = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
     faults = tuple(fault for event in scenario.events for fault in _faults(event, names, part))
-    fleet = FleetSpec(dict.fromkeys(policy.pools, profile), tuple(sorted(faults, key=lambda fault: fault.at)))
+    fleet = FleetSpec(
+        dict.fromkeys(policy.pools, engine_of(scenario)), tuple(sorted(faults, key=lambda fault: fault.at))
+    )
     options = Options(
         duration_s=scenario.lasts * part,
         warmup_s=scenario.warmup * part,
@@ -116,9 +117,10 @@ def simulated(
     return Simulated(result, {name: sorted(values) for name, values in ttft_s.items()})
 
 
-def as_slow(profile: Profile, time_scale: float) -> Profile:
-    """The engine whose real seconds are `time_scale` of its own."""
-    return replace(profile, **{name: getattr(profile, name) / time_scale for name in TIMES})
+def engine_of(scenario: ScenarioFile) -> Profile:
+    """Its engine, in real seconds, which are `time_scale` of its own."""
+    profile = PROFILES[scenario.profile]
+    return replace(profile, **{name: getattr(profile, name) / scenario.time_scale for name in TIMES})
 
 
 def _faults(event: EventSection, names: list[str], part: float) -> Iterator[Fault]:

@@ -10,11 +10,10 @@ from gateway.core.controller import Controller
 from gateway.policy.load import load
 from gateway.sim.engine import Options
 from gateway.sim.fleet import FleetSpec
-from gateway.sim.profiles import PROFILES
 from gateway.sim.run import simulate
 from loadtests.scenarios.file import policy_path
 from loadtests.scenarios.load import load_scenario
-from loadtests.scenarios.simulated import as_slow
+from loadtests.scenarios.simulated import engine_of
 
 SECONDS = 150.0
 
@@ -29,7 +28,7 @@ def test_under_lasting_overload_they_tell_more_than_the_base_rate(seed: int) -> 
         policy,
         scenario.arrivals(seed=1, times=1.5, part=1.0),
         seed=seed,
-        fleet=FleetSpec(dict.fromkeys(policy.pools, as_slow(PROFILES[scenario.profile], scenario.time_scale))),
+        fleet=FleetSpec(dict.fromkeys(policy.pools, engine_of(scenario))),
         options=Options(duration_s=SECONDS, prompts_known=False, give_up_s=scenario.grace),
         decider=controller,
     )
