@@ -83,7 +83,7 @@ class Fleet:
         if sample.healthy is None:
             return False
         state = replica.breaker.state
-        replica.breaker.checked(sample.healthy, replica.pool.spec.health, now)
+        replica.breaker.checked(sample.healthy, replica.pool.spec.health, now, sample.asked_at)
         return self._moved(replica, state, now)
 
     def drain(self, replica: Replica, on: bool, now: float) -> None:

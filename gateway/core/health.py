@@ -6,12 +6,14 @@
     half-open     closed      open        open            half-open      half-open
 
 A success, or a check that passes while closed, starts the count of failures anew; half-open is one request at a time.
+A check that was begun before the latest failure says nothing against it: the replica may have died since it answered.
 4xx says nothing of a replica. 429 and 503 are its own valve: no failure, but it is passed over for a while (retry.py).
 What is slow, or silent, is no failure either: eject.py.
 """
 
 from __future__ import annotations
 
+import math
 from enum import Enum, auto
 from typing import Final
 
@@ -66,11 +68,12 @@ VERDICTS: Final[dict[End, bool | None]] = {
 class Breaker:
     """Counts consecutive failures of one replica, from requests and from active checks alike."""
 
-    __slots__ = ("_opened_at", "failures", "state")
+    __slots__ = ("_failed_at", "_opened_at", "failures", "state")
 
     def __init__(self) -> None:
         self.state = ReplicaState.UP
         self.failures = 0
+        self._failed_at = -math.inf
         self._opened_at = 0.0
 
     def ended(self, end: End, health: Health, now: float) -> None:
@@ -85,14 +88,15 @@ class Breaker:
             case None:
                 pass
 
-    def checked(self, healthy: bool, health: Health, now: float) -> None:
-        """An active check was answered, or not."""
+    def checked(self, healthy: bool, health: Health, now: float, asked_at: float | None = None) -> None:
+        """An active check was answered, or not. It was begun at `asked_at`; None: just now."""
         if not healthy:
             self._failed(health, now)
-        elif self.state is _UP:
-            self.failures = 0
-        else:
-            self._step(Event.HEALTHY, now)
+        elif asked_at is None or asked_at >= self._failed_at:
+            if self.state is _UP:
+                self.failures = 0
+            else:
+                self._step(Event.HEALTHY, now)
 
     def cooled(self, health: Health, now: float) -> None:
         """Let an open breaker try again once it has been open long enough."""
@@ -105,6 +109,7 @@ class Breaker:
 
     def _failed(self, health: Health, now: float) -> None:
         self.failures += 1
+        self._failed_at = now
         self._step(Event.LIMIT if self.failures >= health.failures else Event.FAILURE, now)
 
     def _step(self, event: Event, now: float) -> None:

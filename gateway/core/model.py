@@ -15,7 +15,7 @@ generates is never compiled, and takes ten times as long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -279,6 +279,8 @@ class Sample:
     """What a health check, a scrape or a model list of one replica said; None where it did not say."""
 
     healthy: bool | None = None
+    asked_at: float | None = field(default=None, compare=False)
+    """When the health check was begun; None: just now. No part of what was said: two that say the same are equal."""
     waiting: int | None = None
     running: int | None = None
     kv_fraction: float | None = None

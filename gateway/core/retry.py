@@ -50,7 +50,7 @@ class Retries:
         replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
         if replica is None:
             replica = self._other_pool(live, failed)
-        return replica if replica is not None and self._extra.retry(live.ask.tier) else None
+        return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
 
     def _other_pool(self, live: Live, failed: Attempt) -> Replica | None:
         """A free replica of another pool of the route, in the policy's order, that takes the prompt."""

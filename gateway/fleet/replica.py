@@ -121,23 +121,24 @@ class ReplicaWatch:
         fetcher = self._fetcher(health.path, _HEALTH_LIMIT_BYTES)
         try:
             while True:
+                asked_at = self._tools.clock()
                 answer = await fetcher.get()
                 self._note(Reading.HEALTH, answer if isinstance(answer, Failed) else None)
                 healthy = not isinstance(answer, Failed)
                 if healthy and (self._is_cold or self._healthy is False) and health.warmup:
                     await self._warm_up()
-                self._judge(healthy)
+                self._judge(healthy, asked_at)
                 await self._sleep(health.interval_s)
         finally:
             await fetcher.aclose()
 
-    def _judge(self, healthy: bool) -> None:
+    def _judge(self, healthy: bool, asked_at: float) -> None:
         """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()
-        self._tools.on_sample(self.target.name, Sample(healthy=healthy))
+        self._tools.on_sample(self.target.name, Sample(healthy=healthy, asked_at=asked_at))
 
     async def _warm_up(self) -> None:
         """Before it is told that the replica is well: requests then meet it warm, if its breaker was open."""

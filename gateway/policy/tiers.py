@@ -142,7 +142,10 @@ class RepetitionSection(Section):
 class RetrySection(Section):
     """Retries before the answer has begun."""
 
-    budget: Share = share(_TIER.retry.budget, "Largest share of requests that are retried.")
+    budget: Share = share(
+        _TIER.retry.budget,
+        "Largest share of requests that are sent to a second replica; 0: not even those that found no connection.",
+    )
 
 
 class TierSection(Section):

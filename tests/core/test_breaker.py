@@ -101,6 +101,22 @@ def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
         assert made.state is ReplicaState.UP
 
 
+def test_a_check_begun_before_a_failure_says_nothing_against_it() -> None:
+    """The replica answered it, and died."""
+    made = breaker(ReplicaState.UP)
+    made.ended(End.RESET, HEALTH, 2.0)
+    made.checked(True, HEALTH, 2.1, asked_at=1.9)
+    assert made.failures == 1
+    made.checked(True, HEALTH, 2.3, asked_at=2.2)
+    assert made.failures == 0
+    for _ in range(HEALTH.failures):
+        made.ended(End.UNREACHABLE, HEALTH, 3.0)
+    made.checked(True, HEALTH, 3.1, asked_at=2.9)
+    assert made.state is ReplicaState.DOWN
+    made.checked(True, HEALTH, 4.0, asked_at=3.9)
+    assert made.state is ReplicaState.PROBING
+
+
 def test_failures_of_checks_and_of_requests_count_together() -> None:
     made = breaker(ReplicaState.UP)
     made.checked(False, HEALTH, 0.0)

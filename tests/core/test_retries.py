@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.core.extra import BURST, ExtraBudget
-from gateway.core.model import End, Outcome, Why
+from gateway.core.model import End, Outcome, Sample, Why
 from gateway.core.retry import MAX_REST_S, RETRYABLE
-from gateway.core.rules import Hedge, Retry, Timeouts
+from gateway.core.rules import Health, Hedge, Retry, Timeouts
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
@@ -67,6 +67,16 @@ def test_one_that_has_just_failed_others_is_not_asked_to_help() -> None:
     story.finishes("b", End.UNREACHABLE).expect(dispatch("r3"))
 
 
+def test_nor_is_one_whose_check_was_answered_before_it_failed() -> None:
+    """It answers its check, breaks off with a request, and the check is read last."""
+    story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
+    story.arrives("a").sent("a").whatever().at(1.0).finishes("a", End.RESET).expect(dispatch("r2"))
+    story.observes("r1", Sample(healthy=True, asked_at=0.9))
+    story.arrives("b").expect(dispatch("r3")).finishes("b", End.UNREACHABLE).expect(dispatch("r2"))
+    story.observes("r1", Sample(healthy=True, asked_at=1.0))
+    assert [story.replica(name).failures for name in ("r1", "r2", "r3")] == [0, 0, 1]
+
+
 def test_a_retry_is_counted_on_its_new_replica_only() -> None:
     story = play(RULES).arrives("a", prompt=700).finishes("a", End.UNREACHABLE)
     assert [story.replica(r).in_flight for r in ("r1", "r2")] == [0, 1]
@@ -83,12 +93,23 @@ def test_retries_are_a_share_of_requests() -> None:
     story = play(rules)
     for number in range(1000):
         name = f"a{number}"
-        story.arrives(name).finishes(name, End.UNREACHABLE)
+        story.arrives(name).sent(name).finishes(name, End.CLOSING)
         if name not in story.records:
             story.finishes(name)
         story.recovers("r1").recovers("r2")
     attempts = sum(record.attempts for record in story.records.values())
     assert attempts - 1000 == pytest.approx(BURST + 0.1 * 1000, abs=1)
+
+
+def test_what_was_sent_to_nobody_is_tried_again_however_many_they_are() -> None:
+    """A replica dies with a crowd on its way to it: the fleet is sent each of them once."""
+    health = Health(failures=1000)
+    story = play(policy(pool("p", "r1", "r2", slots=1000, router="round-robin", health=health)))
+    names = [f"a{number}" for number in range(40 * int(BURST))]
+    for name in names:
+        story.arrives(name)
+    for name in names[::2]:
+        story.whatever().finishes(name, End.UNREACHABLE).expect(dispatch("r2", of=name))
 
 
 def test_a_tier_with_no_retries_in_its_policy_gets_none() -> None:
@@ -102,21 +123,21 @@ def test_the_budget_saves_up_a_burst_and_no_more() -> None:
     budget, half = ExtraBudget(), tier("half", retry=Retry(0.5))
     for _ in range(1000):
         budget.deposit(half)
-    assert [budget.retry(half) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
+    assert [budget.retry(half, was_sent=True) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
     budget.deposit(half)
-    assert not budget.retry(half)
+    assert not budget.retry(half, was_sent=True)
     budget.deposit(half)
-    assert budget.retry(half)
+    assert budget.retry(half, was_sent=True)
 
 
 def test_duplicates_leave_half_of_it_to_retries() -> None:
     budget, hedged = ExtraBudget(), tier("hedged", retry=Retry(0.1), hedge=Hedge(budget=0.2))
     assert [budget.hedge() for _ in range(7)] == [True] * 6 + [False]
-    assert [budget.retry(hedged) for _ in range(5)] == [True] * 4 + [False]
+    assert [budget.retry(hedged, was_sent=True) for _ in range(5)] == [True] * 4 + [False]
     for _ in range(5):
         budget.deposit(hedged)  # the larger of the two shares: together they are not more
-    assert budget.retry(hedged)
-    assert not budget.retry(hedged)
+    assert budget.retry(hedged, was_sent=True)
+    assert not budget.retry(hedged, was_sent=True)
 
 
 def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> None:

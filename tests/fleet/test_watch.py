@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -26,14 +26,14 @@ LOAD = Sample(waiting=2, running=3, kv_fraction=0.25)
 class Fleet:
     """A watcher that runs, and everything it said."""
 
-    def __init__(self, models_interval_s: float) -> None:
+    def __init__(self, models_interval_s: float, clock: Callable[[], float]) -> None:
         self.samples: list[tuple[str, Sample]] = []
         self.board = ModelBoard(0)
         self.pauses: list[float] = []
         self.watcher = FleetWatcher(
             lambda name, sample: self.samples.append((name, sample)),
             self.board,
-            clock=lambda: 42.0,
+            clock=clock,
             random=random.Random(1),
             pause=self.pause,
             models_interval_s=models_interval_s,
@@ -53,8 +53,10 @@ class Fleet:
 
 
 @asynccontextmanager
-async def watching(rules: Policy, *, models_interval_s: float = 3600.0) -> AsyncIterator[Fleet]:
-    fleet = Fleet(models_interval_s)
+async def watching(
+    rules: Policy, *, models_interval_s: float = 3600.0, clock: Callable[[], float] = lambda: 42.0
+) -> AsyncIterator[Fleet]:
+    fleet = Fleet(models_interval_s, clock)
     async with watched(fleet.watcher, rules):
         yield fleet
 
@@ -107,6 +109,15 @@ async def test_only_a_2xx_is_healthy(fake: FakeReplica, status: int) -> None:
         await fleet.says("main-0", Sample(healthy=False))
         assert fleet.report("main-0").errors[Reading.HEALTH] == f"status: answered {status}"
     assert (("main-0", Sample(healthy=True))) not in fleet.samples
+
+
+async def test_a_verdict_is_dated_when_its_check_was_begun(fake: FakeReplica) -> None:
+    """By then what fails meanwhile is known to be newer. The clock counts what has reached the replica."""
+    async with watching(policy(pool(fake)), clock=lambda: float(fake.paths().count("/health"))) as fleet:
+        for _ in range(3):
+            await fleet.says("main-0", Sample(healthy=True))
+    verdicts = [sample.asked_at for _, sample in fleet.samples if sample.healthy]
+    assert verdicts == [float(number) for number in range(len(verdicts))]
 
 
 async def test_a_silent_health_check_fails_after_its_timeout_and_load_is_still_read(fake: FakeReplica) -> None:
