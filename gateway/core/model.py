@@ -279,8 +279,6 @@ class Sample:
     """What a health check, a scrape or a model list of one replica said; None where it did not say."""
 
     healthy: bool | None = None
-    asked_at: float | None = field(default=None, compare=False)
-    """When the health check was begun; None: just now. No part of what was said: two that say the same are equal."""
     waiting: int | None = None
     running: int | None = None
     kv_fraction: float | None = None
@@ -288,6 +286,8 @@ class Sample:
     """Requests that lost their KV cache for want of room, since the engine started."""
     context_tokens: int | None = None
     """The shortest `max_model_len` of the models it serves."""
+    asked_at: float | None = field(default=None, compare=False)
+    """When the health check was begun; None: just now. No part of what was said: two that say the same are equal."""
 
 
 @dataclass(slots=True, init=False)
