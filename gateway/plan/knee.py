@@ -29,7 +29,8 @@ from gateway.sim.workload import Traffic
 MOST_REPLICAS = 4096
 """Of one pool."""
 NO_GAIN = 0.002
-"""Twice as many replicas that add less goodput than this, two times over, are not what it lacks."""
+"""Twice as many replicas that add less goodput than this, two times over, are not what it lacks: once every request has
+a replica to itself, that is. Before, a fleet that is full may have none at all, however often it is doubled."""
 LEAST_TIMES = 1e-3
 MOST_TIMES = 16.0
 """Of the wanted rate. Where the limits of tenants bind, those refused count nowhere, and any rate is reached."""
@@ -66,6 +67,11 @@ class Tried:
     def total(self) -> int:
         """Replicas of all pools."""
         return sum(self.replicas.values())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are more requests in it than replicas of its smallest pool."""
+        return self.in_system > min(self.replicas.values())
 
     @property
     def certain(self) -> bool:
@@ -208,13 +214,18 @@ def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
     best, idle = 0.0, 0
     while not (found := attempt(high)).reached:
         goodput = found.goodput.value
-        idle = 0 if goodput >= best + NO_GAIN else idle + 1
+        idle = 0 if found.crowded or goodput >= best + NO_GAIN else idle + 1
         best = max(best, goodput)
-        if idle == 2 or high >= MOST_REPLICAS:
+        if idle == 2:
             raise ValueError(
-                f"goodput stays at {best:.3f}, even with {high} replicas: "
+                f"goodput stays at {best:.3f}, even with {high} replicas for {found.in_system:.3g} requests at a time: "
                 f"some requests cannot be good on these engines; ask for less than --target {found.target:g}, or "
                 "look at the objectives"
+            )
+        if high >= MOST_REPLICAS:
+            raise ValueError(
+                f"goodput is {goodput:.3f} with {high} replicas of a pool, and more are not tried: plan for a part of "
+                "the traffic (--rate)"
             )
         low, high = high, high * 2
     while high - low > 1:

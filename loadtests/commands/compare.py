@@ -45,6 +45,9 @@ def compare_command(
 
     A change counts if its interval does not hold "no change". Latencies are compared as B / A. Each is held against
     the objectives that its report was made with; where these differ there is no verdict, unless --policy is given.
+
+    Exit status: 0 they were compared; 2 wrong options, or nothing to compare; 3 the generator fell behind in one of
+    them, whose figures are not to be trusted.
     """
     errors = console(stderr=True)
     if out is not None:
@@ -63,7 +66,13 @@ def compare_command(
             out.write_text(_page(found))
     if as_json:
         print(orjson.dumps(_as_json(found), option=orjson.OPT_INDENT_2).decode())
-        return
+    else:
+        _print(found)
+    if not found.trusted:
+        raise typer.Exit(3)
+
+
+def _print(found: Comparison) -> None:
     out_to = screen()
     out_to.print(Text(headline(found), style="bold"))
     for note in found.notes:

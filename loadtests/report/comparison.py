@@ -65,6 +65,11 @@ class Comparison:
     withheld: str
     """Why there is no verdict; empty where there is one."""
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the generator kept up in both."""
+        return all(one.report["trusted"] for one in (self.a, self.b))
+
 
 def compare(a: Tested, b: Tested) -> Comparison:
     """B against A."""
@@ -72,10 +77,20 @@ def compare(a: Tested, b: Tested) -> Comparison:
     blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]), a.judged, b.judged)
     draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
     rows = _rows(a, b, blocks, [draw.astype(np.float64) for draw in draws])
-    differ = _held_apart(a, b)
-    if differ:
-        rows = [replace(row, change=None) if row.name.startswith(GOODPUT) else row for row in rows]
-    return Comparison(a, b, paired, rows, _notes(a, b, paired), differ or _too_short(blocks))
+    wrong, differ = _not_comparable(a, b), _held_apart(a, b)
+    if wrong or differ:
+        rows = [replace(row, change=None) if wrong or row.name.startswith(GOODPUT) else row for row in rows]
+    return Comparison(a, b, paired, rows, _notes(a, b, paired), wrong or differ or _too_short(blocks))
+
+
+def _not_comparable(a: Tested, b: Tested) -> str:
+    """What is wrong with every figure of one of them."""
+    late = [one.name for one in (a, b) if not one.report["trusted"]]
+    if late:
+        return f"the generator fell behind in {' and '.join(late)}, so that no figure of it can be trusted"
+    if a.report["about"]["mode"] != b.report["about"]["mode"]:
+        return "one is a closed loop, whose latencies leave the waiting out"
+    return ""
 
 
 def _held_apart(a: Tested, b: Tested) -> str:
@@ -153,18 +168,14 @@ def _outcomes(one: Tested, outcomes: tuple[Outcome, ...]) -> Any:
 
 
 def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
-    """What forbids, or weakens, a judgement."""
+    """What weakens a judgement."""
     found = []
     ours, theirs = a.report["totals"]["offered_per_s"], b.report["totals"]["offered_per_s"]
     if None not in (ours, theirs) and abs(theirs / ours - 1.0) > SAME_LOAD:
         found.append(f"Not the same load: {ours:.4g} and {theirs:.4g} requests/s were offered.")
     elif not paired:
         found.append("Not the same requests (another seed, or other traffic): intervals are wider for it.")
-    if a.report["about"]["mode"] != b.report["about"]["mode"]:
-        found.append("One is a closed loop, whose latencies leave the waiting out: they are not to be compared.")
     for one in (a, b):
-        if not one.report["trusted"]:
-            found.append(f"{one.name}: the generator fell behind; its figures are not to be trusted.")
         if not one.report["complete"]:
             found.append(f"{one.name} was stopped before its end.")
         if left_out := apart(one.report):

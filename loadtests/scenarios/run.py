@@ -159,7 +159,7 @@ def how(played: Played) -> str:
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, one test "
         f"of {tests[0]['seconds']:.0f} s that count for each row, the same requests for everybody. Answered is what "
         "ended within that time; good is what was due within it and met its objectives, whenever it ended. "
-        f"The generator was never later than {1e3 * late:.1f} ms (p99)."
+        f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MOST_LATE_S:.0f} allowed."
     )
 
 

@@ -75,7 +75,7 @@ async def start(scenario: ScenarioFile, contender: ContenderSection, children: C
         stage.url = found[1]
         stage.admin = found[2] if contender.kind == OURS else None
     try:
-        await _until_answered(stage.url, children)
+        await _until_answered(stage.url, len(urls), children)
     except (Broken, TimeoutError) as error:
         said = str(error) or f"no answer within {START_S:g} s"
         if contender.kind not in PROXIES:
@@ -130,12 +130,15 @@ async def _policy(stage: Stage, http: httpx.AsyncClient) -> dict[str, Any]:
     return cast("dict[str, Any]", state["policy"])
 
 
-async def _until_answered(url: str, children: Children) -> None:
-    """Every replica is reached by then: as many answers in a row as there may be replicas."""
+async def _until_answered(url: str, replicas: int, children: Children) -> None:
+    """Until as many answers in a row have come as there are replicas: none is left that cannot be reached yet.
+
+    Of a gateway that wants a key that only says that it listens.
+    """
     body = {"model": MODEL, "messages": [{"role": "user", "content": "ready?"}], "max_tokens": 1}
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http, asyncio.timeout(START_S):
         row = 0
-        while row < 4:
+        while row < replicas:
             if children.died.done():
                 raise Broken(children.died.result().how_it_ended)
             try:

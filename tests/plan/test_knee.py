@@ -38,16 +38,18 @@ tiers:
 """
 
 
-def tried(goodput: float, target: float = 0.99) -> Tried:
-    return Tried({"p": 1}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, 0, 0, target, goodput >= target)
+def tried(n: int, goodput: float, in_system: float, target: float = 0.99) -> Tried:
+    return Tried(
+        {"p": n}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, in_system, 0, target, goodput >= target
+    )
 
 
-def counting(goodput: Callable[[int], float]) -> tuple[list[int], Callable[[int], Tried]]:
+def counting(goodput: Callable[[int], float], in_system: float = 0.0) -> tuple[list[int], Callable[[int], Tried]]:
     asked: list[int] = []
 
     def attempt(n: int) -> Tried:
         asked.append(n)
-        return tried(goodput(n))
+        return tried(n, goodput(n), in_system)
 
     return asked, attempt
 
@@ -67,11 +69,28 @@ def test_none_below_the_least_is_tried() -> None:
     assert min(asked) == 6
 
 
-def test_where_more_replicas_do_not_help_it_says_so() -> None:
-    asked, attempt = counting(lambda n: 0.93 if n >= 4 else n / 5)
-    with pytest.raises(ValueError, match=r"goodput stays at 0\.930, even with 16 replicas.* less than --target 0\.99"):
+@pytest.mark.parametrize("before", [0.0, 0.93])
+@pytest.mark.parametrize("start", [1, 3, 4, 64])
+def test_a_fleet_that_is_full_is_no_sign_that_more_replicas_do_not_help(start: int, before: float) -> None:
+    """Without admission control nearly nothing is good until everything fits."""
+    asked, attempt = counting(lambda n: 1.0 if n >= 37 else before, in_system=300.0)
+    assert fewest(attempt, start) == 37
+    assert len(asked) <= 14
+
+
+@pytest.mark.parametrize(("in_system", "most"), [(0.5, 16), (4.0, 16), (60.0, 128)])
+def test_where_more_replicas_do_not_help_it_says_so(in_system: float, most: int) -> None:
+    asked, attempt = counting(lambda n: 0.93 if n >= 4 else n / 5, in_system)
+    told = rf"goodput stays at 0\.930, even with {most} replicas for {in_system:.3g} requests.* than --target 0\.99"
+    with pytest.raises(ValueError, match=told):
         fewest(attempt, 1)
-    assert max(asked) == 16
+    assert max(asked) == most
+
+
+def test_what_is_still_full_with_the_most_replicas_is_not_called_impossible() -> None:
+    _, attempt = counting(lambda n: 0.0, in_system=1e6)
+    with pytest.raises(ValueError, match=r"goodput is 0\.000 with 4096 replicas of a pool, and more are not tried"):
+        fewest(attempt, 1)
 
 
 def test_a_scaled_pool_has_copies_and_a_waiting_room_in_proportion() -> None:

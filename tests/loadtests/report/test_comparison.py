@@ -193,6 +193,28 @@ def test_objectives_that_differ_forbid_a_verdict(tmp_path: Path) -> None:
     assert again["verdict"].startswith("No difference in goodput")
 
 
+def test_a_generator_that_fell_behind_forbids_a_verdict(tmp_path: Path) -> None:
+    late = [answered(0.05 * n, late_s=2.0 if n % 8 == 0 else 0.001, ttft_s=2.1) for n in range(2000)]
+    for name, of in (("a", traffic(0.1, seed=1)), ("b", late)):
+        written(tmp_path / name, of)
+    folders = [str(tmp_path / name) for name in "ab"]
+    found = CliRunner().invoke(app, ["compare", *folders, "--policy", policy_in(tmp_path), "--json"])
+    told = json.loads(found.stdout)
+    assert found.exit_code == 3
+    assert told["verdict"].startswith("No verdict: the generator fell behind in b,")
+    assert all((row["change"], row["verdict"]) == (None, "") for row in told["rows"])
+    shown = CliRunner().invoke(app, ["compare", *folders, "--policy", policy_in(tmp_path)])
+    assert (shown.exit_code, "worse" in shown.stdout) == (3, False)
+
+
+def test_an_open_loop_and_a_closed_one_are_not_compared(tmp_path: Path) -> None:
+    both = {"open": None, "closed": 10}
+    tests = [written(tmp_path / name, traffic(0.1, seed=1), clients=clients) for name, clients in both.items()]
+    found = compare(*(read_test(test, policy()) for test in tests))
+    assert headline(found).startswith("No verdict: one is a closed loop")
+    assert {row.change for row in found.rows} == {None}
+
+
 def test_a_test_is_held_against_what_its_report_was(tmp_path: Path) -> None:
     # The files are gone, and both tests were written with no objectives but those of their reports.
     strict = POLICY.replace("{p50: 200ms, p99: 1s}", "{p99: 60ms}")
