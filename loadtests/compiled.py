@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from loadtests.bench.install import FOLDER
+from loadtests import ROOT
+from loadtests.peers.install import FOLDER
 
-ROOT = FOLDER.parent
 SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 FLAGS = "-fvisibility=hidden -fno-plt"
 """Nobody calls into the library by name, so it may call its own functions straight. Also in deploy/Containerfile."""

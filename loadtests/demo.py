@@ -25,11 +25,11 @@ from gateway.policy import PolicyErrors, load
 from gateway.policy.exposure import is_loopback
 from gateway.sim.profiles import PROFILES
 from loadtests.children import Children
-from loadtests.commands.screen import short
 from loadtests.demo_text import QUESTION, Served, show
 from loadtests.emulator.port import port_number
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
+from loadtests.terminal.screen import short
 
 POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
 HOST = "127.0.0.1"

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from loadtests.commands.screen import short
 from loadtests.first_request import Answer
+from loadtests.terminal.screen import short
 
 QUESTION = {"model": "default", "stream": True, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 LONG_WORDS = 20_000

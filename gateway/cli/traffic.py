@@ -18,7 +18,7 @@ from gateway.policy import PolicyErrors, load
 from gateway.sim.compare import OfModel
 from gateway.sim.load import load_workload
 from gateway.sim.results import Result
-from gateway.sim.traces import LeftOut, Mix, Trace, mix_of
+from gateway.sim.traces import LeftOut, Trace, mix_for
 from gateway.sim.workload import Traffic
 
 WorkloadOption = Annotated[
@@ -80,9 +80,7 @@ def workload_of(
     source: str, policy: Policy, mix: str | None, model: str | None, rate: float | None, duration: float | None
 ) -> Traffic:
     """What arrives; stderr is told what is left out of it. Raises PolicyErrors or ValueError if it cannot be read."""
-    asked = model or next(iter(policy.models))
-    whose = Mix(((policy.default_tier, 1.0),), model=asked) if mix is None else mix_of(mix, asked)
-    found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=whose)
+    found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=mix_for(mix, policy, model))
     if mix is not None and not isinstance(found, Trace):
         raise ValueError(f"--mix is for traces: {source} says itself which tiers its requests are of")
     if isinstance(found, Trace):

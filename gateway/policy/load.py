@@ -13,7 +13,7 @@ from gateway.policy.compile import compiled
 from gateway.policy.document import Document, read_text
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.schema import PolicyFile
-from gateway.policy.shape import is_another, shaped
+from gateway.policy.shape import checked
 
 
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
@@ -34,16 +34,10 @@ def text_of(path: Path | str) -> str:
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
     """The policy in a text; `file` names it in errors and is where relative paths start. Raises PolicyErrors."""
     document = read_text(text, file, environment)
-    if document.data is None and not document.errors:
-        document.add((), "is empty: write a policy that begins with apiVersion: tailgate/v1")
     return load_document(document, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 
 
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
-    if document.data is not None and not is_another(document, PolicyFile):
-        file = shaped(document, PolicyFile)
-        check(document)
-        if file is not None and not document.errors:
-            return compiled(file, Path(document.file).parent, digest)
-    raise PolicyErrors(sorted(set(document.errors), key=lambda error: (error.line, error.path)))
+    file = checked(document, PolicyFile, lambda _: check(document))
+    return compiled(file, Path(document.file).parent, digest)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.policy.document import Document
-from gateway.policy.errors import Path, did_you_mean, plain
+from gateway.policy.errors import Path, PolicyErrors, did_you_mean, plain
 from gateway.policy.section import Section
 
 File = TypeVar("File", bound=Section)
@@ -35,7 +35,7 @@ _SENTENCES = {
 _CONTAINERS = {"dict_type": "a mapping", "model_type": "a mapping", "list_type": "a list"}
 
 
-def is_another(document: Document, file: type[Section]) -> bool:
+def _is_another(document: Document, file: type[Section]) -> bool:
     """Whether a document is of another version or kind by its own words: then nothing else that is wrong matters."""
     found = document.data if isinstance(document.data, Mapping) else {}
     errors = []
@@ -49,8 +49,25 @@ def is_another(document: Document, file: type[Section]) -> bool:
     return bool(errors)
 
 
-def shaped(document: Document, file: type[File]) -> File | None:
-    """The sections of a file of that kind; None, with the errors in `document`, where they cannot be read."""
+def checked(document: Document, file: type[File], check: Callable[[File | None], None] = lambda _: None) -> File:
+    """The sections of a document that was read as a file of that kind. Raises PolicyErrors with all that is wrong.
+
+    `check` adds to the document's errors what a shape does not tell; it hears None where there are no sections.
+    """
+    found = None
+    if document.data is None and not document.errors:
+        (kind,) = get_args(file.model_fields["kind"].annotation)
+        document.add((), f"is empty: write a {kind.lower()} that begins with apiVersion: tailgate/v1")
+    elif document.data is not None and not _is_another(document, file):
+        found = _shaped(document, file)
+        check(found)
+    if found is None or document.errors:
+        raise PolicyErrors(sorted(set(document.errors), key=lambda error: (error.line, error.path)))
+    return found
+
+
+def _shaped(document: Document, file: type[File]) -> File | None:
+    """None, with the errors in `document`, where its sections cannot be read."""
     try:
         return file.model_validate(document.data)
     except ValidationError as error:

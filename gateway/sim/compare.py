@@ -87,8 +87,3 @@ class Comparison:
                     found[running[done]] = done.result()
                     on_done(done.result())
         return [[found[c, s] for s in range(len(self.seeds))] for c in range(len(self.candidates))]
-
-
-def timeless(result: Result) -> Result:
-    """The result without what depends on the machine: two runs of the same are equal in it."""
-    return replace(result, cpu_s=0.0, requests_per_cpu_s=0.0, events_per_cpu_s=0.0)

@@ -8,13 +8,12 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from gateway.policy.document import Document, read_text
+from gateway.policy.document import read_text
 from gateway.policy.errors import PolicyError, PolicyErrors, among
 from gateway.policy.load import text_of
-from gateway.policy.shape import is_another, shaped
+from gateway.policy.shape import checked
 from gateway.sim.synthetic import Synthetic
 from gateway.sim.traces import Mix, Trace, open_trace
-from gateway.sim.workload import Traffic
 from gateway.sim.workload_file import WorkloadFile
 
 SPECS = (".yaml", ".yml")
@@ -34,7 +33,7 @@ def load_workload(
     duration_s: float | None = None,
     mix: Mix | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> Traffic:
+) -> Synthetic | Trace:
     """What `source` names, at another mean rate or for another time if asked.
 
     `mix` says whose the requests of a trace are, since public traces do not. Raises PolicyErrors for a workload file
@@ -57,14 +56,7 @@ def load_workload(
 
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:
     """The traffic that the text of a workload file stands for. Raises PolicyErrors with everything that is wrong."""
-    document: Document = read_text(text, file, environment)
-    if document.data is None and not document.errors:
-        document.add((), "is empty: write a workload that begins with apiVersion: tailgate/v1")
-    readable = document.data is not None and not is_another(document, WorkloadFile)
-    parsed = shaped(document, WorkloadFile) if readable else None
-    if parsed is None or document.errors:
-        raise PolicyErrors(sorted(set(document.errors), key=lambda error: (error.line, error.path)))
-    return parsed.workload()
+    return checked(read_text(text, file, environment), WorkloadFile).workload()
 
 
 def _changed(workload: Synthetic, rate_per_s: float | None, duration_s: float | None) -> Synthetic:

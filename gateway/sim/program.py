@@ -63,8 +63,8 @@ class Program:
         if not self.most:
             return Solution(0.0, [], [0.0] * len(self._limits.right))
         import numpy as np
-        from scipy.optimize import linprog  # type: ignore[import-untyped]
-        from scipy.sparse import csr_array  # type: ignore[import-untyped]
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
 
         def matrix(rows: _Rows) -> object:
             shape = (len(rows.right), len(self.most))

@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from random import Random
 
+from gateway.core.rules import Policy
 from gateway.policy.units import share as read_share
 from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong, cells
 from gateway.sim.workload import Arrival
@@ -50,6 +51,14 @@ class Mix:
         """Tier of a request, and which of the tier's tenants (from 1); two random numbers."""
         (tier,) = draw.choices([tier for tier, _ in self.tiers], [part for _, part in self.tiers])
         return tier, int(draw.random() * self.tenants) + 1
+
+
+def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
+    """Whose the requests of a trace are: as `mix` says, else of the policy's default tier. Raises ValueError."""
+    asked = model or (next(iter(policy.models)) if policy is not None else "default")
+    if mix is not None:
+        return mix_of(mix, asked)
+    return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
 
 
 def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:

@@ -67,11 +67,6 @@ def status_of(why: Why) -> int:
     return ROWS[why].status
 
 
-def error_body(dialect: Dialect, problem: Problem, request_id: str) -> bytes:
-    """The JSON of a whole error response."""
-    return orjson.dumps(_error(dialect, ROWS[problem.why], problem, _token(request_id)))
-
-
 def error_response(
     dialect: Dialect, problem: Problem, request_id: str, extra_headers: bytes = b"", close: bool = False
 ) -> bytes:

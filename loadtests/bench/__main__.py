@@ -15,13 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadtests.bench import profiling
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
-from loadtests.bench.install import alone
 from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
-from loadtests.bench.process import Cores, Neighbours, split_cores
 from loadtests.bench.report import as_json, show
 from loadtests.bench.section import Section
 from loadtests.children import end_by_sigterm
 from loadtests.compiled import again_with, compiled, is_compiled
+from loadtests.peers.install import alone
+from loadtests.processes import Cores, Neighbours, split_cores
 
 KNOWN = list(dict.fromkeys(target for one in MEASURES.values() for target in one.targets))
 

@@ -12,7 +12,7 @@ from typing import cast
 from loadtests.bench import canned
 from loadtests.bench.answer import Answer, BadAnswer, same_content
 from loadtests.bench.patience import until
-from loadtests.bench.process import tree_usage
+from loadtests.processes import tree_usage
 
 MOST_ERRORS = 10
 """Errors are quoted up to here; the run is void with the first."""

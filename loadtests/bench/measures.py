@@ -11,11 +11,11 @@ from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.decisions import Decisions
 from loadtests.bench.openloop import Open
-from loadtests.bench.process import Cores, raise_file_limit
 from loadtests.bench.rig import load, rig
 from loadtests.bench.section import Raw, Section, errors_of, number
 from loadtests.bench.streams import Hold, Streams
 from loadtests.bench.targets import Running
+from loadtests.processes import Cores, raise_file_limit
 
 STREAM_INTERVAL_S = 0.02
 FLEETS = {"decisions-16": 16, "decisions-1000": 1000}

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.bench.closedloop import Closed
-from loadtests.bench.install import FOLDER
 from loadtests.bench.load import Spec
 from loadtests.bench.measures import STREAM_INTERVAL_S
-from loadtests.bench.process import Cores
 from loadtests.bench.rig import load, rig
 from loadtests.bench.section import errors_of, number
 from loadtests.bench.streams import Streams
 from loadtests.bench.targets import PROFILED, Running
+from loadtests.peers.install import FOLDER
+from loadtests.processes import Cores
 
 Function = tuple[str, int, str]
 Profile = dict[Function, tuple[int, int, float, float, object]]

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from loadtests.bench.arithmetic import median_ratio
 from loadtests.bench.claims import State, Verdict
-from loadtests.bench.install import VLLM_ROUTER
 from loadtests.bench.measures import Effort
-from loadtests.bench.process import Cores
 from loadtests.bench.section import Section
+from loadtests.peers.install import VLLM_ROUTER
+from loadtests.processes import Cores
 
 COLOURS = {State.MET: "green", State.MISSED: "red", State.VOID: "red", State.SKIPPED: "yellow"}
 PEERS = ("vllm-router", "nginx")

@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import cast
 
-from loadtests.bench.install import FOLDER, Skipped
 from loadtests.bench.load import KINDS, Spec
-from loadtests.bench.process import Cores, on_cores
 from loadtests.bench.section import Raw
 from loadtests.bench.targets import Running, Upstream, running
+from loadtests.peers.install import FOLDER, Skipped
+from loadtests.processes import Cores, on_cores
 
 REPLICAS = 4
 

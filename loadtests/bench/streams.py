@@ -11,7 +11,7 @@ from typing import cast
 from loadtests.bench import canned
 from loadtests.bench.answer import Answer, BadAnswer
 from loadtests.bench.patience import until
-from loadtests.bench.process import tree_usage
+from loadtests.processes import tree_usage
 
 MOST_ERRORS = 10
 WARM_CHUNKS = 10

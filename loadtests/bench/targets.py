@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtests.bench import install
 from loadtests.bench.answer import BadAnswer
 from loadtests.bench.closedloop import first_answer
-from loadtests.bench.install import FOLDER, Skipped
 from loadtests.bench.policy import policy
-from loadtests.bench.process import on_cores
+from loadtests.peers import install
+from loadtests.peers.install import FOLDER, Skipped
+from loadtests.peers.nginx import nginx_command
+from loadtests.processes import free_port, on_cores
 
 READY_S = 60.0
 STOP_S = 15.0
@@ -42,14 +41,6 @@ class Running:
 
 Command = Callable[[int, Upstream, Path], list[str]]
 """(port, upstream, folder for files) -> the command line that serves there. Raises Skipped."""
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _tailgate(port: int, upstream: Upstream, folder: Path) -> list[str]:
@@ -83,55 +74,8 @@ def _vllm_router(port: int, upstream: Upstream, folder: Path) -> list[str]:
     return [str(install.vllm_router()), "--worker-urls", *urls, *options, *listen]
 
 
-NGINX = """
-daemon off;
-pid {folder}/nginx.pid;
-error_log stderr error;
-worker_processes 1;
-worker_rlimit_nofile 20000;
-{user}
-events {{ worker_connections 16384; }}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body;
-  proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi;
-  scgi_temp_path {folder}/scgi;
-  uwsgi_temp_path {folder}/uwsgi;
-  keepalive_requests 1000000000;
-  upstream replicas {{
-    {balance}
-    {servers}
-    keepalive 256;
-    keepalive_requests 1000000000;
-  }}
-  server {{
-    listen 127.0.0.1:{port} backlog=4096;
-    client_body_buffer_size 64k;
-    location / {{
-      proxy_pass http://replicas;
-      proxy_http_version 1.1;
-      proxy_set_header Connection "";
-      proxy_buffering off;
-      proxy_read_timeout 600s;
-    }}
-  }}
-}}
-"""
-
-
-def nginx_conf(port: int, replicas: Sequence[int], folder: Path, balance: str = "") -> str:
-    """nginx in front of these ports; `balance` is a directive of its upstream module, round robin without."""
-    servers = "\n    ".join(f"server 127.0.0.1:{replica};" for replica in replicas)
-    # A worker of root would otherwise run as nobody, who may not write here.
-    user = "user root;" if os.geteuid() == 0 else ""
-    return NGINX.format(folder=folder, port=port, servers=servers, user=user, balance=balance)
-
-
 def _nginx(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    command = install.nginx()
-    (folder / "nginx.conf").write_text(nginx_conf(port, upstream.ports, folder))
-    return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
+    return nginx_command(port, upstream.ports, folder)
 
 
 def _floor(port: int, upstream: Upstream, folder: Path) -> list[str]:

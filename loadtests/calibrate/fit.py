@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.sim.profiles import TIMES, Profile
 from gateway.sim.replica import Kind, Replica, Request
@@ -87,7 +87,8 @@ def fit(
     kept = max(context_tokens, kv_capacity_tokens or slots * context_tokens)
 
     def profile(x: Sequence[float], budget: int) -> Profile:
-        times = {which: math.exp(min(1.0, max(math.log(LEAST), value))) for which, value in zip(TIMES, x, strict=True)}
+        seconds = (math.exp(min(1.0, max(math.log(LEAST), value))) for value in x)
+        times: dict[str, Any] = dict(zip(TIMES, seconds, strict=True))
         held = max(budget, slots + 1)
         return Profile(name, context_tokens, slots, held, kept, **times)
 

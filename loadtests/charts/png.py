@@ -52,7 +52,8 @@ def draw(picture: Picture, folder: Path) -> Path:
     part = folder / f"{picture.name}{PART}"  # drawing may be ended at any time: what has the name is whole
     try:
         # No date inside: the same findings, the same file. A user's own style may have the origin below.
-        imsave(part, sheet, format="png", dpi=DPI, origin="upper", metadata={"Software": None})
+        nobody: Any = {"Software": None}  # leaves the name out, which its types do not know
+        imsave(part, sheet, format="png", dpi=DPI, origin="upper", metadata=nobody)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from gateway.core.rules import Policy
-from gateway.sim.traces import Mix, mix_of
+from gateway.sim.traces import Mix, mix_for
 from loadtests.replay.keys import ALL, read_keys
 from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
 from loadtests.report.judged import slo_of
@@ -30,7 +30,7 @@ def traffic_of(
         raise ValueError("say what to send: --trace FILE or --workload SPEC, one of them")
     if rate is not None and speed is not None:
         raise ValueError("--rate and --speed both say how fast: keep one")
-    whose = _whose(mix, policy, model)
+    whose = mix_for(mix, policy, model)
     if trace is not None:
         found = trace_traffic(trace, whose, rate, speed, duration)
     else:
@@ -111,11 +111,3 @@ def unnamed_tier(workload: str | None, mix: str | None, policy: Policy | None) -
     """What requests are called for which nobody has named a tier. None where a policy, a mix or a workload has."""
     named = mix is not None or policy is not None or (workload is not None and "=" not in workload)
     return None if named else Mix().tiers[0][0]
-
-
-def _whose(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
-    """Whose requests are, where the traffic does not say: of the policy's default tier unless told otherwise."""
-    asked = model or (next(iter(policy.models)) if policy is not None else "default")
-    if mix is not None:
-        return mix_of(mix, asked)
-    return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from secrets import randbits
 from typing import Annotated
 
-import httpx
 import typer
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gateway.cli.output import console, counted
-from gateway.cli.tables import new_table, show
+from gateway.cli.output import console
 from gateway.sim.workload import Arrival
+from loadtests.calibrate.about import about
 from loadtests.calibrate.bursts import Failed, bursts
-from loadtests.calibrate.check import Checked, Compared, good_s, judged
-from loadtests.calibrate.fit import Fitted
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
+from loadtests.calibrate.told import checks_as_json, tell_checks, tell_profile
 from loadtests.commands.asked import keys_of_engine, one_target
-from loadtests.commands.written import check_writable
-from loadtests.quantiles import PERCENTILES
-from loadtests.replay.models import WhichModel, asking, contact, listed
-from loadtests.replay.probe import NoContact, reach
+from loadtests.replay.models import WhichModel, contact
+from loadtests.replay.probe import NoContact
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
+from loadtests.terminal.written import check_writable
 
-CONTEXT_TOKENS = 8192
-"""Where the target does not say how long its context is."""
-CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 LINE_EVERY = 10
 """Steps for which there is a line where there is no terminal for a bar."""
-GOOD_FIT = 0.15
-GOOD = 0.25
 
 
 def calibrate_command(
@@ -97,17 +86,17 @@ def calibrate_command(
         errors.print(f"not checked: {found.unchecked}", style="yellow")
     fitted = found.fitted
     if as_json:
-        said = {"profile": asdict(fitted.profile), "error": fitted.error, "check": _said(found.checks)}
+        said = {"profile": asdict(fitted.profile), "error": fitted.error, "check": checks_as_json(found.checks)}
         print(json.dumps(said, indent=2))
         return
-    _tell(fitted, out, checked=bool(found.checks))
+    tell_profile(fitted, out, checked=bool(found.checks))
     if found.checks:
-        _tell_checks(found.checks)
+        tell_checks(found.checks)
 
 
 async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Path, checked: bool) -> Calibrated:
     """What was found, with a bar meanwhile; the profile is written to `out`."""
-    named, context, kept = await _about(target)
+    named, context, kept = await about(target)
     terminal = console(stderr=True)
     first = Arrival(0.0, "default", "calibrate", "default", 32, 1)
     named, sizes = await contact(named, first, seed, terminal.print)
@@ -127,106 +116,3 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
         found = await calibrated(engine, plan, seed, rounds=rounds, checked=checked, name=out.stem, tell=tell)
     await asyncio.to_thread(out.write_text, json.dumps(asdict(found.fitted.profile), indent=2) + "\n")
     return found
-
-
-async def _about(target: Target) -> tuple[Target, int, int | None]:
-    """The target with a model, the length of its context, and the tokens of its KV cache where it says so."""
-    await reach(target)
-    try:
-        async with asking(target, "default", "calibrate") as client:
-            found, page = await listed(client), (await client.get("/metrics")).text
-    except httpx.HTTPError as error:
-        raise NoContact(f"{target.url} cannot be reached: {error}") from None
-    if target.model is None and not isinstance(found, tuple):
-        raise NoContact(f"{target.url} lists no models ({found.detail}): say which with --model")
-    cards = found if isinstance(found, tuple) else ()
-    wanted = target.model or cards[0].id
-    context = next((card.max_model_len for card in cards if card.id == wanted), None)
-    labels = CACHE.search(page)
-    sizes = dict(re.findall(r'(\w+)="(\d+)"', labels.group(1))) if labels else {}
-    blocks, block = sizes.get("num_gpu_blocks"), sizes.get("block_size")
-    kept = int(blocks) * int(block) if blocks and block else None
-    return replace(target, model=wanted), int(context or CONTEXT_TOKENS), kept
-
-
-def _tell(found: Fitted, out: Path, *, checked: bool) -> None:
-    """A check judges the profile better than its fit to single bursts, which an engine's every hiccup is in."""
-    profile, terminal = found.profile, console()
-    more = "" if found.slots_seen else ", or more: the probe had no more requests (--most)"
-    rows = {
-        "step": f"{profile.step_base_s * 1e3:.4g} ms",
-        "prompt": f"{profile.prefill_s_per_sequence * 1e3:.3g} ms",
-        "prompt token": f"{profile.prefill_s_per_token * 1e6:.4g} us",
-        "sequence": f"{profile.decode_s_per_sequence * 1e6:.4g} us a step",
-        "context": f"{profile.kv_s_per_token * 1e9:.4g} ns a token and step",
-        "slots": f"{profile.max_num_seqs}{more}",
-        "step holds": f"{profile.max_batched_tokens} tokens",
-        "context length": f"{profile.max_model_len} tokens; KV cache {profile.kv_capacity_tokens}",
-        "on the way": f"{profile.path_s * 1e3:.3g} ms",
-        "fit": f"{found.error:.1%} off in the root mean square",
-    }
-    for name, value in rows.items():
-        terminal.print(f"{name:<16}{value}")
-    if found.error > GOOD_FIT and not checked:
-        terminal.print("That is a poor fit: was anybody else using the engine, or the processor?", style="yellow")
-    terminal.print(f"written to {out}: give it to tailgate simulate or plan as --fleet {out}")
-
-
-def _said(checks: Sequence[Checked]) -> dict[str, object] | None:
-    """The checks as JSON."""
-    if not checks:
-        return None
-    bound_s = good_s(checks)
-    loads = [
-        {
-            "share": one.share,
-            "rate": one.rate,
-            **{f"ttft_{name}_s": _both(one.ttft_s(name)) for name in PERCENTILES},
-            "ttft_p99_overlaps": one.p99_overlaps,
-            "tpot_p50_s": _both(one.tpot_s()),
-            "good": _both(one.goodput(bound_s)),
-        }
-        for one in checks
-    ]
-    most_off, apart = (value if value < math.inf else None for value in _worst(checks))
-    return {"most_off": most_off, "engine_apart": apart, "good_s": bound_s, "loads": loads}
-
-
-def _both(figure: Compared) -> dict[str, float]:
-    return {
-        "engine": figure.live,
-        "simulated": figure.told,
-        "engine_least": figure.least,
-        "engine_most": figure.most,
-    }
-
-
-def _worst(checks: Sequence[Checked]) -> tuple[float, float]:
-    """The most that a figure is off, and the most that the engine is off itself, as shares."""
-    figures = list(judged(checks))
-    return max(one.off for one in figures), max(one.apart for one in figures)
-
-
-def _tell_checks(checks: Sequence[Checked]) -> None:
-    table = new_table("load", "requests/s", *(f"TTFT {name}" for name in PERCENTILES), "TPOT p50", "good")
-    bound_s, rounds = good_s(checks), len(checks[0].live)
-    for one in checks:
-        times, good = [*map(one.ttft_s, PERCENTILES), one.tpot_s()], one.goodput(bound_s)
-        cells = [f"{figure.live * 1e3:.3g} / {figure.told * 1e3:.3g}" for figure in times]
-        table.add_row(f"{one.share:.0%}", f"{one.rate:.3g}", *cells, f"{good.live:.3f} / {good.told:.3f}")
-        if rounds > 1:
-            spread = [f"{figure.least * 1e3:.3g} to {figure.most * 1e3:.3g}" for figure in times]
-            table.add_row("", "engine", *spread, f"{good.least:.3f} to {good.most:.3f}")
-    terminal = console()
-    show(
-        terminal,
-        table,
-        f"The simulator with this profile, on other traffic (ms: engine / simulated; {counted(rounds, 'round')})",
-    )
-    terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
-    most_off, apart = _worst(checks)
-    said = f"at most {most_off:.0%} off in the p50, the p95 and goodput"
-    if rounds > 1:
-        said += f"; the engine was up to {apart:.0%} from itself, from one round to another"
-    trusted = most_off <= GOOD
-    terminal.print(said if trusted else said + ": do not trust plans made with it", style="" if trusted else "yellow")

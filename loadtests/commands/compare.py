@@ -15,14 +15,14 @@ from rich.text import Text
 
 from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors, load
-from loadtests.commands.screen import screen
-from loadtests.commands.written import check_writable, writing
 from loadtests.report.bootstrap import Range
 from loadtests.report.comparison import Comparison, Row, compare, headline
 from loadtests.report.page import document, figures, table
 from loadtests.report.side import over_each_other
 from loadtests.report.tested import read_both
 from loadtests.report.words import share, time
+from loadtests.terminal.screen import screen
+from loadtests.terminal.written import check_writable, writing
 
 COLOURS = {"better": "green", "worse": "red"}
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from gateway.cli.output import console
 from gateway.observe.replay import NotReplayable
 from gateway.sim.traces import TraceError
-from loadtests.commands.written import check_writable, writing
+from loadtests.terminal.written import check_writable, writing
 from loadtests.traces.convert import Converted, convert
 from loadtests.traces.writers import WRITERS
 

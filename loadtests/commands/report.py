@@ -14,13 +14,13 @@ from gateway.cli.output import console, print_errors
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from loadtests.charts.drawing import NotDrawn, drawing
-from loadtests.commands.screen import screen, short
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import TooLate, report
 from loadtests.report.page import page
 from loadtests.report.pictures import NAMES, Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
+from loadtests.terminal.screen import screen, short
 
 
 def report_command(

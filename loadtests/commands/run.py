@@ -22,7 +22,6 @@ from gateway.sim.workload import Arrival
 from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude
-from loadtests.commands.written import check_writable, writing
 from loadtests.replay.columns import Columns
 from loadtests.replay.models import WhichModel, contact
 from loadtests.replay.play import Plan, Played, play
@@ -33,6 +32,7 @@ from loadtests.replay.unconnected import OwnLimit
 from loadtests.report.judged import slo_of
 from loadtests.report.pictures import NAMES
 from loadtests.report.run_file import About, write_run
+from loadtests.terminal.written import check_writable, writing
 
 FOLDER = Path("loadtest-results")
 ENDS = signal.SIGINT, signal.SIGTERM
@@ -210,8 +210,8 @@ def run_command(
         if left.exit_code == 3 or not (wrong or played.interrupted):
             raise
     finally:
-        for error in wrong:
-            errors.print(f"{error}. The test ended there", style="red")
+        for row in wrong:
+            errors.print(f"{row}. The test ended there", style="red")
     if wrong:
         raise typer.Exit(2)
     if played.interrupted:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from html import escape
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +14,13 @@ from rich.text import Text
 
 from gateway.cli.output import console, counted, print_errors
 from gateway.policy import PolicyErrors
-from loadtests.commands.screen import screen
-from loadtests.commands.written import make_folder
-from loadtests.report.page import document, figures, table
 from loadtests.scenarios.file import ScenarioFile, shipped
 from loadtests.scenarios.load import load_scenario
-from loadtests.scenarios.picture import grid, pictures
-from loadtests.scenarios.run import QUICK, STARTING, Played, how, notes, play_scenario, write, write_docs
+from loadtests.scenarios.picture import grid
+from loadtests.scenarios.run import QUICK, STARTING, Played, play_scenario
+from loadtests.scenarios.told import as_page, how, notes, write, write_docs
+from loadtests.terminal.screen import screen
+from loadtests.terminal.written import make_folder
 
 FOLDER = Path("loadtest-results")
 
@@ -95,7 +94,7 @@ def scenario_command(
     if not played.reports and (played.broken or played.interrupted):
         raise typer.Exit(130 if played.interrupted else 1)
     write(played, stem, folder)
-    (folder / "scenario.html").write_text(_page(played, stem))
+    (folder / "scenario.html").write_text(as_page(played, stem))
     if docs is not None and played.reports:
         write_docs(played, stem, docs)
     if as_json:
@@ -153,18 +152,3 @@ def _print(played: Played, folder: Path) -> None:
     for note in notes(played):
         out.print(Text(note, style="yellow"))
     out.print(f"\n{folder / 'scenario.html'}")
-
-
-def _page(played: Played, name: str) -> str:
-    scenario = played.scenario
-    found = grid(scenario, played.reports)
-    parts = [
-        f"<h1>{escape(scenario.title)}</h1>",
-        f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',
-        f"<p>{escape(how(played))}</p>",
-        *(f'<p class="warning">{escape(note)}</p>' for note in notes(played)),
-        figures(pictures(scenario, played.reports, name)),
-        "<h2>Everybody</h2>",
-        table(found.columns, found.rows),
-    ]
-    return document(scenario.title, parts)

@@ -17,6 +17,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from gateway.core.ahead import Forecast
@@ -118,6 +119,11 @@ class Bin:
     missed: tuple[int, ...]
 
 
+def _trusted(runs: Sequence[Labels], seeds: Sequence[int]) -> float:
+    """The share of arrivals at which forecasts were trusted, in the mean of some runs."""
+    return sum(runs[s].trusted for s in seeds) / len(seeds)
+
+
 class Reliability:
     """One kind of probability over all seeds."""
 
@@ -201,7 +207,7 @@ def calibration(lab: Lab) -> Findings:
         kinds = [Reliability(runs, kind) for kind in range(len(KINDS))]
         labels = sum(len(run.missed) for run in runs)
         base = sum(map(sum, (run.missed for run in runs))) / labels
-        trusted = bootstrap(lambda seeds, runs=runs: sum(runs[s].trusted for s in seeds) / len(seeds), len(runs))
+        trusted = bootstrap(partial(_trusted, runs), len(runs))
         rows += [
             [name, kind, str(labels), f"{base:.2f}", written(found.ece()), written(found.skill()), written(trusted, 2)]
             for kind, found in zip(KINDS, kinds, strict=True)

@@ -240,11 +240,12 @@ class Churn:
         self.happened["closed although cancelled"] += attempt in self._cancelled and end is not End.CANCELLED
         self._written.discard(attempt)
         self._cancelled.discard(attempt)
-        usage = (100, 20) if end is End.COMPLETE and self._random.random() < 0.8 else (None, None)
+        prompt, output = (100, 20) if end is End.COMPLETE and self._random.random() < 0.8 else (None, None)
         broke = end in (End.RESET, End.TRUNCATED) and not client.commits
         finish = Finish(
             end,
-            *usage,
+            prompt,
+            output,
             tokens_seen=self._random.randrange(30),
             retry_after_s=self._random.choice((None, 1.0)) if end is End.BUSY else None,
             body_hash=number % BODIES if broke else None,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.bench.process import split_cores
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, span
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.staller import answered_at
 from loadtests.experiments.tester import server, tested
+from loadtests.processes import split_cores
 
 RATE = 1000.0
 CLIENTS = 8

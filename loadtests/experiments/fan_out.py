@@ -75,7 +75,8 @@ def _show(findings: Findings, title: str, slow: dict[str, list[Interval]], formu
         row = [str(width)]
         for arm, shares in slow.items():
             share = shares[at]
-            row += [written(Interval(*(_percent(v) for v in (share.value, share.low, share.high)), share.n), 1)]  # type: ignore[arg-type]
+            percent = Interval(100.0 * share.value, _percent(share.low), _percent(share.high), share.n)
+            row += [written(percent, 1)]
             row += [f"{formula[arm][at] * 100:.1f}"]
         rows.append(row)
     findings.grids.append(Grid(f"Clients with a call slower than {title}", columns, rows))

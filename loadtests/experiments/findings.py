@@ -8,15 +8,7 @@ from dataclasses import dataclass, field
 from gateway.sim.report import Interval
 from loadtests.charts.chart import Chart as Chart
 from loadtests.charts.chart import Line as Line
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table: cells are text, so that each says its own precision."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+from loadtests.charts.grid import Grid as Grid
 
 
 @dataclass(slots=True)

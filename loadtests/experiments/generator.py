@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from loadtests.bench.process import Neighbours, on_cores, split_cores
+from loadtests import ROOT
 from loadtests.experiments.findings import Findings, Grid, bare, span
 from loadtests.experiments.lab import Lab
-from loadtests.experiments.tester import ROOT, server, tested
+from loadtests.experiments.tester import server, tested
+from loadtests.processes import Neighbours, on_cores, split_cores
 
 REQUESTS_PER_S = 3000.0
 CHUNKS_PER_S = 20000.0

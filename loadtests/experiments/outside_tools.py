@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gateway.sim.workload import Poisson
-from loadtests.bench import install
-from loadtests.bench.install import Skipped
 from loadtests.experiments.findings import Findings, Grid, span
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.tester import Failed, server, tested
+from loadtests.peers import install
+from loadtests.peers.install import Skipped
 
 RUNS, QUICK_RUNS = 5, 1
 SECONDS, QUICK_SECONDS = 20.0, 8.0

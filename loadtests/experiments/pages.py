@@ -1,11 +1,12 @@
-"""A page of Markdown for each experiment, and one that lists them."""
+"""A page of Markdown for each experiment."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from loadtests.charts.grid import Grid, grid_as_markdown
 from loadtests.charts.png import draw
-from loadtests.experiments.findings import Findings, Grid
+from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import Effort
 from loadtests.experiments.verdicts import Judged, judged
 
@@ -48,9 +49,3 @@ def _figures(rows: dict[str, Judged]) -> str:
         verdict = {True: "met", False: "**missed**", None: ""}[row["pass"]]
         cells.append([f"`{key}`", f"{row['value']:.4g}", interval, row["target"] or "reported", verdict])
     return grid_as_markdown(Grid("", ["figure", "value", "interval", "target", ""], cells))
-
-
-def grid_as_markdown(grid: Grid) -> str:
-    """A table."""
-    head = f"| {' | '.join(grid.columns)} |\n|{'---|' * len(grid.columns)}"
-    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in grid.rows)])

@@ -17,10 +17,11 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from gateway.sim.workload import Arrival
-from loadtests.bench.process import Neighbours
+from loadtests import ROOT
 from loadtests.experiments.findings import Findings, Grid, span
 from loadtests.experiments.lab import SETUP, Lab
-from loadtests.experiments.tester import ROOT, Failed
+from loadtests.experiments.tester import Failed
+from loadtests.processes import Neighbours
 from loadtests.replay.columns import FLUSH_ROWS, Columns
 from loadtests.replay.play import Played
 from loadtests.replay.request import Outcome, Request

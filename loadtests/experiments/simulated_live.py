@@ -25,6 +25,9 @@ to have a standard error of two fifths of what they may be off by, but twenty ti
 from the seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together,
 against sets of as many seeds.
 
+The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish: its
+goodput is not that of the scenario's page.
+
 A run in which the generator was late, or that broke off, is played again. A test of which no run is left is no ground
 to lose the others: it is named, and `tests_played` is missed.
 
@@ -307,7 +310,7 @@ def _chart(pairs: list[Pair]) -> Chart:
         there = [pair for pair in pairs if math.isfinite(sum(pair.values(figure)))]
         live, told = zip(*(pair.values(figure) for pair in there), strict=True)
         least, most = zip(*(pair.over_seeds(figure) for pair in there), strict=True)
-        in_ms = ([1e3 * value for value in of] for of in (live, told, least, most))
-        lines.append(Line(figure, *in_ms, apart=True))
+        x, y, below_y, above_y = ([1e3 * value for value in of] for of in (live, told, least, most))
+        lines.append(Line(figure, x, y, below_y, above_y, apart=True))
     title = "Time to first token of each test, and of each of its tiers"
     return Chart("simulated-live", title, "live, ms", "simulated, ms", lines, log_x=True, log_y=True)

@@ -6,15 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 
-from loadtests.bench.process import on_cores
-
-ROOT = Path(__file__).resolve().parents[2]
+from loadtests import ROOT
+from loadtests.processes import on_cores
 
 
 class Failed(Exception):

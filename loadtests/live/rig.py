@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 import httpx
 import orjson
 
-from loadtests.bench.process import raise_file_limit, tree_usage
 from loadtests.children import Children
 from loadtests.live.generator import BEGINS, MODEL, Order, Report
 from loadtests.live.scaled import Key, scaled
 from loadtests.live.shots import Shot
-from loadtests.live.start import GATEWAY_LISTENS, Broken, from_checkout, ready, replicas
+from loadtests.live.start import GATEWAY_LISTENS, Broken, from_checkout, gateway, ready, replicas
+from loadtests.processes import raise_file_limit, tree_usage
 from loadtests.waits import edge_of
 
 FILES = 16384
@@ -131,12 +131,7 @@ class _Run:
         """Its API and its admin pages."""
         path = self._folder / "policy.json"
         path.write_text(scaled(self._load.policy, self._load.scale, urls, self._load.keys))
-        if self._baseline is None:
-            ports = ("--port", "0", "--admin-port", "0", "--drain-deadline", "0")
-            command = from_checkout("gateway", "serve", "--policy", str(path), *ports)
-        else:
-            command = from_checkout("loadtests.live.gateway", "--policy", str(path), "--baseline", self._baseline)
-        found = await self._start("gateway", command, GATEWAY_LISTENS)
+        found = await self._start("gateway", gateway(path, self._baseline), GATEWAY_LISTENS)
         return found[1], found[2]
 
     async def _start_clients(self, api: str) -> float:

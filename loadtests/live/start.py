@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loadtests import ROOT
 from loadtests.children import Child, Children
 
-ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0
 REPLICA_LISTENS = r"^(http://[\w.:]+)"
 GATEWAY_LISTENS = r"API on (http://[\w.:]+), admin on (http://[\w.:]+)"
@@ -27,6 +27,15 @@ def from_checkout(module: str, *options: str, given: Sequence[str] = ()) -> list
     A baseline cannot stand in for a compiled controller.
     """
     return ["env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={ROOT}", *given, sys.executable, "-m", module, *options]
+
+
+def gateway(policy: Path, baseline: str | None = None, given: Sequence[str] = ()) -> list[str]:
+    """The command line of the gateway on free ports, or of a baseline of the simulator in its place."""
+    if baseline is not None:
+        options = ("--policy", str(policy), "--baseline", baseline)
+        return from_checkout("loadtests.live.gateway", *options, given=given)
+    ports = ("--port", "0", "--admin-port", "0", "--drain-deadline", "0")
+    return from_checkout("gateway", "serve", "--policy", str(policy), *ports, given=given)
 
 
 async def ready(child: Child, children: Children) -> re.Match[str]:

@@ -21,7 +21,7 @@ MOST_TOKENS = (1 << 32) - 1
 """Rows have no room for more (loadtests.replay.columns)."""
 MOST_DURATION = 1e9
 """Of a header, in its own unit. Nobody means such a pause, and rows, which are of 32 bits, overflow some way beyond."""
-KINDS = {dict: "object", list: "list", str: "string"}
+KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
 T = TypeVar("T")
 
 

@@ -205,4 +205,4 @@ def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> li
         return [None] * len(shares)
     # A third of the time that it takes to put all of them in order.
     places = np.array([place(len(known), share) for share in shares], np.intp)
-    return np.partition(known, places)[places].tolist()
+    return [float(value) for value in np.partition(known, places)[places]]

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from gateway.observe.lag import LoopLag
 from gateway.sim.workload import Arrival
-from loadtests.bench.process import raise_file_limit
+from loadtests.processes import raise_file_limit
 from loadtests.replay.again import Again, Told
 from loadtests.replay.clients import Clients
 from loadtests.replay.pace import pace, rests_s

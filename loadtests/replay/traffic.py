@@ -46,8 +46,9 @@ class Traffic:
     def endless(self, seed: int) -> Iterator[Arrival]:
         """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on."""
         yield from self.workload.arrivals(seed)
-        counted = isinstance(self.workload, Trace)
-        again = replace(self.workload, on_empty=lambda line: None) if counted else self.workload  # counted once
+        again = self.workload
+        if isinstance(again, Trace):
+            again = replace(again, on_empty=lambda line: None)  # counted once
         for run in count(seed + 1):
             yield from again.arrivals(run)
 

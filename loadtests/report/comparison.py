@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def _rows(a: Tested, b: Tested, blocks: Blocks, draws: list[Values]) -> list[Row
     share(GOODPUT, lambda one: (one.judged.good & one.judged.counted, one.judged.counted), True)
     names = [name for name in a.report["tiers"] if name in b.report["tiers"]]
     for tier in names if len(names) > 1 else ():
-        share(f"{GOODPUT} of {tier}", lambda one, tier=tier: _of_tier(one, tier), True)
+        share(f"{GOODPUT} of {tier}", partial(_of_tier, tier=tier), True)
     share("answered", lambda one: (one.judged.finished, one.judged.counted), True)
     share("shed", lambda one: (_outcomes(one, (Outcome.SHED,)), one.judged.counted), False)
     share("failed", lambda one: (_outcomes(one, tuple(ERRORS)), one.judged.counted), False)

@@ -49,7 +49,7 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
 
     def worth(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         inside = which & (due >= 0) & (due < bins)
-        return np.bincount(due[inside], weights[inside], minlength=bins)
+        return np.bincount(due[inside], weights[inside], minlength=bins).astype(np.float64)
 
     edges = np.searchsorted(due, np.arange(bins + 1))  # rows are by when they were due
     parts = [slice(int(begin), int(end)) for begin, end in pairwise(edges)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.policy.document import read_text
 from gateway.policy.errors import PolicyError, PolicyErrors, among
 from gateway.policy.load import text_of
-from gateway.policy.shape import is_another, shaped
+from gateway.policy.shape import checked
 from loadtests.scenarios.checks import check
 from loadtests.scenarios.file import ScenarioFile, shipped
 
@@ -20,11 +20,9 @@ def load_scenario(name: str) -> ScenarioFile:
         message = f"is neither a file nor a scenario: {among(name, known)}"
         raise PolicyErrors([PolicyError(name, 0, "", message)])
     document = read_text(text_of(path), str(path), {})
-    readable = document.data is not None and not is_another(document, ScenarioFile)
-    found = shaped(document, ScenarioFile) if readable else None
-    if found is not None and found.experiment is None:
-        check(document, found)
-    if found is None or document.errors:
-        errors = document.errors or [PolicyError(str(path), 0, "", "is empty")]
-        raise PolicyErrors(sorted(set(errors), key=lambda error: (error.line, error.path)))
-    return found
+
+    def look(found: ScenarioFile | None) -> None:
+        if found is not None and found.experiment is None:
+            check(document, found)
+
+    return checked(document, ScenarioFile, look)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from loadtests.charts.chart import Chart, Line, Picture
-from loadtests.experiments.findings import Grid
+from loadtests.charts.grid import Grid
 from loadtests.report.words import rate, share, shed, time
 from loadtests.scenarios.file import ScenarioFile
 

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,10 @@ import orjson
 
 from gateway.core.rules import Policy
 from gateway.policy.load import load
-from loadtests.bench.install import Skipped
-from loadtests.bench.process import raise_file_limit
-from loadtests.charts.png import draw
 from loadtests.children import Children
-from loadtests.experiments.pages import grid_as_markdown
 from loadtests.live.start import Broken
+from loadtests.peers.install import Skipped
+from loadtests.processes import raise_file_limit
 from loadtests.replay.columns import Columns, read_rows
 from loadtests.replay.play import FILES, Now, Plan, Player
 from loadtests.replay.request import Request
@@ -27,9 +26,7 @@ from loadtests.replay.target import Length, Target
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.run_file import About, read_run, write_run
-from loadtests.report.words import fell_behind
 from loadtests.scenarios.file import ContenderSection, EventSection, ScenarioFile, environment, policy_path
-from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.stage import Stage, happen, key_of, start
 
 SEED = 1
@@ -74,7 +71,7 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
             folder = out / name.replace(" ", "-")
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                test = _Test(scenario, contender, times, part, folder, lambda text, name=name: tell(name, text))
+                test = _Test(scenario, contender, times, part, folder, partial(tell, name))
                 played.reports[contender.called, times] = asyncio.run(test.run())
             except Skipped as why:
                 played.skipped[contender.called] = str(why)
@@ -87,26 +84,6 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
     return played
 
 
-def write(played: Played, name: str, out: Path) -> None:
-    """scenario.json and the pictures."""
-    for picture in pictures(played.scenario, played.reports, name):
-        draw(picture, out)
-    said = {
-        "scenario": name,
-        "title": played.scenario.title,
-        "skipped": played.skipped,
-        "broken": [
-            {"contender": contender, "times": times, "why": why} for (contender, times), why in played.broken.items()
-        ],
-        "interrupted": played.interrupted,
-        "tests": [
-            {"contender": contender, "times": times, "report": found}
-            for (contender, times), found in played.reports.items()
-        ],
-    }
-    (out / "scenario.json").write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
-
-
 def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> bool:
     """Whether nothing that is under way can be good any more: then it is not waited for."""
     for of in under_way:
@@ -114,53 +91,6 @@ def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> boo
         if (of.first_s or now_s) - due_s <= slo.ttft_bound_s and now_s - due_s <= slo.e2e_bound_s:
             return False
     return True
-
-
-def notes(played: Played) -> list[str]:
-    """What has to be known before the figures are believed."""
-    found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
-    for (contender, times), why in played.broken.items():
-        found.append(f"{contender} {times:g}x broke off: {why.splitlines()[0]}")
-    if played.interrupted:
-        found.append("Interrupted: what was not over by then is not here")
-    if played.quick:
-        found.append(f"A quick run, {QUICK:g} of the time: it shows that all of it works, and compares nothing")
-    for (contender, times), of in played.reports.items():
-        if (behind := fell_behind(of["generator"])) is not None:
-            found.append(f"{contender} {times:g}x: {behind}: not to be trusted")
-    return found
-
-
-def write_docs(played: Played, name: str, folder: Path) -> Path:
-    """A page of Markdown, with the pictures beside it."""
-    of, reports = played.scenario, played.reports
-    drawn = [draw(picture, folder) for picture in pictures(of, reports, name)]
-    parts = [
-        f"# {name}",
-        of.title + ".",
-        " ".join(of.about.split()),
-        how(played) + f" Again: `make scenario NAME={name}`.",
-        *(f"![{path.stem}]({path.name})" for path in drawn),
-        grid_as_markdown(grid(of, reports)),
-        *(f"**{note}.**" for note in notes(played)),
-    ]
-    path = folder / f"{name}.md"
-    path.write_text("\n\n".join(part for part in parts if part) + "\n")
-    return path
-
-
-def how(played: Played) -> str:
-    """What a row is, in words; empty where there is none."""
-    tests = list(played.reports.values())
-    if not tests:
-        return ""
-    late = max(of["generator"]["late_p99_s"] for of in tests)
-    return (
-        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed, one test "
-        f"of {tests[0]['seconds']:.0f} s that count for each row, the same requests for everybody. Answered is what "
-        "ended within that time; good is what was due within it and met its objectives, whenever it ended. "
-        f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MOST_LATE_S:.0f} allowed."
-    )
 
 
 class _Test:
@@ -237,8 +167,10 @@ class _Test:
                     raise Broken(f"an event failed: {error if isinstance(error, Broken) else repr(error)}")
         finally:
             columns.close()
-            for what in (*upcoming, *happening):
-                what.cancel()
+            for timer in upcoming:
+                timer.cancel()
+            for task in happening:
+                task.cancel()
         if children.died.done():
             raise Broken(children.died.result().how_it_ended)
         write_run(self._folder, self._about(stage), played, columns)

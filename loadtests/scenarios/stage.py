@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import httpx
 
-from loadtests.bench import install
-from loadtests.bench.install import Skipped
-from loadtests.bench.targets import free_port, nginx_conf
 from loadtests.children import Children
-from loadtests.live.start import GATEWAY_LISTENS, START_S, Broken, from_checkout, ready, replicas
+from loadtests.live.start import GATEWAY_LISTENS, START_S, Broken, gateway, ready, replicas
+from loadtests.peers import install
+from loadtests.peers.install import Skipped
+from loadtests.peers.nginx import nginx_command
+from loadtests.processes import free_port
 from loadtests.scenarios.file import (
     MODEL,
     OURS,
@@ -157,18 +158,11 @@ def _gateway(contender: ContenderSection, policy: Path, replicas: Sequence[str])
     """Ours, or a baseline of the simulator in its place."""
     given = [f"{name}={url}" for name, url in environment(replicas).items()]
     given.append(f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}")
-    if contender.kind == OURS:
-        ports = ("--port", "0", "--admin-port", "0", "--drain-deadline", "0")
-        return from_checkout("gateway", "serve", "--policy", str(policy), *ports, given=given)
-    options = ("--policy", str(policy), "--baseline", contender.kind)
-    return from_checkout("loadtests.live.gateway", *options, given=given)
+    return gateway(policy, None if contender.kind == OURS else contender.kind, given)
 
 
 def _nginx(port: int, replicas: Sequence[str], folder: Path) -> list[str]:
-    command = install.nginx()
-    ports = [int(url.rpartition(":")[2]) for url in replicas]
-    (folder / "nginx.conf").write_text(nginx_conf(port, ports, folder, balance="least_conn;"))
-    return [str(command), "-e", "stderr", "-c", str(folder / "nginx.conf")]
+    return nginx_command(port, [int(url.rpartition(":")[2]) for url in replicas], folder, balance="least_conn;")
 
 
 def _vllm_router(port: int, replicas: Sequence[str], folder: Path) -> list[str]:

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from gateway.policy import load
 from loadtests.__main__ import app as loadtests_app
-from loadtests.bench.process import process_table
 from loadtests.demo import POLICY, Plan, Trouble, check_ports, parser, read_policy
 from loadtests.demo_text import overload
+from loadtests.processes import process_table
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 50.0

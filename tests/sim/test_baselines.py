@@ -12,13 +12,13 @@ import pytest
 from gateway.core.model import Outcome, Why
 from gateway.core.rules import Health, Limits, Policy, Timeouts
 from gateway.sim import baselines
-from gateway.sim.compare import Candidate, Comparison, timeless
+from gateway.sim.compare import Candidate, Comparison
 from gateway.sim.engine import Options
 from gateway.sim.fleet import Fault, FleetSpec, Harm
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.workload import Arrival, Poisson
-from tests.sim.made import ENFORCE, Spy, arrival, policy, tier
+from tests.sim.made import ENFORCE, Spy, arrival, policy, tier, timeless
 
 TIERS = (
     tier("gold", 0, ttft_s=1.0, weight=4.0, admission=ENFORCE, timeouts=Timeouts()),

@@ -11,14 +11,13 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.rules import Policy, Timeouts
-from gateway.sim.compare import timeless
 from gateway.sim.engine import Options
 from gateway.sim.fleet import Fault, FleetSpec, Harm
 from gateway.sim.profiles import PROFILES, Profile
 from gateway.sim.results import Result
 from gateway.sim.run import simulate
 from gateway.sim.workload import Poisson
-from tests.sim.made import ENFORCE, Spy, arrival, policy, tier
+from tests.sim.made import ENFORCE, Spy, arrival, policy, tier, timeless
 
 TEST = PROFILES["test"]
 

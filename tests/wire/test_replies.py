@@ -18,7 +18,6 @@ from gateway.wire.replies import (
     Dialect,
     Problem,
     dialect_of,
-    error_body,
     error_event,
     error_response,
     status_of,
@@ -63,6 +62,13 @@ def read(response: bytes) -> tuple[int, dict[str, str], Any]:
     return parsed.status, headers, json.loads(body)
 
 
+def error_of(dialect: Dialect, problem: Problem) -> dict[str, Any]:
+    """The error in the body of a response."""
+    _, _, body = read(error_response(dialect, problem, "r"))
+    found: dict[str, Any] = body["error"]
+    return found
+
+
 def test_every_reason_has_its_status() -> None:
     expected = {Why(name): status for status, names in STATUSES.items() for name in names.split()}
     assert {why: status_of(why) for why in Why} == expected
@@ -86,7 +92,6 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Why) -> None
         assert set(body["error"]) == {"type", "message"}
         assert headers["request-id"] == "req-1"  # where Anthropic's SDK looks
     assert body["error"]["message"].endswith(".")
-    assert error_body(dialect, Problem(why), "req-1") == json.dumps(body, separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Why) -> None
     ],
 )
 def test_codes_that_clients_act_upon(why: Why, code: str | None) -> None:
-    assert json.loads(error_body(Dialect.OPENAI, Problem(why), "r"))["error"]["code"] == code
+    assert error_of(Dialect.OPENAI, Problem(why))["code"] == code
 
 
 @pytest.mark.parametrize(
@@ -124,12 +129,12 @@ def test_codes_that_clients_act_upon(why: Why, code: str | None) -> None:
     ],
 )
 def test_types_that_anthropic_clients_know(why: Why, kind: str) -> None:
-    assert json.loads(error_body(Dialect.ANTHROPIC, Problem(why), "r"))["error"]["type"] == kind
+    assert error_of(Dialect.ANTHROPIC, Problem(why))["type"] == kind
 
 
 def test_what_a_problem_says_takes_the_place_of_the_default() -> None:
     problem = Problem(Why.BAD_REQUEST, "n: must be at most 4", param="n", code="integer_above_max_value")
-    assert json.loads(error_body(Dialect.OPENAI, problem, "r"))["error"] == {
+    assert error_of(Dialect.OPENAI, problem) == {
         "message": "n: must be at most 4",
         "type": "invalid_request_error",
         "param": "n",

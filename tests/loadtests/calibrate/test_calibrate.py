@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from gateway.sim.profiles import profile_of
 from loadtests.__main__ import app
 from loadtests.calibrate import rounds
+from loadtests.calibrate.about import about
 from loadtests.calibrate.bursts import Failed, bursts, send
 from loadtests.commands.asked import keys_of_engine
-from loadtests.commands.calibrate import _about, _calibrated
+from loadtests.commands.calibrate import _calibrated
 from loadtests.emulator import Emulator
 from loadtests.replay.models import WhichModel
 from loadtests.replay.probe import NoContact
@@ -37,13 +38,13 @@ def target(engine: Emulator, length: Length = Length.EXACT) -> Target:
 
 
 async def test_the_engine_says_its_model_its_context_and_its_cache(engine: Emulator) -> None:
-    named, context, kept = await _about(target(engine))
+    named, context, kept = await about(target(engine))
     assert named.model == "emulated"
     assert (context, kept) == (engine.profile.max_model_len, engine.profile.kv_capacity_tokens)
 
 
 async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_counted(engine: Emulator) -> None:
-    named, context, _ = await _about(target(engine))
+    named, context, _ = await about(target(engine))
     plan = bursts(context, 24)
     done: list[None] = []
     seen = await send(plan, named, Sizes(), Random(1), lambda: done.append(None))
@@ -72,7 +73,7 @@ async def test_from_the_probe_to_a_profile(
 
 
 async def test_a_request_that_fails_ends_it_with_its_reason(engine: Emulator) -> None:
-    named, _, _ = await _about(target(engine))
+    named, _, _ = await about(target(engine))
     with pytest.raises(Failed, match="a request of the probe was invalid, not finished"):
         await send(bursts(100 * engine.profile.max_model_len, 16), named, Sizes(per_word=0.1), Random(1))
 
@@ -111,8 +112,8 @@ def test_where_the_profile_may_not_be_written_nothing_is_asked(tmp_path: Path, m
 async def test_where_no_models_are_listed_somebody_has_to_say_which(body: bytes, status: int, told: str) -> None:
     async with serving(body, status) as (url, _):
         with pytest.raises(NoContact, match=rf"lists no models \({told}\): say which with --model"):
-            await _about(Target(url))
-        named, *_ = await _about(Target(url, model="m"))
+            await about(Target(url))
+        named, *_ = await about(Target(url, model="m"))
     assert named.model == "m"
 
 

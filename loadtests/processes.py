@@ -1,4 +1,4 @@
-"""Other processes: what CPU and memory a whole tree of them has used, and which core they run on.
+"""Other processes: what CPU and memory a whole tree of them has used, which core they run on, and their ports.
 
 Linux is read from /proc (CPU in ticks of 10 ms), macOS from ps. Both count children and threads.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -158,3 +159,11 @@ def raise_file_limit(wanted: int) -> int:
     if soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return max(soft, allowed)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

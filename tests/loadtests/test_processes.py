@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from loadtests.bench.process import (
+from loadtests.processes import (
     Cores,
     Entry,
     Neighbours,
@@ -84,10 +84,10 @@ def test_neighbours_are_what_the_machine_did_beside_us(monkeypatch: pytest.Monke
     class Rusage:
         ru_utime, ru_stime = property(lambda _: ours[0] / 2), 0.0
 
-    monkeypatch.setattr("loadtests.bench.process.resource.getrusage", lambda who: Rusage())
-    monkeypatch.setattr("loadtests.bench.process.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("loadtests.bench.process.machine_busy_s", lambda: machine[0])
-    monkeypatch.setattr("loadtests.bench.process.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("loadtests.processes.resource.getrusage", lambda who: Rusage())
+    monkeypatch.setattr("loadtests.processes.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("loadtests.processes.machine_busy_s", lambda: machine[0])
+    monkeypatch.setattr("loadtests.processes.os.cpu_count", lambda: 2)
     neighbours = Neighbours()
     # Ten seconds of two cores: the machine worked for 11 s, we for 6 of them.
     clock[0], ours[0], machine[0] = 10.0, 7.0, 111.0

@@ -1,4 +1,4 @@
-"""Fetches what the bench compares with, into a folder of the checkout that git ignores; nothing else is touched."""
+"""Fetches what tailgate is compared with, into a folder of the checkout that git ignores; nothing else is touched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / ".bench"
+from loadtests import ROOT
+
+FOLDER = ROOT / ".bench"
 VLLM_ROUTER = "vllm-router==0.1.17"
 LITELLM = "litellm[proxy]==1.106.2"
 AIPERF = "aiperf==0.13.0"

@@ -1,0 +1,39 @@
+"""What an engine says of itself, before it is asked anything."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import httpx
+
+from loadtests.replay.models import asking, listed
+from loadtests.replay.probe import NoContact, reach
+from loadtests.replay.target import Target
+
+CONTEXT_TOKENS = 8192
+"""Where the target does not say how long its context is."""
+CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+
+
+async def about(target: Target) -> tuple[Target, int, int | None]:
+    """The target with a model, the length of its context, and the tokens of its KV cache where it says so.
+
+    Raises NoContact.
+    """
+    await reach(target)
+    try:
+        async with asking(target, "default", "calibrate") as client:
+            found, page = await listed(client), (await client.get("/metrics")).text
+    except httpx.HTTPError as error:
+        raise NoContact(f"{target.url} cannot be reached: {error}") from None
+    if target.model is None and not isinstance(found, tuple):
+        raise NoContact(f"{target.url} lists no models ({found.detail}): say which with --model")
+    cards = found if isinstance(found, tuple) else ()
+    wanted = target.model or cards[0].id
+    context = next((card.max_model_len for card in cards if card.id == wanted), None)
+    labels = CACHE.search(page)
+    sizes = dict(re.findall(r'(\w+)="(\d+)"', labels.group(1))) if labels else {}
+    blocks, block = sizes.get("num_gpu_blocks"), sizes.get("block_size")
+    kept = int(blocks) * int(block) if blocks and block else None
+    return replace(target, model=wanted), int(context or CONTEXT_TOKENS), kept

@@ -1,0 +1,98 @@
+"""What came of a scenario, told: as JSON, as a page of HTML or of Markdown, and in words."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+import orjson
+
+from loadtests.charts.grid import grid_as_markdown
+from loadtests.charts.png import draw
+from loadtests.report.page import document, figures, table
+from loadtests.report.words import fell_behind
+from loadtests.scenarios.picture import grid, pictures
+from loadtests.scenarios.run import MOST_LATE_S, QUICK, Played
+
+
+def write(played: Played, name: str, out: Path) -> None:
+    """scenario.json and the pictures."""
+    for picture in pictures(played.scenario, played.reports, name):
+        draw(picture, out)
+    said = {
+        "scenario": name,
+        "title": played.scenario.title,
+        "skipped": played.skipped,
+        "broken": [
+            {"contender": contender, "times": times, "why": why} for (contender, times), why in played.broken.items()
+        ],
+        "interrupted": played.interrupted,
+        "tests": [
+            {"contender": contender, "times": times, "report": found}
+            for (contender, times), found in played.reports.items()
+        ],
+    }
+    (out / "scenario.json").write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+
+
+def as_page(played: Played, name: str) -> str:
+    """scenario.html: the table, the pictures, and what to know of them."""
+    scenario = played.scenario
+    found = grid(scenario, played.reports)
+    parts = [
+        f"<h1>{escape(scenario.title)}</h1>",
+        f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',
+        f"<p>{escape(how(played))}</p>",
+        *(f'<p class="warning">{escape(note)}</p>' for note in notes(played)),
+        figures(pictures(scenario, played.reports, name)),
+        "<h2>Everybody</h2>",
+        table(found.columns, found.rows),
+    ]
+    return document(scenario.title, parts)
+
+
+def write_docs(played: Played, name: str, folder: Path) -> Path:
+    """A page of Markdown, with the pictures beside it."""
+    of, reports = played.scenario, played.reports
+    drawn = [draw(picture, folder) for picture in pictures(of, reports, name)]
+    parts = [
+        f"# {name}",
+        of.title + ".",
+        " ".join(of.about.split()),
+        how(played) + f" Again: `make scenario NAME={name}`.",
+        *(f"![{path.stem}]({path.name})" for path in drawn),
+        grid_as_markdown(grid(of, reports)),
+        *(f"**{note}.**" for note in notes(played)),
+    ]
+    path = folder / f"{name}.md"
+    path.write_text("\n\n".join(part for part in parts if part) + "\n")
+    return path
+
+
+def how(played: Played) -> str:
+    """What a row is, in words; empty where there is none."""
+    tests = list(played.reports.values())
+    if not tests:
+        return ""
+    late = max(of["generator"]["late_p99_s"] for of in tests)
+    return (
+        f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed. A row is "
+        f"one test, of which {tests[0]['seconds']:.0f} s count, with the same requests for everybody. Answered is what "
+        "ended within that time; good is what was due within it and met its objectives, whenever it ended. "
+        f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MOST_LATE_S:.0f} allowed."
+    )
+
+
+def notes(played: Played) -> list[str]:
+    """What has to be known before the figures are believed."""
+    found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
+    for (contender, times), why in played.broken.items():
+        found.append(f"{contender} {times:g}x broke off: {why.splitlines()[0]}")
+    if played.interrupted:
+        found.append("Interrupted: what was not over by then is not here")
+    if played.quick:
+        found.append(f"A quick run, {QUICK:g} of the time: it shows that all of it works, and compares nothing")
+    for (contender, times), of in played.reports.items():
+        if (behind := fell_behind(of["generator"])) is not None:
+            found.append(f"{contender} {times:g}x: {behind}: not to be trusted")
+    return found
