@@ -376,3 +376,24 @@ def test_what_experiments_missed_is_named_where_they_are_listed() -> None:
     missed = {page.stem for page in folder.glob("*.md") if "| **missed** |" in page.read_text()}
     told = (folder / "README.md").read_text().partition("## What is missed")[2]
     assert missed == set(re.findall(r"^- \*\*([\w-]+)\*\*", told, re.MULTILINE))
+
+
+def test_every_experiment_is_listed_with_the_targets_it_met() -> None:
+    folder = ROOT / "docs" / "experiments"
+    rows = re.findall(
+        r"^\| [^|]*\| \[([\w-]+)\]\(\1\.md\) \| .+ \| (.+) \|$", (folder / "README.md").read_text(), re.MULTILINE
+    )
+    found = {}
+    for page in folder.glob("*.md"):
+        met, missed = (page.read_text().count(f"| {verdict} |") for verdict in ("met", "**missed**"))
+        found[page.stem] = f"{met} of {met + missed}" if met + missed else "none set"
+    del found["README"]
+    assert dict(rows) == found
+
+
+def test_operations_has_every_alert() -> None:
+    alerts = set(
+        re.findall(r"^ +- alert: (\w+)$", (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(), re.MULTILINE)
+    )
+    told = OPERATIONS.read_text().partition("## By alert")[2].partition("\n## ")[0]
+    assert alerts == set(re.findall(r"`(Tailgate\w+)`", told))
