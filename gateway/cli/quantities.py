@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,13 @@ def per_s(least: float | None = None) -> Callable[[str], float]:
     )
 
 
+def finite(value: float | None) -> float | None:
+    """A callback for plain numbers: `min` and `max` let nan through, and `min` infinity. Raises typer.BadParameter."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
 def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: float | None, text: str) -> float:
     try:
         value = float(text)
@@ -34,7 +42,9 @@ def _read(with_unit: Callable[[str], float], what: str, such_as: str, least: flo
             value = with_unit(text.strip())
         except ValueError:
             raise typer.BadParameter(f"{text!r} is not a {what}: write {such_as}") from None
-    if least is not None and not value >= least:  # nan neither
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{text} is not a finite {what}: write {such_as}")
+    if least is not None and value < least:
         raise typer.BadParameter(f"{text} is too little, {least:g} is the least: write {such_as}")
     return value
 

@@ -78,15 +78,27 @@ class Line:
 
 def header(path: Path) -> Header:
     """The first line of a file. Raises `NotReplayable` or OSError."""
+    match _first(path):
+        case {"journal": 1, "run": str(run), "part": int(part), "version": str(version)} as about:
+            return Header(path, run, part, version, about)
+        case {"journal": form, "version": version} if form != 1:
+            raise NotReplayable(f"{path} is a journal of form {form}, of tailgate {version}: this one reads form 1")
+    raise NotReplayable(f"{path} is not a journal: its first line is not the header of one")
+
+
+def is_journal(path: Path) -> bool:
+    """Whether the first line of a file says that it is one, of whatever form. Raises OSError."""
+    return "journal" in _first(path)
+
+
+def _first(path: Path) -> dict[str, object]:
+    """The object in the first line of a file; empty if there is none."""
     with path.open("rb") as file:
         try:
-            about = orjson.loads(file.readline())
+            found = orjson.loads(file.readline())
         except orjson.JSONDecodeError:
-            about = None
-    match about:
-        case {"journal": 1, "run": str(run), "part": int(part), "version": str(version)}:
-            return Header(path, run, part, version, about)
-    raise NotReplayable(f"{path} is not a journal: its first line is not the header of one")
+            return {}
+    return found if isinstance(found, dict) else {}
 
 
 def in_order(paths: Sequence[Path]) -> list[Header]:

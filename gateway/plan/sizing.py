@@ -179,7 +179,8 @@ def _by_wait(load: Load) -> int | None:
         return None
     high = low = int(load.full * (1.0 - FUZZ))  # with so many the line grows for ever
     while not _short_enough(load, high):
-        low, high = high, _bounded(2 * high + 1)
+        _bounded(high + 1)
+        low, high = high, min(2 * high + 1, MOST_REPLICAS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _short_enough(load, middle) else (middle, high)
@@ -211,5 +212,5 @@ def _availability(load: Load, replicas: int | None) -> Availability | None:
 def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
     """From the fewest replicas that carry the load to twice as many, and those of the plan."""
     assert load.full is not None
-    counts = {_whole(load.full / at) for at in (1.0, *CURVE_AT)} | {needed, replicas}
+    counts = {_whole(min(load.full / at, MOST_REPLICAS)) for at in (1.0, *CURVE_AT)} | {needed, replicas}
     return tuple(point(load, count) for count in sorted(counts))

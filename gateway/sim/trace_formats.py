@@ -68,6 +68,8 @@ class Format:
     """Whether times count from the start of the run, and not from whenever the first request came."""
     names_tiers: bool = False
     """Whether its rows may say whose they are."""
+    also: frozenset[str] = frozenset()
+    """Names that rows are made of besides those by which it is known."""
 
     def start(self, first: float) -> float:
         """When the run began, on the clock of the trace: with the tick of the first request."""
@@ -163,7 +165,11 @@ FORMATS: dict[Format, frozenset[str]] = {
         {"Timestamp", "Request tokens", "Response tokens"}
     ),
     # Published times come in ticks of about three seconds, each with many requests; those of others need not.
-    Format("mooncake", _mooncake, tick_s=3.0): frozenset({"timestamp", "input_length", "output_length"}),
-    Format("tailgate", _own, from_zero=True, names_tiers=True): frozenset({"at", "prompt_tokens", "output_tokens"}),
+    Format("mooncake", _mooncake, tick_s=3.0, also=frozenset({"hash_ids"})): frozenset(
+        {"timestamp", "input_length", "output_length"}
+    ),
+    Format("tailgate", _own, from_zero=True, names_tiers=True, also=frozenset(Row.__struct_fields__)): frozenset(
+        {"at", "prompt_tokens", "output_tokens"}
+    ),
 }
 """Formats, and the names in their first line by which they are known."""

@@ -195,6 +195,10 @@ class Trace:
             else:
                 self.on_empty(line)
 
+    def unread(self) -> tuple[str, ...]:
+        """Columns, or keys of the first object, that no row is made of: names of models, sums, kinds of logs."""
+        return tuple(sorted(_names(_first_line(self.path).strip()) - FORMATS[self.format] - self.format.also))
+
     def lines(self) -> Iterator[tuple[int, Row]]:
         """Every row with its line, also of requests that failed when they were recorded. Raises TraceError."""
         start, before = None, -math.inf
@@ -215,11 +219,15 @@ class Trace:
             raise TraceError(f"{self.path}: is not UTF-8 at byte {error.start}") from None
 
 
+def _first_line(path: Path) -> str:
+    with path.open(newline="", encoding=ENCODING) as file:
+        return file.readline()
+
+
 def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     """A trace of any known format. Raises TraceError if it is of none, or cannot be read."""
     try:
-        with path.open(newline="", encoding=ENCODING) as file:
-            first = file.readline()
+        first = _first_line(path)
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
     if not first:

@@ -11,13 +11,11 @@ from loadtests.replay.models import asking, listed
 from loadtests.replay.probe import NoContact, reach
 from loadtests.replay.target import Target
 
-CONTEXT_TOKENS = 8192
-"""Where the target does not say how long its context is."""
 CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 
 
-async def about(target: Target) -> tuple[Target, int, int | None]:
-    """The target with a model, the length of its context, and the tokens of its KV cache where it says so.
+async def about(target: Target) -> tuple[Target, int | None, int | None]:
+    """The target with a model, the length of its context and the tokens of its KV cache; None: it does not say.
 
     Raises NoContact.
     """
@@ -36,4 +34,4 @@ async def about(target: Target) -> tuple[Target, int, int | None]:
     sizes = dict(re.findall(r'(\w+)="(\d+)"', labels.group(1))) if labels else {}
     blocks, block = sizes.get("num_gpu_blocks"), sizes.get("block_size")
     kept = int(blocks) * int(block) if blocks and block else None
-    return replace(target, model=wanted), int(context or CONTEXT_TOKENS), kept
+    return replace(target, model=wanted), context, kept

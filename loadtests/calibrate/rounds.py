@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 
 from loadtests.calibrate.bursts import Burst, Failed, Seen, send, sent, warm
-from loadtests.calibrate.check import SHARES, Checked, compared, full, mixed
+from loadtests.calibrate.check import SHARES, Checked, compared, full, judged, mixed
 from loadtests.calibrate.fit import Fitted, fit
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Target
@@ -29,25 +29,57 @@ FITTED_SHARES, FITTED_REQUESTS = (0.45, 0.85), 120
 sides of the checks, so that what is asked of the profile lies between what it was fitted to."""
 REQUESTS = 100
 """Of each check in a turn."""
+CONTEXT_TOKENS = 8192
+"""Taken for the length of the context where the engine does not say."""
+GOOD = 0.25
+"""The most that a check may be off for plans made with the profile to be trusted."""
+GOOD_FIT = 0.15
+"""Root mean square of what a fit may be off for that, where no check was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What an engine says of itself, and how to ask it."""
+    """What an engine says of itself, and how to ask it. None: it does not say."""
 
     target: Target
     sizes: Sizes
-    context_tokens: int
+    said_context_tokens: int | None
     kv_capacity_tokens: int | None
+
+    @property
+    def context_tokens(self) -> int:
+        """As it says, or as is taken for it."""
+        return self.said_context_tokens or CONTEXT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
     """A profile, the checks of it, and why there are none if they were wanted."""
 
+    engine: Engine
     fitted: Fitted
     checks: list[Checked]
     unchecked: str | None
+
+    @property
+    def most_off(self) -> float:
+        """The most that a figure of the checks that has to be right is off, as a share."""
+        return max(figure.off for figure in judged(self.checks))
+
+    @property
+    def engine_apart(self) -> float:
+        """The most that the engine is off itself in these, from one round to another."""
+        return max(figure.apart for figure in judged(self.checks))
+
+    @property
+    def trusted(self) -> bool:
+        """Whether plans made with the profile are to be trusted; where a check was wanted and failed nobody knows.
+
+        A check judges a profile better than its fit to single bursts, which an engine's every hiccup is in.
+        """
+        if self.checks:
+            return self.most_off <= GOOD
+        return self.unchecked is None and self.fitted.error <= GOOD_FIT
 
 
 def steps(plan: list[Burst], rounds: int) -> int:
@@ -96,5 +128,5 @@ async def calibrated(
     found = await asyncio.to_thread(fit, bursts, *sizes, name, together, first)
     tell()
     if not checked or unchecked is not None:
-        return Calibrated(found, [], unchecked)
-    return Calibrated(found, compared(found.profile, [share * rate for share in SHARES], live), None)
+        return Calibrated(engine, found, [], unchecked)
+    return Calibrated(engine, found, compared(found.profile, [share * rate for share in SHARES], live), None)

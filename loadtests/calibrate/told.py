@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from gateway.cli.output import console, counted
 from gateway.cli.tables import new_table, show
-from loadtests.calibrate.check import Checked, Compared, good_s, judged
-from loadtests.calibrate.fit import Fitted
+from loadtests.calibrate.check import Compared, good_s
+from loadtests.calibrate.rounds import GOOD_FIT, Calibrated, Engine
 from loadtests.quantiles import PERCENTILES
 
-GOOD_FIT = 0.15
-"""Root mean square of what a fit may be off without a word, where no check judges the profile."""
-GOOD = 0.25
-"""The most that a check may be off for plans made with the profile to be trusted."""
+ASSUMED = " (assumed: the engine does not say)"
 
 
-def tell_profile(found: Fitted, out: Path, *, checked: bool) -> None:
-    """The profile in words.
+def tell(found: Calibrated, out: Path) -> None:
+    """The profile in words, and how far off the simulator is with it."""
+    _tell_profile(found, out)
+    if found.checks:
+        _tell_checks(found)
 
-    A check judges it better than its fit to single bursts, which an engine's every hiccup is in.
-    """
-    profile, terminal = found.profile, console()
-    more = "" if found.slots_seen else ", or more: the probe had no more requests (--most)"
+
+def as_json(found: Calibrated) -> dict[str, object]:
+    """All of it for a program."""
+    return {
+        "profile": asdict(found.fitted.profile),
+        "error": found.fitted.error,
+        "check": _checks(found),
+        "unchecked": found.unchecked,
+        "trusted": found.trusted,
+        "assumed": [name for name, said in _said(found.engine).items() if not said],
+    }
+
+
+def _said(engine: Engine) -> dict[str, bool]:
+    """What an engine says of itself, and whether this one does."""
+    return {
+        "max_model_len": engine.said_context_tokens is not None,
+        "kv_capacity_tokens": engine.kv_capacity_tokens is not None,
+    }
+
+
+def _tell_profile(found: Calibrated, out: Path) -> None:
+    profile, terminal = found.fitted.profile, console()
+    context, cache = ("" if said else ASSUMED for said in _said(found.engine).values())
+    more = "" if found.fitted.slots_seen else ", or more: the probe had no more requests (--most)"
     rows = {
         "step": f"{profile.step_base_s * 1e3:.4g} ms",
         "prompt": f"{profile.prefill_s_per_sequence * 1e3:.3g} ms",
@@ -33,20 +54,20 @@ def tell_profile(found: Fitted, out: Path, *, checked: bool) -> None:
         "context": f"{profile.kv_s_per_token * 1e9:.4g} ns a token and step",
         "slots": f"{profile.max_num_seqs}{more}",
         "step holds": f"{profile.max_batched_tokens} tokens",
-        "context length": f"{profile.max_model_len} tokens; KV cache {profile.kv_capacity_tokens}",
+        "context length": f"{profile.max_model_len} tokens{context}",
+        "KV cache": f"{profile.kv_capacity_tokens} tokens{cache}",
         "on the way": f"{profile.path_s * 1e3:.3g} ms",
-        "fit": f"{found.error:.1%} off in the root mean square",
+        "fit": f"{found.fitted.error:.1%} off in the root mean square",
     }
     for name, value in rows.items():
         terminal.print(f"{name:<16}{value}")
-    if found.error > GOOD_FIT and not checked:
+    if not found.checks and found.fitted.error > GOOD_FIT:
         terminal.print("That is a poor fit: was anybody else using the engine, or the processor?", style="yellow")
     terminal.print(f"written to {out}: give it to tailgate simulate or plan as --fleet {out}")
 
 
-def checks_as_json(checks: Sequence[Checked]) -> dict[str, object] | None:
-    """The checks as JSON."""
-    if not checks:
+def _checks(found: Calibrated) -> dict[str, object] | None:
+    if not (checks := found.checks):
         return None
     bound_s = good_s(checks)
     loads = [
@@ -60,7 +81,7 @@ def checks_as_json(checks: Sequence[Checked]) -> dict[str, object] | None:
         }
         for one in checks
     ]
-    most_off, apart = (value if value < math.inf else None for value in _worst(checks))
+    most_off, apart = (value if value < math.inf else None for value in (found.most_off, found.engine_apart))
     return {"most_off": most_off, "engine_apart": apart, "good_s": bound_s, "loads": loads}
 
 
@@ -73,14 +94,8 @@ def _both(figure: Compared) -> dict[str, float]:
     }
 
 
-def _worst(checks: Sequence[Checked]) -> tuple[float, float]:
-    """The most that a figure is off, and the most that the engine is off itself, as shares."""
-    figures = list(judged(checks))
-    return max(one.off for one in figures), max(one.apart for one in figures)
-
-
-def tell_checks(checks: Sequence[Checked]) -> None:
-    """How far off the simulator is on the traffic of the check, and whether to trust it."""
+def _tell_checks(found: Calibrated) -> None:
+    checks = found.checks
     table = new_table("load", "requests/s", *(f"TTFT {name}" for name in PERCENTILES), "TPOT p50", "good")
     bound_s, rounds = good_s(checks), len(checks[0].live)
     for one in checks:
@@ -97,9 +112,9 @@ def tell_checks(checks: Sequence[Checked]) -> None:
         f"The simulator with this profile, on other traffic (ms: engine / simulated; {counted(rounds, 'round')})",
     )
     terminal.print(f"good: a first token within {bound_s * 1e3:.3g} ms, twice the median at {checks[0].share:.0%}")
-    most_off, apart = _worst(checks)
-    said = f"at most {most_off:.0%} off in the p50, the p95 and goodput"
+    said = f"at most {found.most_off:.0%} off in the p50, the p95 and goodput"
     if rounds > 1:
-        said += f"; the engine was up to {apart:.0%} from itself, from one round to another"
-    trusted = most_off <= GOOD
-    terminal.print(said if trusted else said + ": do not trust plans made with it", style="" if trusted else "yellow")
+        said += f"; the engine was up to {found.engine_apart:.0%} from itself, from one round to another"
+    if not found.trusted:
+        said += ": do not trust plans made with it"
+    terminal.print(said, style="" if found.trusted else "yellow")

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.cli.output import console
 from gateway.sim.workload import Arrival
+from loadtests.calibrate import told
 from loadtests.calibrate.about import about
 from loadtests.calibrate.bursts import Failed, bursts
 from loadtests.calibrate.rounds import Calibrated, Engine, calibrated, steps
-from loadtests.calibrate.told import checks_as_json, tell_checks, tell_profile
 from loadtests.commands.asked import keys_of_engine, one_target
 from loadtests.replay.models import WhichModel, contact
 from loadtests.replay.probe import NoContact
@@ -65,7 +65,9 @@ def calibrate_command(
 
     `tailgate plan --policy policy.yaml --workload chat --rate 40 --fleet h100.json`
 
-    Exit status: 0 there is a profile; 1 no contact, or answers that nothing can be fitted to; 2 wrong options.
+    Exit status: 0 there is a profile; 1 no contact, or answers that nothing can be fitted to; 2 wrong options; 3 there
+    is one, and plans made with it are not to be trusted: it is more than 25% off (without a check, in the fit more than
+    15%), or could not be checked.
     """
     errors = console(stderr=True)
     try:
@@ -84,14 +86,12 @@ def calibrate_command(
         raise typer.Exit(1) from None
     if found.unchecked is not None:
         errors.print(f"not checked: {found.unchecked}", style="yellow")
-    fitted = found.fitted
     if as_json:
-        said = {"profile": asdict(fitted.profile), "error": fitted.error, "check": checks_as_json(found.checks)}
-        print(json.dumps(said, indent=2))
-        return
-    tell_profile(fitted, out, checked=bool(found.checks))
-    if found.checks:
-        tell_checks(found.checks)
+        print(json.dumps(told.as_json(found), indent=2))
+    else:
+        told.tell(found, out)
+    if not found.trusted:
+        raise typer.Exit(3)
 
 
 async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Path, checked: bool) -> Calibrated:
@@ -100,7 +100,8 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
     terminal = console(stderr=True)
     first = Arrival(0.0, "default", "calibrate", "default", 32, 1)
     named, sizes = await contact(named, first, seed, terminal.print)
-    plan = bursts(context, most)
+    engine = Engine(named, sizes or Sizes(), context, kept)
+    plan = bursts(engine.context_tokens, most)
     columns = (TextColumn("calibrating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         total = steps(plan, rounds)
@@ -112,7 +113,6 @@ async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Pa
             if not terminal.is_terminal and (done == total or done % LINE_EVERY == 0):
                 terminal.print(f"calibrating: {done} of {total}")
 
-        engine = Engine(named, sizes or Sizes(), context, kept)
         found = await calibrated(engine, plan, seed, rounds=rounds, checked=checked, name=out.stem, tell=tell)
     await asyncio.to_thread(out.write_text, json.dumps(asdict(found.fitted.profile), indent=2) + "\n")
     return found

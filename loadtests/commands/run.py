@@ -15,7 +15,7 @@ import typer
 import uvloop
 
 from gateway.cli.output import console, print_errors
-from gateway.cli.quantities import RateOption, WarmupOption, seconds
+from gateway.cli.quantities import RateOption, WarmupOption, finite, seconds
 from gateway.core.rules import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload import Arrival
@@ -61,7 +61,8 @@ def run_command(
     ] = None,
     rate: RateOption = None,
     speed: Annotated[
-        float | None, typer.Option(min=1e-6, show_default=False, help="Times the recorded speed of a trace.")
+        float | None,
+        typer.Option(min=1e-6, callback=finite, show_default=False, help="Times the recorded speed of a trace."),
     ] = None,
     duration: Annotated[
         float | None,
@@ -128,7 +129,10 @@ def run_command(
         typer.Option(parser=seconds(0.0), metavar="S", help="Seconds to wait for answers after the last request."),
     ] = 60.0,
     max_late: Annotated[
-        float, typer.Option("--max-late", min=0.1, help="Lateness of the generator, p99 in ms, that is put up with.")
+        float,
+        typer.Option(
+            "--max-late", min=0.1, callback=finite, help="Lateness of the generator, p99 in ms, that is put up with."
+        ),
     ] = 10.0,
     allow_late: Annotated[
         bool, typer.Option("--allow-late", help="Report even if the generator was later, and say so in the report.")
@@ -161,6 +165,8 @@ def run_command(
             trace, workload, mix=mix, policy=held, model=model, rate=rate, speed=speed, duration=duration
         )
         check_warmup(warmup, traffic)
+        if closed_loop is not None and (rate is not None or speed is not None):
+            raise ValueError("--closed-loop sends when an answer has come, however fast: leave out --rate and --speed")
         by_tier = keys_of(key or [], keys, traffic.tiers if held is None else held.tiers)
         aimed = Target(one_target(targets), model, keys=by_tier, length=length, extra=fields_of(extra))
     except PolicyErrors as found:
@@ -171,7 +177,7 @@ def run_command(
         raise typer.Exit(2) from None
     about = About(
         target=aimed.url,
-        traffic=traffic.told,
+        traffic=traffic.name + (traffic.pace if closed_loop is None else ""),
         seed=seed,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         planned_s=traffic.planned_s,
@@ -252,7 +258,7 @@ async def _test(
     arrivals = _until_wrong(found, policy, wrong)
     first = next(arrivals, None)
     if first is None:
-        raise Nothing(wrong[0] if wrong else f"{traffic.told}: there is no request in it")
+        raise Nothing(wrong[0] if wrong else f"{traffic.name}: there is no request in it")
     if probe_first:
         target, sizes = await contact(target, first, plan.seed, console(stderr=True).print)
         if sizes is not None:

@@ -23,7 +23,7 @@ from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
-from loadtests.experiments.verdicts import as_json, judged
+from loadtests.experiments.verdicts import as_json, judged, measured
 from loadtests.terminal.written import make_folder
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -49,7 +49,7 @@ def run_command(
     docs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a page with pictures for each.")] = None,
     seeds: Annotated[int | None, typer.Option(min=2, help="Runs of each candidate.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
-    fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
+    fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed, or was not measured.")] = True,
     pure: Annotated[
         bool, typer.Option("--pure", help="The checkout as it is, even for a full run: slower, the same results.")
     ] = False,
@@ -76,10 +76,10 @@ def run_command(
             if as_documents:
                 print(json.dumps(as_json(name, findings, effort)), flush=True)
             else:
-                _show(name, findings, out)
+                _show(name, findings, effort, out)
             if docs is not None:
                 write_page(name, about(name), findings, effort, docs)
-            missed |= any(row["pass"] is False for row in judged(name, findings).values())
+            missed |= any(row["pass"] is False for row in judged(name, findings, quick=effort.quick).values())
     if missed and fail:
         raise typer.Exit(1)
 
@@ -111,13 +111,13 @@ def _known(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _show(name: str, findings: Findings, out: Console) -> None:
+def _show(name: str, findings: Findings, effort: Effort, out: Console) -> None:
     table = Table(title=f"{name}: {len(findings.seeds)} seeds", title_justify="left")
     for column in ("figure", "value", "95% interval", "target", ""):
         table.add_column(column, justify="right" if column in ("value", "95% interval") else "left")
-    for key, row in judged(name, findings).items():
+    for key, row in judged(name, findings, quick=effort.quick).items():
         interval = "" if row["interval"] is None else "{:.4g} to {:.4g}".format(*row["interval"])
-        table.add_row(key, f"{row['value']:.4g}", interval, row["target"] or "reported", COLOURS[row["pass"]])
+        table.add_row(key, measured(row["value"]), interval, row["target"] or "reported", COLOURS[row["pass"]])
     out.print(table)
     for grid in findings.grids:
         shown = Table(*grid.columns, title=grid.title, title_justify="left")

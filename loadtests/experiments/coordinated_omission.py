@@ -41,19 +41,10 @@ def coordinated_omission(lab: Lab) -> Findings:
     pairs = []
     with server("loadtests.experiments.staller", options, cores.proxy) as port:
         target = ["--target", f"http://127.0.0.1:{port}", "--workload", "prompt_tokens=10,output_tokens=1,streamed=0%"]
-        target += [
-            "--rate",
-            f"{RATE:g}",
-            "--duration",
-            f"{seconds:g}",
-            "--no-probe",
-            "--max-late",
-            "50",
-            "--allow-late",
-        ]
+        target += ["--duration", f"{seconds:g}", "--no-probe", "--max-late", "50", "--allow-late"]
         for seed in range(1, runs + 1):
             lab.tell(f"run {seed} of {runs}, open loop")
-            opened = tested([*target, "--seed", f"{seed}"], cores.load)
+            opened = tested([*target, "--seed", f"{seed}", "--rate", f"{RATE:g}"], cores.load)
             lab.tell(f"run {seed} of {runs}, closed loop")
             closed = tested([*target, "--seed", f"{seed}", "--closed-loop", f"{CLIENTS}"], cores.load)
             pairs.append(_Pair(opened, closed))

@@ -138,7 +138,7 @@ def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
     done = subprocess.run([str(command), *options, "--ui", "none"], capture_output=True, text=True, cwd=folder)
     report = out / "profile_export_aiperf.json"
     if not report.exists():
-        raise Skipped(f"aiperf wrote no report: {(done.stdout + done.stderr).strip()[-300:]}")
+        raise Failed(f"aiperf wrote no report: {(done.stdout + done.stderr).strip()[-300:]}")
     said = json.loads(report.read_text())
     return {f"{metric}_{q}": said[name][q] / 1e3 for metric, name in STREAMED.items() for q in ("p50", "p99")}
 

@@ -8,7 +8,7 @@ from loadtests.charts.grid import Grid, grid_as_markdown
 from loadtests.charts.png import draw
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import Effort
-from loadtests.experiments.verdicts import Judged, judged
+from loadtests.experiments.verdicts import Judged, judged, measured
 
 
 def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path) -> Path:
@@ -20,7 +20,7 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         rest.strip(),
         _how(name, findings, effort),
         "## Figures",
-        _figures(judged(name, findings)),
+        _figures(judged(name, findings, quick=effort.quick)),
     ]
     parts += [f"![{chart.title}]({chart.name}.png)" for chart in findings.charts]
     parts += [f"### {grid.title}\n\n{grid_as_markdown(grid)}" for grid in findings.grids]
@@ -47,5 +47,5 @@ def _figures(rows: dict[str, Judged]) -> str:
     for key, row in rows.items():
         interval = "" if row["interval"] is None else f"{row['interval'][0]:.4g} to {row['interval'][1]:.4g}"
         verdict = {True: "met", False: "**missed**", None: ""}[row["pass"]]
-        cells.append([f"`{key}`", f"{row['value']:.4g}", interval, row["target"] or "reported", verdict])
+        cells.append([f"`{key}`", measured(row["value"]), interval, row["target"] or "reported", verdict])
     return grid_as_markdown(Grid("", ["figure", "value", "interval", "target", ""], cells))

@@ -12,12 +12,15 @@ from loadtests.experiments.targets import TARGETS
 
 Judged = TypedDict(
     "Judged",
-    {"value": float, "interval": list[float] | None, "target": str | None, "pass": bool | None, "n": int},
+    {"value": float | None, "interval": list[float] | None, "target": str | None, "pass": bool | None, "n": int},
 )
 
 
-def judged(name: str, findings: Findings) -> dict[str, Judged]:
-    """Every figure with its target and whether it is met; None for both where there is no target."""
+def judged(name: str, findings: Findings, *, quick: bool = False) -> dict[str, Judged]:
+    """Every figure with its target and whether it is met; None for both where there is no target.
+
+    A target without a figure is not met, and its value None; a quick run may leave some out.
+    """
     targets = TARGETS.get(name, {})
     rows: dict[str, Judged] = {}
     for key, found in findings.figures.items():
@@ -29,14 +32,22 @@ def judged(name: str, findings: Findings) -> dict[str, Judged]:
             "pass": None if target is None else target.met(found),
             "n": found.n,
         }
+    for key, target in targets.items() if not quick else ():
+        if key not in rows:
+            rows[key] = {"value": None, "interval": None, "target": str(target), "pass": False, "n": 0}
     return rows
+
+
+def measured(value: float | None) -> str:
+    """A figure for people; a target of which there is none was not measured."""
+    return "not measured" if value is None else f"{value:.4g}"
 
 
 def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
     """One experiment as one document."""
     return {
         "name": name,
-        "figures": plain(judged(name, findings)),
+        "figures": plain(judged(name, findings, quick=effort.quick)),
         "seeds": list(findings.seeds),
         "n": len(findings.seeds),
         "effort": asdict(effort),

@@ -38,7 +38,7 @@ class Outcome(IntEnum):
     UNFINISHED = 12
     """Still under way when the test ended and its grace was over."""
     INTERRUPTED = 13
-    """Still under way when somebody stopped the test: counted apart."""
+    """Still under way when somebody stopped the test: counted apart, unless it was late already."""
 
     @property
     def counts(self) -> bool:

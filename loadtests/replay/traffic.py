@@ -25,7 +25,9 @@ class Traffic:
     """Arrivals, and what to call them."""
 
     workload: Workload
-    told: str
+    name: str
+    pace: str
+    """How fast they come, after the name: of a closed loop, which sends when an answer has come, it is not true."""
     planned_s: float | None
     """None: to the end of a trace."""
     left_out: LeftOut = field(default_factory=LeftOut)
@@ -44,8 +46,15 @@ class Traffic:
         return self.workload.arrivals(seed)
 
     def endless(self, seed: int) -> Iterator[Arrival]:
-        """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on."""
-        yield from self.workload.arrivals(seed)
+        """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on.
+
+        None at all if this seed has none: a trace without a request has none for any other, either.
+        """
+        arrivals = self.workload.arrivals(seed)
+        if (first := next(arrivals, None)) is None:
+            return
+        yield first
+        yield from arrivals
         again = self.workload
         if isinstance(again, Trace):
             again = replace(again, on_empty=lambda line: None)  # counted once
@@ -58,13 +67,13 @@ def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None,
     if not path.exists():
         raise TraceError(f"{path}: there is no such file")
     trace = open_trace(path, mix, speed or 1.0)
-    trace, told = trace if duration_s is None else replace(trace, duration_s=duration_s), path.name
+    trace, pace = trace if duration_s is None else replace(trace, duration_s=duration_s), ""
     if rate is not None:
-        trace, told = trace.at_rate(rate), f"{told} at {rate:g}/s"
+        trace, pace = trace.at_rate(rate), f" at {rate:g}/s"
     elif speed is not None:
-        told += f" at {speed:g} times its speed"
+        pace = f" at {speed:g} times its speed"
     left_out = LeftOut()
-    return Traffic(replace(trace, on_empty=left_out.add), told, duration_s, left_out)
+    return Traffic(replace(trace, on_empty=left_out.add), path.name, pace, duration_s, left_out)
 
 
 def workload_traffic(
@@ -87,7 +96,7 @@ def workload_traffic(
             raise ValueError(f"{spec} is a trace: give it with --trace")
         workload = found
     at = "in multiples of" if isinstance(workload.shape, Steps) else "at"
-    return Traffic(workload, f"{spec} {at} {workload.rate_per_s:g}/s", workload.duration_s)
+    return Traffic(workload, spec, f" {at} {workload.rate_per_s:g}/s", workload.duration_s)
 
 
 def _of_line(spec: str, mix: Mix) -> Synthetic:

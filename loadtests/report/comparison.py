@@ -22,7 +22,7 @@ from loadtests.report.bootstrap import (
     ranged,
     shares,
 )
-from loadtests.report.judged import ERRORS, Judged
+from loadtests.report.judged import ERRORS
 from loadtests.report.tested import Tested
 from loadtests.report.words import apart, time
 
@@ -74,7 +74,7 @@ class Comparison:
 
 def compare(a: Tested, b: Tested) -> Comparison:
     """B against A."""
-    paired = _paired(a.judged, b.judged)
+    paired = _paired(a, b)
     blocks = blocks_for(min(a.report["seconds"], b.report["seconds"]), a.judged, b.judged)
     draws = [blocks.draws(1), blocks.draws(1 if paired else 2)]
     rows = _rows(a, b, blocks, [draw.astype(np.float64) for draw in draws])
@@ -117,9 +117,13 @@ def _too_short(blocks: Blocks) -> str:
     )
 
 
-def _paired(a: Judged, b: Judged) -> bool:
-    ours, theirs = a.rows, b.rows
-    return len(ours) == len(theirs) and all(
+def _paired(a: Tested, b: Tested) -> bool:
+    ours, theirs = a.judged.rows, b.judged.rows
+    if len(ours) != len(theirs):
+        return False
+    known = {tier: number for number, tier in enumerate(b.run.tiers)}
+    tiers = np.array([known.get(tier, -1) for tier in a.run.tiers])
+    return bool(np.array_equal(tiers[ours["tier"]], theirs["tier"])) and all(
         bool(np.array_equal(ours[name], theirs[name])) for name in ("due_s", "prompt_tokens", "output_wanted")
     )
 
@@ -176,6 +180,10 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
         found.append(f"Not the same load: {ours:.4g} and {theirs:.4g} requests/s were offered.")
     elif not paired:
         found.append("Not the same requests (another seed, or other traffic): intervals are wider for it.")
+    for name, what in (("retries", "retries of clients"), ("length", "--length")):
+        said = [one.report["about"][name] for one in (a, b)]
+        if said[0] != said[1]:
+            found.append(f"Not asked alike: {what} {said[0]} and {said[1]}, which makes a difference by itself.")
     for one in (a, b):
         if not one.report["complete"]:
             found.append(f"{one.name} was stopped before its end.")

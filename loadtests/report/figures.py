@@ -104,6 +104,7 @@ def _about(run: RunFile) -> Report:
         "retries": about.retries,
         "policy": about.policy,
         "unnamed_tier": about.unnamed_tier,
+        "probed": about.probed,
         "length": about.length,
         "warmup_s": about.warmup_s,
         "planned_s": about.planned_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -40,11 +40,16 @@ class Judged:
 
     rows: Rows
     counted: Mask
-    """In the denominator of goodput: not 4xx, quotas, nor what was under way when somebody stopped the test."""
+    """In the denominator of goodput: not 4xx, quotas, nor what somebody stopped while it could still have been good."""
     finished: Mask
     good: Mask
     late: Mapping[str, Mask]
-    """Finished, and beyond the bound of a metric."""
+    """Beyond the bound of a metric: finished, or when the test was stopped."""
+
+    @property
+    def beyond(self) -> Mask:
+        """Beyond the bound of any metric."""
+        return self.late["ttft"] | self.late["tpot"] | self.late["e2e"]
 
     def of(self, chosen: Mask) -> Judged:
         """Some of them."""
@@ -58,27 +63,33 @@ def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
 
     Good is: finished, not cut short, and every latency that could be observed within the threshold of its metric's
     highest percentile; a stream that never had a first token has missed any objective of TTFT. Latencies count from
-    when the request was due.
+    when the request was due. What was under way when the test was stopped, and beyond a bound already, is a miss: else
+    a target that hangs would look the better for being given up.
     """
     outcome = rows["outcome"]
-    counted = ~np.isin(outcome, NOT_COUNTED)
-    finished = outcome == Outcome.FINISHED
+    finished, stopped = outcome == Outcome.FINISHED, outcome == Outcome.INTERRUPTED
+    waited_s = rows["e2e_s"]
     late = {metric: np.zeros(len(rows), dtype=np.bool_) for metric in LATE}
     for number in np.unique(rows["tier"]):
         slo = slo_of(policy, tiers[number])
-        own = finished & (rows["tier"] == number)
-        bounds = {"ttft": slo.ttft_bound_s, "tpot": slo.tpot_bound_s, "e2e": slo.e2e_bound_s}
-        for metric, bound_s in bounds.items():
+        own = rows["tier"] == number
+        done, left = own & finished, own & stopped
+        for metric, bound_s in (("ttft", slo.ttft_bound_s), ("tpot", slo.tpot_bound_s), ("e2e", slo.e2e_bound_s)):
             # Not a number (not observed) is beyond nothing, unless it should have been: the first token of a stream.
             values = rows[f"{metric}_s"]
-            beyond = own & (values > bound_s)
+            beyond = done & (values > bound_s)
             if metric == "ttft" and slo.ttft:
-                beyond |= own & (rows["streamed"] != 0) & np.isnan(values)
+                beyond |= done & (rows["streamed"] != 0) & np.isnan(values)
+                first_s = np.where(np.isnan(values), waited_s, values)
+                beyond |= left & (rows["streamed"] != 0) & (first_s > bound_s)
             if metric == "e2e" and slo.e2e_up_to_tokens is not None:
                 beyond &= rows["output_tokens"] <= slo.e2e_up_to_tokens
+            elif metric == "e2e":
+                beyond |= left & (waited_s > bound_s)
             late[metric] |= beyond
-    good = finished & ~late["ttft"] & ~late["tpot"] & ~late["e2e"]
-    return Judged(rows, counted, finished, good, late)
+    counted = ~np.isin(outcome, NOT_COUNTED) | late["ttft"] | late["e2e"]
+    judged = Judged(rows, counted, finished, finished, late)
+    return replace(judged, good=finished & ~judged.beyond)
 
 
 def slo_of(policy: Held | None, tier: str) -> Slo:
@@ -96,13 +107,13 @@ def misses(judged: Judged, reasons: list[str]) -> dict[str, int]:
     rows = judged.rows
     missed = judged.counted & ~judged.good
     found: dict[str, int] = {}
-    left = missed & judged.finished
+    left = missed & judged.beyond
     for metric, name in LATE.items():
         count = int(np.count_nonzero(left & judged.late[metric]))
         left &= ~judged.late[metric]
         if count:
             found[name] = count
-    return _ranked(found, rows[missed & ~judged.finished], reasons)
+    return _ranked(found, rows[missed & ~judged.beyond], reasons)
 
 
 def apart(judged: Judged, reasons: list[str]) -> dict[str, int]:

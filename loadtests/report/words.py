@@ -95,7 +95,10 @@ def warnings(report: Report) -> list[str]:
     if about.get("wrong_row"):
         found.append(f"Partial: the test ended at a row of the trace that is wrong ({about['wrong_row']}).")
     elif not report["complete"]:
-        found.append("Partial: the test was stopped. What was under way then is counted apart.")
+        found.append(
+            "Partial: the test was stopped. What was under way then is counted apart, unless it was beyond an "
+            "objective already."
+        )
     elif (rest_s := (about["planned_s"] or 0.0) - (ended_s := report["seconds"] + about["warmup_s"])) > 0.0:
         gap_s = report["seconds"] / report["totals"]["offered"]
         if rest_s > max(SPARE * about["planned_s"], MOST_GAPS * gap_s):
@@ -116,6 +119,8 @@ def warnings(report: Report) -> list[str]:
     if about["policy"] is None:
         found.append("No policy was given: there are no objectives, and every request that was answered is good.")
     counted, wanted = prompts["prompt_tokens_counted"], prompts["prompt_tokens"]
+    if not about.get("probed", True) and not wanted and prompts["output_tokens_wanted"]:
+        found.append("The target does not say how many tokens prompts have: a word was taken for one token each.")
     if wanted and abs(counted / wanted - 1.0) > OFF:
         found.append(f"The target counts {share(counted / wanted)} of the prompt tokens that were meant to be sent.")
     if about["length"] != "cap" and prompts["shorter_answers"]:

@@ -23,6 +23,12 @@ def check(document: Document, scenario: ScenarioFile) -> None:
             except ValueError:
                 known = did_you_mean(contender.kind, [OURS, *PROXIED, *BASELINES])
                 document.add(path, f"{contender.kind} is nobody that can be tried: {known}")
+    if scenario.warmup >= scenario.lasts:
+        document.add(("warmup",), f"leaves nothing to count: the scenario lasts {scenario.lasts:g} s")
+    for n, stream in enumerate(scenario.traffic):
+        until = scenario.lasts if stream.until is None else min(stream.until, scenario.lasts)
+        if stream.from_ >= until:
+            document.add(("traffic", n, "from"), f"is not before its end, which is at {until:g} s: nothing is sent")
     for n, event in enumerate(scenario.events):
         path = ("events", n)
         if event.at >= scenario.lasts:

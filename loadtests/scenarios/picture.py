@@ -44,7 +44,8 @@ def _over_time(scenario: ScenarioFile, reports: Reports, name: str) -> Iterator[
     marks = _marks(scenario, part)
     tier = scenario.traffic[0].tier
     whole = _lines(reports, "weighted_goodput", lambda of: of["over_time"])
-    first = _lines(reports, "ttft_p95_s", lambda of: of["tiers"][tier]["over_time"])
+    served = {test: of for test, of in reports.items() if tier in of["tiers"]}
+    first = _lines(served, "ttft_p95_s", lambda of: of["tiers"][tier]["over_time"])
     since, title = "s since the start", "Weighted goodput of the requests that were due then"
     yield Chart(f"{name}-goodput", title, since, "share", whole, most_y=1.02, marks=marks)
     title = f"TTFT p95 of {tier}, by when requests were due"
@@ -113,7 +114,7 @@ def grid(scenario: ScenarioFile, reports: Reports) -> Grid:
         cells = [rate(totals[f"{name}_per_s"], ".1f") for name in ("offered", "answered", "good")]
         cells += [share(totals["goodput"]), *([share(totals["weighted_goodput"])] if several else [])]
         cells += [share(of["tiers"][tier]["goodput"]) if tier in of["tiers"] else "–" for tier in several]
-        ttft = of["tiers"][tier]["latencies"]["ttft"]
+        ttft = of["tiers"][tier]["latencies"]["ttft"] if tier in of["tiers"] else {"p50": None, "p99": None}
         cells += [
             time(ttft["p50"]),
             time(ttft["p99"]),

@@ -120,7 +120,10 @@ class _Test:
                 policy = load(self._policy_file, environment(stage.replicas))
                 await self._play(stage, policy, children)
         run = read_run(self._folder)
-        found = report(run, read_rows(self._folder), policy, allow_late=True)
+        try:
+            found = report(run, read_rows(self._folder), policy, allow_late=True)
+        except ValueError as why:
+            raise Broken(str(why)) from None
         (self._folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
         (self._folder / "report.html").write_text(page(found))
         return found
@@ -162,6 +165,10 @@ class _Test:
         )
         try:
             played = await player.play()
+            if missed := sorted(of.events, key=lambda event: event.at)[len(happening) :]:
+                raise Broken(
+                    f"the test was over before the event at {missed[0].at * self._part:g} s: send requests for longer"
+                )
             for error in await asyncio.gather(*happening, return_exceptions=True):
                 if error is not None:
                     raise Broken(f"an event failed: {error if isinstance(error, Broken) else repr(error)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from gateway.observe.replay import NotReplayable, header
+from gateway.observe.replay import is_journal
 from gateway.sim.trace_formats import Row
 from gateway.sim.traces import LeftOut, Mix, TraceError, open_trace, spread
 from loadtests.traces.journal import JournalRows
@@ -32,6 +32,8 @@ class Converted:
     left_out: LeftOut = field(default_factory=LeftOut)
     lost: Counter[str] = field(default_factory=Counter)
     """Rows by what they say and the format written has no place for."""
+    unread: tuple[str, ...] = ()
+    """Columns of what was read that say nothing of when a request came, how long it is, or whose."""
     spread: int = 0
     """Requests that came some time within a tick, which is all that their trace says."""
     guessed: int = 0
@@ -52,6 +54,8 @@ class Converted:
         yield f"{self.written:,} requests, {self.format} to {self.to}"
         if self.left_out.rows:
             yield str(self.left_out)
+        if self.unread:
+            yield f"not read: {', '.join(self.unread)}, which {self.format} has and a request here has not"
         for name, count in self.lost.items():
             yield f"lost: {name} of {count:,} requests, for which {self.to} has no place"
         if self.spread:
@@ -94,11 +98,7 @@ def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int]
 
 def _journal(sources: Sequence[Path]) -> JournalRows | None:
     """None where these are no journal. Raises NotReplayable where they are one that cannot be read."""
-    try:
-        header(sources[0])
-    except (NotReplayable, UnicodeDecodeError):
-        return None
-    return JournalRows(sources)
+    return JournalRows(sources) if is_journal(sources[0]) else None
 
 
 def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[Row]:
@@ -106,7 +106,7 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     if len(sources) != 1:
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
     trace = replace(open_trace(sources[0], Mix()), on_empty=done.left_out.add)
-    done.format = trace.format.name
+    done.format, done.unread = trace.format.name, trace.unread()
     start: float | None = None
 
     def moved(rows: int) -> None:

@@ -118,7 +118,7 @@ def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
     ("line", "row", "complaint"),
     [
         (0, b"apiVersion: tailgate/v1\n", "is not a journal"),
-        (0, {"journal": 2, "run": "r", "part": 1, "version": "9"}, "is not a journal"),
+        (0, {"journal": 2, "run": "r", "part": 1, "version": "9"}, "is a journal of form 2, of tailgate 9: .* form 1"),
         (
             0,
             {"journal": 1, "run": "r", "part": 1, "version": "9"},

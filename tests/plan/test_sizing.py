@@ -151,6 +151,13 @@ def test_what_is_wrong_is_named_with_what_would_be_right(changes: dict[str, obje
         dataclasses.replace(Load(100, 1.0, 8), **changes)  # type: ignore[arg-type]
 
 
+def test_as_many_replicas_as_there_may_be_are_a_plan() -> None:
+    found = plan(Load(60_000, per_replica_per_s=1))
+    assert found.replicas == 60_000
+    assert found.curve[-1].replicas == 100_000
+    assert plan(Load(60_000, 1.0, 1, p99_wait_s=0.5)).replicas_by_wait is not None
+
+
 def test_more_replicas_than_anybody_has_are_no_plan() -> None:
     with pytest.raises(ValueError, match="look at --rate, --latency and --slots again"):
         of(1e9, 1e3, 1)

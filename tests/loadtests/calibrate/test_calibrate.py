@@ -44,8 +44,8 @@ async def test_the_engine_says_its_model_its_context_and_its_cache(engine: Emula
 
 
 async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_counted(engine: Emulator) -> None:
-    named, context, _ = await about(target(engine))
-    plan = bursts(context, 24)
+    named, _, _ = await about(target(engine))
+    plan = bursts(engine.profile.max_model_len, 24)
     done: list[None] = []
     seen = await send(plan, named, Sizes(), Random(1), lambda: done.append(None))
     assert len(done) == len(plan)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from dataclasses import replace
+from pathlib import Path
 
-from loadtests.calibrate import rounds
-from loadtests.calibrate.bursts import Burst, Failed, sent
-from loadtests.calibrate.check import SHARES
-from loadtests.calibrate.rounds import FITTED_SHARES, TURNS, Engine, calibrated, steps
+import pytest
+from typer.testing import CliRunner
+
+from gateway.sim.profiles import PROFILES
+from loadtests.__main__ import app
+from loadtests.calibrate import rounds, told
+from loadtests.calibrate.bursts import Burst, Failed, Seen, sent
+from loadtests.calibrate.check import SHARES, Checked
+from loadtests.calibrate.fit import Fitted
+from loadtests.calibrate.rounds import FITTED_SHARES, TURNS, Calibrated, Engine, calibrated, steps
+from loadtests.commands import calibrate as command
 from loadtests.emulator import Emulator
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
@@ -59,3 +68,48 @@ async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: p
     assert found.unchecked == "a request of the probe was failed, not finished"
     assert len(calls) == 2 * TURNS * len(FITTED_SHARES) + 1  # all mixed traffic that is fitted, and no more checks
     assert found.fitted.profile.max_num_seqs > 0
+
+
+def found(off: float | None, *, unchecked: str | None = None, error: float = 0.5, **said: int | None) -> Calibrated:
+    """A calibration whose checks are so far off (None: there are none)."""
+    engine = Engine(
+        Target("http://127.0.0.1:1", "m", {}, Length.EXACT), Sizes(), said.get("context"), said.get("cache")
+    )
+    live = [Seen(float(n), n + 0.1, n + 0.2, 10, 10) for n in range(40)]
+    told = [] if off is None else [replace(one, first_s=one.sent_s + 0.1 * (1 + off)) for one in live]
+    checks = [] if off is None else [Checked(0.5, 1.0, [live], [told])]
+    return Calibrated(engine, Fitted(PROFILES["test"], error, slots_seen=True), checks, unchecked)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "trusted"),
+    [
+        (found(0.2), True),
+        (found(0.4), False),
+        (found(None, unchecked="a request failed", error=0.01), False),
+        (found(None, error=0.1), True),
+        (found(None, error=0.2), False),
+    ],
+    ids=["close", "far off", "not checked", "a good fit, no check wanted", "a poor one"],
+)
+def test_whether_plans_made_with_it_are_to_be_trusted(
+    calibration: Calibrated, trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def calibrates(*_: object) -> Calibrated:
+        return calibration
+
+    monkeypatch.setattr(command, "_calibrated", calibrates)
+    given = ["calibrate", "--target", "http://127.0.0.1:1", "--out", str(tmp_path / "p.json")]
+    assert CliRunner().invoke(app, given).exit_code == (0 if trusted else 3)
+    printed = CliRunner().invoke(app, [*given, "--json"])
+    assert (printed.exit_code, json.loads(printed.stdout)["trusted"]) == (0 if trusted else 3, trusted)
+
+
+def test_what_is_assumed_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told.as_json(found(0.1, context=4096))["assumed"] == ["kv_capacity_tokens"]
+    told.tell(found(0.1, context=4096), Path("p.json"))
+    context, cache = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(("context length", "KV cache"))
+    )
+    assert not context.endswith("(assumed: the engine does not say)")
+    assert cache.endswith("(assumed: the engine does not say)")

@@ -156,6 +156,13 @@ async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path
         (["--trace", "nowhere.csv"], "no such file"),
         (["--workload", "chat", "--target", "http://127.0.0.1:2"], "one target is tested at a time"),
         (["--workload", LINE, "--duration", "5", "--warmup", "5"], "--warmup 5 leaves nothing to count of 5 s"),
+        (["--workload", LINE, "--warmup", "inf"], "inf is not a finite duration"),
+        (["--workload", LINE, "--rate", "inf"], "inf is not a finite rate"),
+        (["--workload", LINE, "--rate", "1e400"], "1e400 is not a finite rate"),
+        (["--workload", LINE, "--max-late", "inf"], "inf is not a finite number"),
+        (["--trace", "loadtests/traces/small.jsonl", "--speed", "inf"], "inf is not a finite number"),
+        (["--trace", "loadtests/traces/small.jsonl", "--speed", "nan"], "Invalid value for '--speed'"),
+        (["--workload", LINE, "--closed-loop", "2", "--rate", "5"], "--closed-loop sends when an answer has come"),
         (["--workload", LINE, "--out", "README.md"], "--out: cannot write README.md: a file stands there"),
     ],
 )
@@ -189,6 +196,17 @@ def test_an_empty_trace_is_called_empty(tmp_path: Path) -> None:
     trace.touch()
     found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", "--trace", str(trace)])
     assert (found.exit_code, f"{trace}: is empty" in found.stderr) == (2, True), found.stderr
+
+
+@pytest.mark.parametrize("rows", ["", "2026-01-01 00:00:00.0000000,0,10\n"], ids=["none", "of no tokens"])
+@pytest.mark.parametrize("options", [(), ("--closed-loop", "2", "--duration", "5")], ids=["open", "closed"])
+def test_a_trace_without_a_request_is_told_and_not_read_for_ever(
+    rows: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    found = CliRunner().invoke(app, ["run", "--target", "http://127.0.0.1:1", "--trace", str(trace), *options])
+    assert (found.exit_code, "trace.csv: there is no request in it" in found.stderr) == (2, True), found.stderr
 
 
 @pytest.mark.parametrize("spec", ["chat", "gateway/sim/workloads/chat.yaml"])

@@ -127,6 +127,22 @@ def test_run_prints_documents_writes_pages_and_fails_on_a_miss(tmp_path: Path, m
     assert CliRunner().invoke(app, [*arguments, "--no-fail"]).exit_code == 0
 
 
+def test_a_target_that_was_not_measured_is_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {key: bare(0.0, 1) for key in TARGETS["outside-tools"] if key.startswith("aiperf")}
+    monkeypatch.setitem(EXPERIMENTS, "outside-tools", lambda lab: Findings((1,), some, notes=["wrk was left out"]))
+    run = CliRunner().invoke(app, ["run", "outside-tools", "--pure", "--docs", str(tmp_path)])
+    assert run.exit_code == 1
+    assert (
+        "| `wrk_e2e_p99_off` | not measured |  | <= 0.05 | **missed** |" in (tmp_path / "outside-tools.md").read_text()
+    )
+    printed = CliRunner().invoke(app, ["run", "outside-tools", "--pure", "--no-fail", "--json"])
+    assert printed.exit_code == 0
+    figure = json.loads(printed.stdout)["figures"]["wrk_e2e_p99_off"]
+    assert (figure["value"], figure["pass"]) == (None, False)
+    # A quick run may leave some out.
+    assert CliRunner().invoke(app, ["run", "outside-tools", "--quick"]).exit_code == 0
+
+
 def test_what_has_to_be_known_is_said_on_the_screen_and_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     note = "overload 0.9x could not be played: [Errno 98] address in use"
     findings = Findings((1,), {"p95_of_tiers_most_off": bare(math.inf, 1)}, notes=[note])

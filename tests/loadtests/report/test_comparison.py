@@ -58,6 +58,23 @@ def test_what_chance_makes_is_no_difference(tmp_path: Path) -> None:
     assert headline(found).startswith("No difference in goodput")
 
 
+def test_requests_of_other_tiers_are_others(tmp_path: Path) -> None:
+    def of(tiers: str) -> list[Request]:
+        return [answered(0.05 * n, {"g": "gold", "f": "free"}[tiers[n % len(tiers)]]) for n in range(2000)]
+
+    assert compared(tmp_path / "alike", of("gf"), of("gf")).paired
+    assert not compared(tmp_path / "more", of("gf"), of("gff")).paired
+    assert not compared(tmp_path / "turned", of("gf"), of("fg")).paired
+
+
+def test_clients_that_behave_otherwise_are_told(tmp_path: Path) -> None:
+    tests = [
+        read_test(written(tmp_path / name, traffic(0.1, seed=1), retries=retries), policy())
+        for name, retries in (("a", 0), ("b", 3))
+    ]
+    assert "Not asked alike: retries of clients 0 and 3, which makes a difference by itself." in compare(*tests).notes
+
+
 def test_requests_that_were_due_at_once_are_the_same_in_whichever_order_they_end(tmp_path: Path) -> None:
     a, b = (written(tmp_path / name, [answered(n // 2 / 20) for n in range(4000)]) for name in "ab")
     rows = np.load(b / "requests.npy")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from loadtests.__main__ import app
 from loadtests.replay.columns import read_rows
-from loadtests.replay.request import Outcome
+from loadtests.replay.request import Outcome, Request
 from loadtests.report import figures
 from loadtests.report.figures import TooLate, report
 from loadtests.report.pictures import pictures
@@ -69,6 +69,28 @@ def test_every_miss_stands_under_one_reason(tmp_path: Path) -> None:
         assert sum(tier["misses"].values()) == tier["counted"] - tier["good"]
     assert tiers["free"]["apart"] == {"quota: limit-tokens": 1, "invalid: context-length": 1, "interrupted": 1}
     assert tiers["free"]["errors"] == {"broken off": 1}
+
+
+def stopped(at: float, tier: str, waited_s: float, first_s: float | None = None) -> Request:
+    """Under way for so long when somebody stopped the test."""
+    made = refused(at, tier, Outcome.INTERRUPTED, "", 0)
+    made.ended_s, made.first_s = at + waited_s, None if first_s is None else at + first_s
+    return made
+
+
+def test_what_hangs_when_the_test_is_stopped_is_a_miss_once_it_is_late(tmp_path: Path) -> None:
+    hung = [stopped(2.0 + n, "gold", 60.0) for n in range(3)]
+    soon = [stopped(90.0, "gold", 0.9), stopped(91.0, "gold", 5.0, first_s=0.2)]
+    late = stopped(92.0, "gold", 5.0, first_s=1.2)
+    # An answer that has become longer than its objective is about may still be good.
+    free = stopped(93.0, "free", 60.0, first_s=0.2)
+    found = made(tmp_path, [answered(1.0), *hung, *soon, late, free], interrupted=True)
+    gold = found["tiers"]["gold"]
+    assert (gold["offered"], gold["counted"], gold["good"]) == (7, 5, 1)
+    assert gold["misses"] == {"late: TTFT": 4}
+    assert gold["apart"] == {"interrupted": 2}
+    assert found["tiers"]["free"]["apart"] == {"interrupted": 1}
+    assert made(tmp_path / "free", [answered(1.0), *hung], with_policy=False)["totals"]["goodput"] == 1.0
 
 
 def test_every_request_stands_in_one_place(tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_what_has_to_be_known_is_said_first(tmp_path: Path, about: dict[str, Any
     assert any(told in text for text in warnings(made(tmp_path / "b", [answered(1.0), short], **about)))
 
 
+@pytest.mark.parametrize(("probed", "counts", "said"), [(False, False, 1), (True, False, 0), (False, True, 0)])
+def test_where_nobody_counted_prompts_it_is_said(tmp_path: Path, probed: bool, counts: bool, said: int) -> None:
+    request = answered(1.0)
+    request.prompt_tokens = 50 if counts else None
+    told = warnings(made(tmp_path, [request], probed=probed))
+    assert sum("The target does not say how many tokens prompts have" in text for text in told) == said
+
+
 @pytest.mark.parametrize(("late", "which"), [(1, "the maxima"), (3, "the p99.9 and the maxima")])
 def test_a_generator_that_stalled_once_says_what_may_be_its_own(tmp_path: Path, late: int, which: str) -> None:
     requests = [answered(n / 25, late_s=0.501 if n < late else 0.001) for n in range(2000)]

@@ -103,12 +103,20 @@ def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
         ("events: [{at: 1s, fault: slow, replica: 5}]", r"events\[0\].replica: is 5, must be 1 to 4"),
         ("events: [{at: 1s, drain: s1}]", r"events\[0\].drain: s1 is no replica of the policy"),
         ("policy: one-tier.yaml\nevents: [{at: 1s, reload: tiers.yaml}, {at: 2s, drain: r9}]", "r9 is no replica"),
+        ("lasts: 30s\nwarmup: 30s", "it.yaml:8: warmup: leaves nothing to count: the scenario lasts 30 s"),
         ("replicas: 3", "it.yaml:7: replicas: the policy has 4 replicas, the scenario 3"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, more: str, told: str) -> None:
     with pytest.raises(PolicyErrors, match=told):
         load_scenario(str(scenario(tmp_path, f"{LEAST}{more}\n")))
+
+
+@pytest.mark.parametrize(("when", "ends"), [("from: 20s, until: 10s", 10), ("from: 70s", 60)])
+def test_a_stream_that_never_sends_is_told(when: str, ends: int, tmp_path: Path) -> None:
+    text = LEAST.replace("{tier: standard", f"{{{when}, tier: standard")
+    with pytest.raises(PolicyErrors, match=rf"traffic\[0\].from: is not before its end, which is at {ends} s"):
+        load_scenario(str(scenario(tmp_path, text)))
 
 
 def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:

@@ -120,3 +120,15 @@ def test_goodput_is_that_of_all(tmp_path: Path) -> None:
     found = grid(SCENARIO, {("tailgate", 1.0): mixed(tmp_path)})
     row = dict(zip(found.columns, found.rows[0], strict=True))
     assert row["offered/s"] == "2.0"
+
+
+def test_a_tier_of_which_no_request_counts_has_no_figures_and_costs_no_others(tmp_path: Path) -> None:
+    written(tmp_path / "free", [answered(float(at), "free") for at in range(50)])
+    free = report(read_run(tmp_path / "free"), read_rows(tmp_path / "free"), policy())
+    reports = {("tailgate", 1.0): mixed(tmp_path / "mixed"), ("nginx", 1.0): free}
+    found = grid(SCENARIO, reports)
+    row = dict(zip(found.columns, found.rows[1], strict=True))
+    assert (row["gold"], row["TTFT p50 of gold"], row["p99"]) == ("–", "–", "–")
+    _, ttft = pictures(SCENARIO, reports, "two")
+    assert isinstance(ttft, Chart)
+    assert [line.name for line in ttft.lines] == ["tailgate"]

@@ -210,3 +210,23 @@ def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "nginx was left out: it did not start: nginx exited with status 1" in done.stdout
+
+
+def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happening(tmp_path: Path) -> None:
+    file = tmp_path / "it.yaml"
+    late = RELOADED.replace("lasts: 2s", "lasts: 60s").replace("{tier:", "{until: 1s, tier:").replace("1900ms", "50s")
+    file.write_text(late)
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert "the test was over before the event at 50 s: send requests for longer" in done.stderr
+
+
+def test_a_test_in_which_nothing_counts_costs_itself_alone(tmp_path: Path) -> None:
+    file, out = tmp_path / "it.yaml", tmp_path / "out"
+    quiet = TEXT.partition("events:")[0].replace("40/s", "1/min").replace("[tailgate, round-robin]", "[tailgate]")
+    file.write_text(quiet + "sweep: [0.1, 2400]\n")
+    done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(out)])
+    assert done.exit_code == 1
+    found = json.loads((out / "scenario.json").read_text())
+    assert ["no request was due" in broken["why"] for broken in found["broken"]] == [True]
+    assert [test["times"] for test in found["tests"]] == [2400]

@@ -248,3 +248,20 @@ def test_a_journal_that_begins_in_the_middle_is_refused(tmp_path: Path) -> None:
     done = converted(file, out=tmp_path / "out")
     assert done.exit_code == 2
     assert "begins in the middle" in done.stderr
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    trace = tmp_path / "burst.csv"
+    trace.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,20,30,50,API log\n")
+    done = converted(trace, out=tmp_path / "out")
+    assert done.exit_code == 0
+    assert "not read: Log Type, Model, Total tokens, which burstgpt has and a request here has not" in done.stderr
+    assert "not read" not in converted(SMALL, out=tmp_path / "own").stderr
+
+
+def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    file.write_text(json.dumps({"journal": 2, "run": "r", "part": 1, "version": "9.0"}) + "\n")
+    done = converted(file, out=tmp_path / "out")
+    assert done.exit_code == 2
+    assert f"{file} is a journal of form 2, of tailgate 9.0: this one reads form 1" in " ".join(done.stderr.split())
