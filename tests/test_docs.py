@@ -397,3 +397,8 @@ def test_operations_has_every_alert() -> None:
     )
     told = OPERATIONS.read_text().partition("## By alert")[2].partition("\n## ")[0]
     assert alerts == set(re.findall(r"`(Tailgate\w+)`", told))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "scenarios").glob("*.md")), ids=lambda page: page.stem)
+def test_the_page_of_a_scenario_says_what_the_scenario_does(page: Path) -> None:
+    assert " ".join(load_scenario(page.stem).about.split()) in page.read_text()

@@ -57,7 +57,7 @@ def outside_tools(lab: Lab) -> Findings:
                     other = _against(theirs, seconds, run, folder)
                     lab.tell(f"run {run} of {runs}: ours, as {tool}")
                     pairs.append((_against(ours, seconds, run, folder), other))
-            except Skipped as why:
+            except (Skipped, Failed) as why:  # the figures that lack are missed
                 findings.notes.append(f"{tool} was left out: {why}")
                 continue
             _judge(findings, rows, tool, pairs)

@@ -42,7 +42,7 @@ class Outcome(IntEnum):
 
     @property
     def counts(self) -> bool:
-        """Whether it stands in the denominator of goodput."""
+        """Whether it stands in the denominator of goodput; what was stopped does, too, once it is late."""
         return self not in (Outcome.QUOTA, Outcome.INVALID, Outcome.INTERRUPTED)
 
 

@@ -48,15 +48,16 @@ class Traffic:
     def endless(self, seed: int) -> Iterator[Arrival]:
         """For a closed loop, which ends when its time is up: those of this seed, of the next, and so on.
 
-        None at all if this seed has none: a trace without a request has none for any other, either.
+        None at all of a trace without a request: it has none for other seeds, either.
         """
-        arrivals = self.workload.arrivals(seed)
-        if (first := next(arrivals, None)) is None:
-            return
-        yield first
-        yield from arrivals
-        again = self.workload
+        again, arrivals = self.workload, self.workload.arrivals(seed)
+        first = next(arrivals, None)
+        if first is not None:
+            yield first
+            yield from arrivals
         if isinstance(again, Trace):
+            if first is None:
+                return
             again = replace(again, on_empty=lambda line: None)  # counted once
         for run in count(seed + 1):
             yield from again.arrivals(run)

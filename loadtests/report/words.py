@@ -96,8 +96,8 @@ def warnings(report: Report) -> list[str]:
         found.append(f"Partial: the test ended at a row of the trace that is wrong ({about['wrong_row']}).")
     elif not report["complete"]:
         found.append(
-            "Partial: the test was stopped. What was under way then is counted apart, unless it was beyond an "
-            "objective already."
+            "Partial: the test was stopped. What was under way then is counted apart, unless its TTFT, or "
+            "its e2e, was beyond the objective already."
         )
     elif (rest_s := (about["planned_s"] or 0.0) - (ended_s := report["seconds"] + about["warmup_s"])) > 0.0:
         gap_s = report["seconds"] / report["totals"]["offered"]

@@ -179,7 +179,7 @@ def test_the_search_is_told_for_people(files: tuple[str, ...]) -> None:
     [
         (("--fleet", "r1=test"), "--fleet names r1: here it is by pool"),
         (("--target", "99"), "--target is 99: it is a share above 0 and at most 1, 0.99 for 99% of the requests"),
-        (("--rate", "nan"), "--rate is nan: say requests per second"),
+        (("--rate", "nan"), "nan is not a finite rate"),
         (("--latency", "1"), "is of no use with --policy"),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
 
 def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happening(tmp_path: Path) -> None:
     file = tmp_path / "it.yaml"
-    late = RELOADED.replace("lasts: 2s", "lasts: 60s").replace("{tier:", "{until: 1s, tier:").replace("1900ms", "50s")
+    late = RELOADED.replace("lasts: 2s", "lasts: 60s").replace("{tier:", "{until: 2s, tier:").replace("1900ms", "50s")
     file.write_text(late)
     done = CliRunner().invoke(app, ["scenario", str(file), "--out", str(tmp_path / "out")])
     assert done.exit_code == 1
