@@ -198,7 +198,9 @@ def _whole(quotient: float) -> int:
 
 def _bounded(replicas: float) -> int:
     if replicas > MOST_REPLICAS:
-        raise ValueError(f"it would take {replicas:.3g} replicas or more: look at --rate, --latency and --slots again")
+        raise ValueError(
+            f"it would take {replicas:.3g} replicas or more: look at --rate, and at what a replica carries, again"
+        )
     return max(1, math.ceil(replicas))
 
 

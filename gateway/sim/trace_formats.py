@@ -27,6 +27,10 @@ class Wrong(Exception):
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
 
+Named = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", max_length=200)]
+"""Names come into reports and onto terminals: no control characters."""
+
+
 class Row(msgspec.Struct, forbid_unknown_fields=True):
     """One request of a trace, in seconds of the trace's own clock; None: it does not say. Also a line of our own."""
 
@@ -34,9 +38,9 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
     """From 0 on in a line of our own."""
     prompt_tokens: Tokens
     output_tokens: Tokens
-    tier: str | None = None
-    tenant: str | None = None
-    model: str | None = None
+    tier: Named | None = None
+    tenant: Named | None = None
+    model: Named | None = None
     stream: bool = True
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     session: int | None = None
@@ -89,6 +93,8 @@ def cells(line: int, text: str) -> list[str]:
 def _columns(file: IO[str], names: tuple[str, str, str]) -> Iterator[tuple[int, list[str]]]:
     """Three columns of a CSV file, whatever the others are."""
     head = [name.strip() for name in cells(1, file.readline())]
+    if twice := [name for name in names if head.count(name) > 1]:
+        raise Wrong(1, f"has the column {twice[0]} twice")
     places = [head.index(name) for name in names]
     for line, text in enumerate(file, 2):
         row = cells(line, text)

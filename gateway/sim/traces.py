@@ -27,6 +27,7 @@ from gateway.sim.trace_formats import FORMATS, Format, Row, Wrong, cells
 from gateway.sim.workload import Arrival
 
 SHOWN_LINES = 5
+GZIP = b"\x1f\x8b"
 ENCODING = "utf-8-sig"
 """With a byte order mark or without."""
 MOST_S = 1e9
@@ -63,7 +64,7 @@ def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
 
 def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
     """`premium=20%,free=80%` as a Mix. Raises ValueError that says what would be right."""
-    parts = []
+    parts: list[tuple[str, float]] = []
     for piece in text.split(","):
         tier, _, part = piece.strip().partition("=")
         try:
@@ -76,6 +77,8 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
             raise ValueError(
                 f"--mix {piece.strip() or 'has an empty part'}: {lacks}a mix is written TIER=SHARE,..., {example}"
             )
+        if tier in dict(parts):
+            raise ValueError(f"--mix {text}: {tier} is there twice: add its shares up")
         parts.append((tier, share))
     total = sum(share for _, share in parts)
     if abs(total - 1.0) > ROUNDED:
@@ -229,7 +232,9 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
     try:
         first = _first_line(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+        packed = isinstance(error, UnicodeDecodeError) and error.object.startswith(GZIP)
+        why = "it is packed by gzip: unpack it first" if packed else getattr(error, "strerror", None) or "not UTF-8"
+        raise TraceError(f"{path}: cannot be read: {why}") from None
     if not first:
         raise TraceError(f"{path}: is empty: there is no request in it")
     names = _names(first.strip())

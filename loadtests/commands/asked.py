@@ -9,9 +9,20 @@ import orjson
 
 from gateway.core.rules import Policy
 from gateway.sim.traces import Mix, mix_for
-from loadtests.replay.keys import ALL, read_keys
+from loadtests.replay.keys import ALL, check_key, read_keys
 from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
 from loadtests.report.judged import slo_of
+
+OWN_FIELDS = {
+    "model": ": give --model",
+    "messages": ", by the lengths of the traffic",
+    "stream": ": say streamed=50% in a line, or stream in a trace",
+    "stream_options": ", to learn how many tokens there were",
+    "max_tokens": ": give --length",
+    "min_tokens": ": give --length",
+    "ignore_eos": ": give --length",
+}
+"""Of a body, and what to do instead of naming them: figures would be of something else than the report says."""
 
 
 def traffic_of(
@@ -73,7 +84,13 @@ def keys_of(given: Sequence[str], file: Path | None, tiers: Collection[str] | No
 
 def keys_of_engine(given: str | None, file: Path | None) -> dict[str, tuple[str, ...]]:
     """Its one key, if it has one; whatever is in it, no part of it is a tier."""
-    keys = [key for key in (given, *(text for _, text in _keys_in(file))) if key]
+    found = [(where, key) for where, key in (("--key", given or ""), *_keys_in(file)) if key]
+    for where, key in found:
+        try:
+            check_key(key)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    keys = [key for _, key in found]
     if len(keys) > 1:
         raise ValueError("an engine has one key, for all: give it once, in --key KEY or on the one line of --keys FILE")
     return {ALL: tuple(keys)} if keys else {}
@@ -81,9 +98,13 @@ def keys_of_engine(given: str | None, file: Path | None) -> dict[str, tuple[str,
 
 def _keys_in(file: Path | None) -> Iterator[tuple[str, str]]:
     """Where each stands, and what it says."""
-    for n, line in enumerate([] if file is None else _lines(file), 1):
-        if (text := line.strip()) and not text.startswith("#"):
-            yield f"{file}:{n}", text
+    if file is None:
+        return
+    lines = [(n, text) for n, line in enumerate(_lines(file), 1) if (text := line.strip()) and not text.startswith("#")]
+    if not lines:
+        raise ValueError(f"--keys: there is no key in {file}; it is a file with one [TIER=]KEY on each line")
+    for n, text in lines:
+        yield f"{file}:{n}", text
 
 
 def _lines(file: Path) -> list[str]:
@@ -104,6 +125,9 @@ def fields_of(text: str | None) -> dict[str, object]:
         raise ValueError(f"--extra is no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ValueError('--extra is no JSON object: write one such as {"temperature": 0}')
+    for name, instead in OWN_FIELDS.items():
+        if name in fields:
+            raise ValueError(f"--extra: {name} is what the tester writes itself{instead}")
     return fields
 
 

@@ -55,11 +55,11 @@ def convert_command(
 
 def _written(sources: list[Path], out: Path, to: str) -> Converted:
     """What stands under the name `out` is whole; where the conversion fails nothing new is left beside it."""
+    check_writable(out, "OUT")
     part = out.with_name(f"{out.name}.part")
     for path in (out, part):
         if path.resolve() in [source.resolve() for source in sources]:
             raise TraceError(f"{path}: is what is read: write to another file")
-    check_writable(out, "OUT")
     with writing(out, "OUT"):
         file = part.open("w", newline="")
     try:

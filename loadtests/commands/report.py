@@ -50,8 +50,8 @@ def conclude(
     png: bool,
     as_json: bool,
     policy_file: Path | None = None,
-) -> None:
-    """Write report.json, report.html and the pictures, and print a summary.
+) -> Report:
+    """Write report.json, report.html and the pictures, print a summary, and return what is in it.
 
     Exits with 1 if any of that could not be written; with 2 if there is nothing to report, and with 3 if it must not be
     believed.
@@ -64,6 +64,7 @@ def conclude(
             if draw is not None:
                 draw(pictures(found))
             _write(found, folder, as_json=as_json)
+        return found
     except (NotDrawn, OSError) as error:
         console(stderr=True).print(str(error), style="red")
         raise typer.Exit(1) from None

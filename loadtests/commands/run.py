@@ -32,6 +32,7 @@ from loadtests.replay.unconnected import OwnLimit
 from loadtests.report.judged import slo_of
 from loadtests.report.pictures import NAMES
 from loadtests.report.run_file import About, write_run
+from loadtests.report.words import apart
 from loadtests.terminal.written import check_writable, writing
 
 FOLDER = Path("loadtest-results")
@@ -209,8 +210,11 @@ def run_command(
     except (Nothing, WhichModel) as error:
         errors.print(str(error), style="red")
         raise typer.Exit(2) from None
+    refused = ""
     try:
-        conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+        made = conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+        if not made["totals"]["counted"]:
+            refused = apart(made)
     except typer.Exit as left:
         # Of a test that was stopped, that is said (below), whatever else is missing; not if it must not be believed.
         if left.exit_code == 3 or not (wrong or played.interrupted):
@@ -222,6 +226,9 @@ def run_command(
         raise typer.Exit(2)
     if played.interrupted:
         raise typer.Exit(130)
+    if refused:
+        errors.print(f"Nothing counts: {refused}", style="red")
+        raise typer.Exit(1)
 
 
 def _emptied(folder: Path) -> None:
@@ -260,7 +267,7 @@ async def _test(
     if first is None:
         raise Nothing(wrong[0] if wrong else f"{traffic.name}: there is no request in it")
     if probe_first:
-        target, sizes = await contact(target, first, plan.seed, console(stderr=True).print)
+        target, sizes = await contact(target, first, plan.seed, console(stderr=True).print, plan.timeout_s)
         if sizes is not None:
             plan, about = replace(plan, sizes=sizes), replace(about, probed=True)
     else:

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import errno
 import math
+import re
 import signal
+from collections.abc import Callable
 from time import monotonic
 
 import uvloop
@@ -30,10 +32,43 @@ what it saw: GET /emulator/requests (heads and bodies), GET /emulator/state (cou
 
 def scale(text: str) -> float:
     """A number above 0, or "max"."""
-    value = math.inf if text == "max" else float(text)
-    if not value > 0:
-        raise ValueError(text)
+    if text == "max":
+        return math.inf
+    value = _float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: it is a number above 0, such as 0.5, or max")
     return value
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Whole numbers from `least` on."""
+
+    def read(text: str) -> int:
+        value = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text}: it is a whole number from {least} on")
+        return value
+
+    return read
+
+
+def number(least: float, most: float = 1e9) -> Callable[[str], float]:
+    """Numbers from `least` to `most`."""
+
+    def read(text: str) -> float:
+        value = _float(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text}: it is a number from {least:g} to {most:g}")
+        return value
+
+    return read
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     add("--port", type=port_number, required=True, help="port of the first replica, others follow; 0: any free ones")
-    add("--replicas", type=int, default=1, metavar="N", help="how many (%(default)s)")
+    add("--replicas", type=whole(1), default=1, metavar="N", help="how many (%(default)s)")
     add(
         "--profile",
         default="default",
@@ -57,20 +92,40 @@ def parser() -> argparse.ArgumentParser:
     add("--time-scale", type=scale, default=1.0, metavar="X", help="virtual seconds per real second, or max (1)")
     add("--model", default=MODEL, help="name of the model (%(default)s)")
     add("--seed", type=int, default=0, help="what answers and their lengths are drawn from (%(default)s)")
-    add("--output-median", type=float, default=128.0, metavar="TOKENS", help="median length of an answer (%(default)s)")
+    add(
+        "--output-median",
+        type=number(1.0),
+        default=128.0,
+        metavar="TOKENS",
+        help="median length of an answer (%(default)s)",
+    )
     add(
         "--output-sigma",
-        type=float,
+        type=number(0.0, 10.0),
         default=0.7,
         metavar="S",
         help="sigma of its lognormal; 0: all alike (%(default)s)",
     )
     add(
-        "--max-num-queued-reqs", type=int, default=None, metavar="N", help="refuse with 503 beyond N waiting (no limit)"
+        "--max-num-queued-reqs",
+        type=whole(0),
+        default=None,
+        metavar="N",
+        help="refuse with 503 beyond N waiting (no limit)",
     )
-    add("--keep-alive", type=float, default=5.0, metavar="S", help="close connections idle for S seconds (%(default)s)")
     add(
-        "--keep-requests", type=int, default=256, metavar="N", help="requests kept for /emulator/requests (%(default)s)"
+        "--keep-alive",
+        type=number(0.0),
+        default=5.0,
+        metavar="S",
+        help="close connections idle for S seconds (%(default)s)",
+    )
+    add(
+        "--keep-requests",
+        type=whole(0),
+        default=256,
+        metavar="N",
+        help="requests kept for /emulator/requests (%(default)s)",
     )
     return parser
 

@@ -22,10 +22,17 @@ def read_keys(lines: Iterable[tuple[str, str]], tiers: Collection[str] | None) -
     for where, line in lines:
         try:
             tier, key = _split(line, tiers)
+            check_key(key)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         found[tier] = (*found.get(tier, ()), key)
     return found
+
+
+def check_key(key: str) -> None:
+    """Raises ValueError, which does not show it, if it cannot stand in a header as it is."""
+    if not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise ValueError("a key is printable ASCII without spaces")
 
 
 def assigned(keys: Sequence[str], tenant: str) -> str:

@@ -10,12 +10,12 @@ import httpx
 from gateway.fleet.fault import Failed, Fault
 from gateway.fleet.models_json import ModelCard, read_models
 from gateway.sim.workload import Arrival
-from loadtests.replay.probe import NotFound, probe
+from loadtests.replay.probe import TIMEOUT_S, NotFound, probe
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Target
 
 PATH = "/v1/models"
-TIMEOUT_S = 10.0
+LIST_TIMEOUT_S = 10.0
 
 
 class WhichModel(Exception):
@@ -23,20 +23,20 @@ class WhichModel(Exception):
 
 
 async def contact(
-    target: Target, arrival: Arrival, seed: int, tell: Callable[[str], None]
+    target: Target, arrival: Arrival, seed: int, tell: Callable[[str], None], timeout_s: float = TIMEOUT_S
 ) -> tuple[Target, Sizes | None]:
     """The target and what a probe of it says; with its only model if it has not that of the traffic.
 
     Raises NoContact, and WhichModel.
     """
     try:
-        return target, await probe(target, arrival, seed)
+        return target, await probe(target, arrival, seed, tell, timeout_s)
     except NotFound:
         found = await with_its_model(target, arrival)
         if found is None:
             raise
     tell(f"{target.url} has no model {arrival.model}: all ask for the one it has, {found.model}")
-    return found, await probe(found, arrival, seed)
+    return found, await probe(found, arrival, seed, tell, timeout_s)
 
 
 async def with_its_model(target: Target, arrival: Arrival) -> Target | None:
@@ -56,7 +56,7 @@ def asking(target: Target, tier: str, tenant: str) -> httpx.AsyncClient:
     """A client for what is no request of a test (the list of models, metrics), with the key of that tenant."""
     key = target.key_of(tier, tenant)
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.AsyncClient(base_url=target.url.removesuffix("/v1"), headers=headers, timeout=TIMEOUT_S)
+    return httpx.AsyncClient(base_url=target.url.removesuffix("/v1"), headers=headers, timeout=LIST_TIMEOUT_S)
 
 
 async def listed(client: httpx.AsyncClient) -> tuple[ModelCard, ...] | Failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.core.model import Endpoint
@@ -15,6 +16,8 @@ from loadtests.replay.unconnected import OwnLimit, told
 
 WORDS = (8, 136)
 TIMEOUT_S = 60.0
+TELL_S = 2.0
+"""After so long without an answer it is said what is waited for."""
 NOT_FOUND = 404
 
 
@@ -26,16 +29,34 @@ class NotFound(NoContact):
     """The target is there, and does not know what it was asked for: the model, as a rule."""
 
 
-async def probe(target: Target, arrival: Arrival, seed: int) -> Sizes | None:
+async def probe(
+    target: Target,
+    arrival: Arrival,
+    seed: int,
+    tell: Callable[[str], None] = lambda what: None,
+    timeout_s: float = TIMEOUT_S,
+) -> Sizes | None:
     """Ask for one token after two prompts of different length, as `arrival` would. Raises NoContact.
 
-    None where the target is there and did not answer (it refused, or does not say how it counts).
+    None where the target is there and did not answer (it refused, or does not say how it counts). `tell` hears what is
+    waited for, and that nothing came.
     """
+    timeout_s = min(TIMEOUT_S, timeout_s)
     writer = Writer(replace(target, length=Length.CAP), Prompts(seed, Sizes(0.0, 1.0)))
     asked = replace(arrival, output_tokens=1, max_tokens=1, stream=False, prefix=())
     counted = []
     for number, words in enumerate(WORDS):
-        request = await _ask(target, writer, Request(-1 - number, replace(asked, prompt_tokens=words)))
+        waiting = asyncio.get_running_loop().call_later(TELL_S, tell, f"waiting for the first answer of {target.url}")
+        try:
+            request = await _ask(target, writer, Request(-1 - number, replace(asked, prompt_tokens=words)), timeout_s)
+        finally:
+            waiting.cancel()
+        if 300 <= request.status < 400:
+            raise NoContact(
+                f"{target.url} answers {request.status} to the first request: give --target where it leads to"
+            )
+        if request.outcome is Outcome.TIMEOUT:
+            tell(f"{target.url} did not answer the first request within {timeout_s:g} s")
         if request.outcome in (Outcome.CONNECT, Outcome.RESET, Outcome.NO_HTTP, Outcome.INVALID):
             refusal = NotFound if request.status == NOT_FOUND else NoContact
             raise refusal(f"{target.url} {_told(request)}")
@@ -66,13 +87,13 @@ async def _connect(clients: Clients, target: Target) -> None:
         raise NoContact(f"{target.url} cannot be reached: {told(error)}") from None
 
 
-async def _ask(target: Target, writer: Writer, request: Request) -> Request:
+async def _ask(target: Target, writer: Writer, request: Request, timeout_s: float) -> Request:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
-    clients = Clients(target, loop.time, lambda *_: over.set_result(None), lambda *_: None, TIMEOUT_S)
+    clients = Clients(target, loop.time, lambda *_: over.set_result(None), lambda *_: None, timeout_s)
     await _connect(clients, target)
     clients.send(request, writer.request(request.number, request.arrival))
-    await asyncio.wait([over], timeout=TIMEOUT_S)
+    await asyncio.wait([over], timeout=timeout_s)
     clients.close(Outcome.TIMEOUT)
     return request
 

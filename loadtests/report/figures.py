@@ -46,7 +46,12 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
     counts = rows["due_s"] >= about.warmup_s
     chosen = rows[counts]
     if not len(chosen):
-        raise ValueError(f"no request was due after the warm-up of {about.warmup_s:g} s: there is nothing to report")
+        after = f" after the warm-up of {about.warmup_s:g} s" if about.warmup_s else ""
+        before = " before the test was stopped" if run.played.interrupted else ""
+        raise ValueError(f"no request was due{after}{before}: there is nothing to report")
+    for column, names in (("tier", run.tiers), ("reason", run.reasons), ("replica", run.replicas)):
+        if int(rows[column].max()) >= len(names):
+            raise ValueError(f"{FILE} has a {column} that the run has no name for: the two are of different tests")
     generator = _generator(run, chosen)
     behind = fell_behind(generator)
     if behind is not None and not allow_late:

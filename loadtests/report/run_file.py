@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,7 +74,9 @@ def read_run(folder: Path) -> RunFile:
     """Raises ValueError that says what is wrong, or OSError."""
     path = folder / FILE
     try:
-        raw: Mapping[str, object] = orjson.loads(path.read_bytes())
+        raw = orjson.loads(path.read_bytes())
+        if not isinstance(raw, dict):
+            raise ValueError("is not what a load test writes")
         if raw.get("version") != VERSION:
             raise ValueError(f"is of version {raw.get('version')}, this load tester reads {VERSION}")
         return msgspec.convert(raw, RunFile, strict=False)

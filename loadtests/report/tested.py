@@ -67,7 +67,7 @@ def _held(folder: Path, run: RunFile) -> Held | None:
         try:
             made = orjson.loads(file.read_bytes())
             return None if made["about"]["policy"] is None else Kept(_kept(file, made, run))
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise ValueError(f"{file}: is no report of a load test: make it again, or give --policy") from None
     if run.about.policy is None:
         return None

@@ -13,8 +13,11 @@ from loadtests.scenarios.file import FOLDER, OURS, PROXIED, ScenarioFile, enviro
 def check(document: Document, scenario: ScenarioFile) -> None:
     """Note in `document` what does not fit together."""
     policies = [_policy(document, ("policy",), scenario.policy, scenario)]
+    called = [contender.called for contender in scenario.contenders]
     for n, contender in enumerate(scenario.contenders):
         path: Path = ("contenders", n)
+        if contender.called in called[:n]:
+            document.add(path, f"{contender.called} is there twice: give one of them a name")
         if contender.policy is not None:
             policies.append(_policy(document, (*path, "policy"), contender.policy, scenario))
         if contender.kind not in (OURS, *PROXIED) and policies[0] is not None:

@@ -159,7 +159,7 @@ def test_as_many_replicas_as_there_may_be_are_a_plan() -> None:
 
 
 def test_more_replicas_than_anybody_has_are_no_plan() -> None:
-    with pytest.raises(ValueError, match="look at --rate, --latency and --slots again"):
+    with pytest.raises(ValueError, match="look at --rate, and at what a replica carries, again"):
         of(1e9, 1e3, 1)
 
 
@@ -168,6 +168,7 @@ def test_more_replicas_than_anybody_has_are_no_plan() -> None:
     [
         ({"spare": -1}, r"--spare is -1: say how many replicas more than needed"),
         ({"price_per_hour": float("inf")}, r"--price is inf: say what a replica costs per hour"),
+        ({"price_per_hour": 1e308}, r"--price is 1e\+308: say what a replica costs per hour"),
         ({"output_tokens": 200.0}, r"--output-tokens .* say the --price"),
         ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: say tokens of the mean answer"),
     ],

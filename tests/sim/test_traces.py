@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -154,6 +155,14 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
         ("\n", "trace:1: is the beginning of no known trace"),
         ('{"a":' + 100_000 * "[" + "\n", "trace:1: is the beginning of no known trace"),
         (AZURE_2023.replace("396", "many"), "trace:3: ContextTokens is 'many', must be a whole number"),
+        (
+            AZURE_2023.replace("GeneratedTokens", "ContextTokens,GeneratedTokens"),
+            "trace:1: has the column Context.* twice",
+        ),
+        (
+            '{"at":1,"prompt_tokens":1,"output_tokens":1,"tier":"a\\u001b[31m"}\n',
+            r"trace:1: Expected `str` .* at `\$.tier`",
+        ),
         (AZURE_2023.replace(",55", ""), "trace:4: has 2 columns, 3 are in the first line"),
         (AZURE_2023.replace(",55", ",5,5"), "trace:4: has 4 columns, 3 are in the first line"),
         (AZURE_2023.replace("2023-11-16 18:15:50", "yesterday"), "trace:3: TIMESTAMP is 'yesterday.9951690': it is"),
@@ -268,3 +277,10 @@ def test_the_real_traces_have_their_published_figures(name: str, requests: int, 
     assert sum(a.output_tokens for a in arrivals) / requests == pytest.approx(answer, abs=1)
     assert arrivals[-1].at / 60 == pytest.approx(58, abs=1.5)
     assert len(list(replace(real, duration_s=60.0).arrivals(1))) < requests / 20
+
+
+def test_a_trace_that_is_packed_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(AZURE_2023.encode()))
+    with pytest.raises(TraceError, match=r"trace\.csv\.gz: cannot be read: it is packed by gzip: unpack it first"):
+        open_trace(path, Mix())

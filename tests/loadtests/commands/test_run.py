@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -149,6 +150,10 @@ async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path
         (["--workload", "chat", "--extra", '{"n": NaN}'], "--extra is no JSON"),
         (["--workload", "chat", "--extra", '{"n": 1' + 400 * "0" + "}"], "--extra is no JSON"),
         (["--workload", "chat", "--extra", '{"n":' + 9999 * "["], "--extra is no JSON"),
+        (["--workload", "chat", "--extra", '{"stream": false}'], "--extra: stream is what the tester writes itself"),
+        (["--workload", "chat", "--extra", '{"model": "m"}'], "model is what the tester writes itself: give --model"),
+        (["--workload", "chat", "--key", "a b"], "--key: a key is printable ASCII without spaces"),
+        (["--workload", LINE, "--mix", "a=50%,a=50%"], "--mix a=50%,a=50%: a is there twice: add its shares up"),
         (["--workload", "chat", "--seed", str(2**64)], "Invalid value for '--seed'"),
         (["--workload", "chat", "--retries", str(2**64)], "Invalid value for '--retries'"),
         (["--workload", "chat", "--mix", "a=100%"], "--mix is for traces"),
@@ -353,3 +358,12 @@ def test_a_host_that_cannot_be(host: str, tmp_path: Path) -> None:
     options = ["--target", f"http://{host}:80", "--model", "m", "--workload", LINE, "--out", str(tmp_path)]
     found = CliRunner().invoke(app, ["run", *options])
     assert (found.exit_code, found.stderr) == (1, f"http://{host}:80 cannot be reached: no host can have that name\n")
+
+
+async def test_where_every_request_is_refused_the_exit_status_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
+    status, _, said = await run(
+        *("--target", replica.url, "--model", "other", "--workload", LINE, "--duration", "1", "--no-probe"),
+        *("--out", str(tmp_path), "--no-png", "--max-late", "60000"),
+    )
+    assert status == 1, said
+    assert re.search(r"Nothing counts: (\d+) of \1 requests are counted apart, in no share: \1 invalid: 404", said)

@@ -108,3 +108,22 @@ async def test_an_engine_that_there_is_not_is_told_with_those_that_there_are() -
     _, errors = await process.communicate()
     assert process.returncode == 2
     assert b"huge is no profile of an engine; there is default, short" in errors
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--replicas", "0", "0: it is a whole number from 1 on"),
+        ("--time-scale", "0", "0: it is a number above 0, such as 0.5, or max"),
+        ("--output-median", "nan", "nan: it is a number from 1 to 1e+09"),
+        ("--output-sigma", "-1", "-1: it is a number from 0 to 10"),
+        ("--max-num-queued-reqs", "-1", "-1: it is a whole number from 0 on"),
+        ("--keep-alive", "soon", "soon: it is a number from 0 to 1e+09"),
+        ("--keep-requests", "1.5", "1.5: it is a whole number from 0 on"),
+    ],
+)
+def test_what_an_option_cannot_be(option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parser().parse_args(["--port", "0", f"{option}={value}"])
+    assert left.value.code == 2
+    assert f"argument {option}: {told}" in capsys.readouterr().err

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.sim.workload import Arrival
+from loadtests.commands.asked import keys_of, keys_of_engine
 from loadtests.replay.keys import ALL, assigned, read_keys
 from loadtests.replay.prompts import Prompts, Sizes
 from loadtests.replay.target import Target, Writer
@@ -59,3 +62,20 @@ def test_tenants_without_a_number_have_a_key_as_well() -> None:
     keys = ("a", "b", "c")
     assert {assigned(keys, f"{name}-corp") for name in "abcdefghijklmnop"} == set(keys)
     assert assigned(keys, "acme") == assigned(keys, "acme")
+
+
+@pytest.mark.parametrize("key", ["secret\r\nX-Evil: 1", "schlüssel-secret", "secret ", " "])
+@pytest.mark.parametrize("tier", ["", "gold="])
+def test_what_cannot_stand_in_a_header_is_refused_and_not_shown(tier: str, key: str) -> None:
+    with pytest.raises(ValueError, match="--key: a key is printable ASCII without spaces") as refused:
+        read_keys([("--key", tier + key)], TIERS)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ValueError, match="--key: a key is printable ASCII without spaces"):
+        keys_of_engine(key, None)
+
+
+def test_a_file_without_a_key_is_told(tmp_path: Path) -> None:
+    (file := tmp_path / "keys").write_text("# none yet\n\n")
+    for keys in (lambda: keys_of([], file, TIERS), lambda: keys_of_engine(None, file)):
+        with pytest.raises(ValueError, match=r"--keys: there is no key in .*keys; it is a file with one"):
+            keys()

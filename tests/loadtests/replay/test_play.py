@@ -280,6 +280,29 @@ async def test_the_first_contact_says_what_is_wrong(replica: EmulatedReplica) ->
         await probe(target(replica), next(arrivals(1)), 1)
 
 
+async def test_the_first_contact_waits_no_longer_than_clients_would_and_says_so() -> None:
+    """Of a server that takes connections and answers nothing."""
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    told: list[str] = []
+    async with server:
+        assert await probe(Target(url), next(arrivals(1)), 1, told.append, timeout_s=0.02) is None
+    assert told == [f"{url} did not answer the first request within 0.02 s"]
+
+
+async def test_a_target_that_sends_elsewhere_is_not_tested() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        with pytest.raises(NoContact, match=f"{url} answers 302 to the first request"):
+            await probe(Target(url), next(arrivals(1)), 1)
+
+
 async def test_rows_hold_what_requests_were(replica: EmulatedReplica, tmp_path: Path) -> None:
     columns, kept = Columns(tmp_path), Kept()
 

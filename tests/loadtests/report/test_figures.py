@@ -290,3 +290,26 @@ def test_a_file_is_no_folder_of_a_test(tmp_path: Path) -> None:
 def test_a_folder_without_a_test(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no load test has written here, there is no run.json"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("warmup_s", "stopped", "told"),
+    [
+        (5.0, False, "no request was due after the warm-up of 5 s: there is nothing"),
+        (0.0, True, "no request was due before the test was stopped: there is nothing"),
+    ],
+)
+def test_where_nothing_is_to_be_reported_it_says_why(warmup_s: float, stopped: bool, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told):
+        made(tmp_path, [answered(1.0)] if warmup_s else [], warmup_s=warmup_s, interrupted=stopped)
+
+
+@pytest.mark.parametrize(("content", "told"), [(b"[]", "is not what a load test writes"), (None, "has a tier that")])
+def test_a_run_file_of_something_else_is_told(content: bytes | None, told: str, tmp_path: Path) -> None:
+    written(tmp_path, [answered(1.0)])
+    file = tmp_path / "run.json"
+    file.write_bytes(
+        json.dumps(json.loads(file.read_bytes()) | {"tiers": [""]}).encode() if content is None else content
+    )
+    with pytest.raises(ValueError, match=told):
+        report(read_run(tmp_path), read_rows(tmp_path), None)

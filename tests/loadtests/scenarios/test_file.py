@@ -119,6 +119,11 @@ def test_a_stream_that_never_sends_is_told(when: str, ends: int, tmp_path: Path)
         load_scenario(str(scenario(tmp_path, text)))
 
 
+def test_contenders_of_one_name_are_told(tmp_path: Path) -> None:
+    with pytest.raises(PolicyErrors, match=r"contenders\[1\]: tailgate is there twice: give one of them a name"):
+        load_scenario(str(scenario(tmp_path, LEAST.replace("[tailgate]", "[tailgate, tailgate]"))))
+
+
 def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
     text = LEAST.replace("tier: standard", "tier: standart").replace("[tailgate]", "[tailgate, haproxy]")
     with pytest.raises(PolicyErrors) as caught:

@@ -265,3 +265,9 @@ def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
     done = converted(file, out=tmp_path / "out")
     assert done.exit_code == 2
     assert f"{file} is a journal of form 2, of tailgate 9.0: this one reads form 1" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("out", ["", ".", "/"])
+def test_a_folder_is_no_file_to_write(out: str) -> None:
+    done = CliRunner().invoke(app, ["convert", str(SMALL), out])
+    assert (done.exit_code, "that is a folder: name a file" in done.stderr) == (2, True), done.stderr
