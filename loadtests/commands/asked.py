@@ -86,10 +86,7 @@ def keys_of_engine(given: str | None, file: Path | None) -> dict[str, tuple[str,
     """Its one key, if it has one; whatever is in it, no part of it is a tier."""
     found = [(where, key) for where, key in (("--key", given or ""), *_keys_in(file)) if key]
     for where, key in found:
-        try:
-            check_key(key)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+        check_key(where, key)
     keys = [key for _, key in found]
     if len(keys) > 1:
         raise ValueError("an engine has one key, for all: give it once, in --key KEY or on the one line of --keys FILE")

@@ -22,17 +22,17 @@ def read_keys(lines: Iterable[tuple[str, str]], tiers: Collection[str] | None) -
     for where, line in lines:
         try:
             tier, key = _split(line, tiers)
-            check_key(key)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
+        check_key(where, key)
         found[tier] = (*found.get(tier, ()), key)
     return found
 
 
-def check_key(key: str) -> None:
-    """Raises ValueError, which does not show it, if it cannot stand in a header as it is."""
+def check_key(where: str, key: str) -> None:
+    """Raises ValueError, which says where it stands and does not show it, if it cannot be in a header as it is."""
     if not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise ValueError("a key is printable ASCII without spaces")
+        raise ValueError(f"{where}: a key is printable ASCII without spaces")
 
 
 def assigned(keys: Sequence[str], tenant: str) -> str:

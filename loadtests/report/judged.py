@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -49,7 +49,7 @@ class Judged:
     @property
     def beyond(self) -> Mask:
         """Beyond the bound of any metric."""
-        return self.late["ttft"] | self.late["tpot"] | self.late["e2e"]
+        return _any_of(self.late)
 
     def of(self, chosen: Mask) -> Judged:
         """Some of them."""
@@ -88,8 +88,11 @@ def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
                 beyond |= left & (waited_s > bound_s)
             late[metric] |= beyond
     counted = ~np.isin(outcome, NOT_COUNTED) | late["ttft"] | late["e2e"]
-    judged = Judged(rows, counted, finished, finished, late)
-    return replace(judged, good=finished & ~judged.beyond)
+    return Judged(rows, counted, finished, finished & ~_any_of(late), late)
+
+
+def _any_of(late: Mapping[str, Mask]) -> Mask:
+    return late["ttft"] | late["tpot"] | late["e2e"]
 
 
 def slo_of(policy: Held | None, tier: str) -> Slo:
