@@ -11,6 +11,8 @@ LEAST_FRACTION: Final = 0.05
 """A cache that is emptier than this says nothing of its size."""
 FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
+MIN_SENT: Final = 0.01
+"""One request, forgotten for about five minutes. Less says nothing, and after hours it is too little to divide by."""
 
 
 class KvCache:
@@ -58,7 +60,7 @@ class KvCache:
     @property
     def preemption_ratio(self) -> float:
         """Preemptions per request sent, of the last minute or so. An engine that is well keeps below .001."""
-        return self._preempted / self._sent if self._sent > 0.0 else 0.0
+        return self._preempted / self._sent if self._sent >= MIN_SENT else 0.0
 
     def _fade(self, now: float) -> None:
         kept = math.exp((self._at - now) / PREEMPTIONS_TAU_S)

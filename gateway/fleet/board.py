@@ -48,8 +48,11 @@ class ModelBoard:
         return least
 
     def known(self, pool: Pool) -> frozenset[str] | None:
-        """The models of a pool; None while no replica's list could be read, when any model may pass."""
-        if not any(replica.name in self._cards for replica in pool.replicas):
+        """The models of a pool; None until the list of each of its replicas could be read: any model may pass.
+
+        A replica whose list nobody can read may serve what the others do not.
+        """
+        if not pool.replicas or not all(replica.name in self._cards for replica in pool.replicas):
             return None
         return frozenset(card.id for card in self._pool_cards(pool))
 
@@ -74,7 +77,7 @@ class ModelBoard:
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Listed | None:
         """GET /v1/models/{id}: a model that a request for `name` would reach; None if there is none.
 
-        Under a catch-all any name passes while no replica's list could be read.
+        Under a catch-all any name passes while the list of one replica could not be read.
         """
         model = policy.model(name)
         if model is None or name == CATCH_ALL:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gateway.core.model import Sample
 from gateway.core.rules import Engine
 from gateway.fleet.fault import Failed, Fault
+from gateway.wire.numbers import MAX_COUNT, count, finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 # Floats round: a full cache may read a hair above 1. Far above 1 it is not a fraction.
 _FULL = 1.001
+# Of one metric; an engine has one for each data-parallel rank, or a few. A page of nothing else would hold up tokens.
+_MAX_SERIES = 1000
 
 
 def scrapes(engine: Engine) -> bool:
@@ -64,10 +67,20 @@ def scrapes(engine: Engine) -> bool:
     return engine in _NAMES
 
 
+def read_page(engine: Engine, body: bytes) -> Sample | Failed:
+    """`read_sample` of a page as it comes."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return Failed(Fault.GARBAGE, "the page is not UTF-8")
+    return read_sample(engine, text)
+
+
 def read_sample(engine: Engine, text: str) -> Sample | Failed:
     """The load that `text`, a page of `engine`, states. What the page does not say, or says as NaN, is None.
 
-    Failed(GARBAGE) names the metric whose line is malformed, infinite, negative or (KV use) above 1;
+    Failed(GARBAGE) names the metric whose line is malformed, infinite or negative, or which is out of range: KV use
+    above 1, a sum that is no 64-bit count, more than 1000 series.
     Failed(EMPTY) is a page without any of the wanted metrics. An engine without metrics is an empty `Sample`.
     """
     names = _NAMES.get(engine)
@@ -78,28 +91,28 @@ def read_sample(engine: Engine, text: str) -> Sample | Failed:
         running = _series(engine, text, names.running)
         preemptions = _series(engine, text, names.preemptions) if names.preemptions else []
         kv = next(filter(None, (_series(engine, text, name) for name in names.kv)), [])
-    except _BadLine as bad:
-        return Failed(Fault.GARBAGE, f"the line of {bad} is malformed")
-    if not (waiting or running or kv):
-        return Failed(Fault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
-    kv_fraction = max((value for value in kv if not math.isnan(value)), default=None)
-    if kv_fraction is not None and kv_fraction > _FULL:
-        return Failed(Fault.GARBAGE, f"{names.kv[0]} is above 1")
-    return Sample(
-        waiting=_total(waiting),
-        running=_total(running),
-        kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
-        preemptions=_total(preemptions),
-    )
+        if not (waiting or running or kv):
+            return Failed(Fault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
+        kv_fraction = max((value for value in kv if not math.isnan(value)), default=None)
+        if kv_fraction is not None and kv_fraction > _FULL:
+            raise _Garbage(f"{names.kv[0]} is above 1")
+        return Sample(
+            waiting=_total(names.waiting, waiting),
+            running=_total(names.running, running),
+            kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
+            preemptions=_total(names.preemptions or "", preemptions),
+        )
+    except _Garbage as garbage:
+        return Failed(Fault.GARBAGE, str(garbage))
 
 
-class _BadLine(Exception):
-    """The line of the metric it names cannot be read. Never leaves this file."""
+class _Garbage(Exception):
+    """A metric cannot be read; it says which and why. Never leaves this file."""
 
 
 def _series(engine: Engine, text: str, name: str) -> list[float]:
     """Every value of `name` that counts; [] if the page does not have it."""
-    values = []
+    values: list[float] = []
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -107,7 +120,9 @@ def _series(engine: Engine, text: str, name: str) -> list[float]:
         if (at == 0 or text[at - 1] == "\n") and text[end : end + 1] not in _NAME_CHARS:
             line = _REST.match(text, end)
             if line is None:
-                raise _BadLine(name)
+                raise _Garbage(f"the line of {name} is malformed")
+            if len(values) == _MAX_SERIES:
+                raise _Garbage(f"{name} has more than {_MAX_SERIES} series")
             if engine is not Engine.SGLANG or _counts(line["labels"] or ""):
                 values.append(_number(name, line["value"]))
         at = text.find(name, end)
@@ -129,14 +144,20 @@ def _number(name: str, value: str) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise _BadLine(name) from None
+        number = -1.0
     # float() takes 1_000 and Prometheus does not.
-    if math.isinf(number) or number < 0 or "_" in value:
-        raise _BadLine(name)
+    if number < 0 or "_" in value or not (math.isnan(number) or finite(number) is not None):
+        raise _Garbage(f"the line of {name} is malformed")
     return number
 
 
-def _total(values: list[float]) -> int | None:
-    """The sum of what is known; None if nothing is."""
+def _total(name: str, values: list[float]) -> int | None:
+    """The sum of what is known, a 64-bit count; None if nothing is."""
     known = [value for value in values if not math.isnan(value)]
-    return round(sum(known)) if known else None
+    if not known:
+        return None
+    total = finite(sum(known))  # finite numbers may have a sum that is not
+    whole = None if total is None else count(round(total))
+    if whole is None:
+        raise _Garbage(f"{name} is above {MAX_COUNT}")
+    return whole

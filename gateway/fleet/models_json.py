@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.fleet.fault import Failed, Fault
+from gateway.wire.numbers import MAX_COUNT, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class ModelCard:
 
 class _Entry(msgspec.Struct):
     id: str
-    max_model_len: int | None = None
+    max_model_len: int | float | None = None
     parent: str | None = None
 
 
@@ -36,12 +37,12 @@ def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
         entries = _DECODER.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Failed(Fault.GARBAGE, "the answer is not a list of models")
-    if any(entry.max_model_len is not None and entry.max_model_len < 1 for entry in entries):
-        return Failed(Fault.GARBAGE, "max_model_len is below 1")
+    if any(entry.max_model_len is not None and not count(entry.max_model_len) for entry in entries):
+        return Failed(Fault.GARBAGE, f"max_model_len is no whole number from 1 to {MAX_COUNT}")
     if any(not entry.id for entry in entries):
         return Failed(Fault.GARBAGE, "a model has an empty id")
     if not entries:
         return Failed(Fault.EMPTY, "the list of models is empty")
-    lengths = {entry.id: entry.max_model_len for entry in entries}
-    cards = {entry.id: ModelCard(entry.id, entry.max_model_len or lengths.get(entry.parent or "")) for entry in entries}
+    lengths = {entry.id: count(entry.max_model_len) for entry in entries}
+    cards = {entry.id: ModelCard(entry.id, lengths[entry.id] or lengths.get(entry.parent or "")) for entry in entries}
     return tuple(cards.values())

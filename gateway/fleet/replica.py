@@ -14,7 +14,7 @@ from gateway.core.rules import Engine, Health
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, Fault
 from gateway.fleet.fetch import Fetcher
-from gateway.fleet.metrics_text import read_sample, scrapes
+from gateway.fleet.metrics_text import read_page, scrapes
 from gateway.fleet.models_json import read_models
 from gateway.fleet.warm import warm_up
 
@@ -155,7 +155,7 @@ class ReplicaWatch:
         try:
             while True:
                 page = await fetcher.get()
-                sample = page if isinstance(page, Failed) else _sample(self.target.engine, page)
+                sample = page if isinstance(page, Failed) else read_page(self.target.engine, page)
                 if isinstance(sample, Failed):
                     self._note(Reading.METRICS, sample)
                 else:
@@ -214,11 +214,3 @@ class ReplicaWatch:
         self._errors[reading] = failed
         if failed != before:
             log.warning("replica %s: its %s cannot be read: %s", name, reading, failed)
-
-
-def _sample(engine: Engine, body: bytes) -> Sample | Failed:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return Failed(Fault.GARBAGE, "the page is not UTF-8")
-    return read_sample(engine, text)

@@ -8,6 +8,7 @@ import orjson
 
 from gateway.core.model import Ask, Endpoint
 from gateway.core.rules import ANONYMOUS, Policy
+from gateway.wire.numbers import count
 
 FIELDS: Mapping[str, tuple[type, ...]] = {
     "tier": (str,),
@@ -17,7 +18,7 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
     "max_tokens": (int, type(None)),
     "stream": (bool,),
 }
-KINDS = {str: "a text", int: "a whole number above 0", bool: "true or false"}
+KINDS = {str: "a text", int: "a whole number above 0, of 63 bits at most", bool: "true or false"}
 
 
 def asked(body: bytes, policy: Policy, now: float) -> Ask:
@@ -31,7 +32,7 @@ def asked(body: bytes, policy: Policy, now: float) -> Ask:
     for name, value in said.items():
         if name not in FIELDS:
             raise ValueError(f"{name}: unknown field; there are {', '.join(FIELDS)}")
-        if type(value) not in FIELDS[name] or (type(value) is int and value < 1):
+        if type(value) not in FIELDS[name] or (type(value) is int and not count(value)):
             raise ValueError(f"{name}: {value!r:.50} is not {KINDS[FIELDS[name][0]]}")
     tier = policy.tiers.get(said.get("tier", policy.default_tier))
     if tier is None:

@@ -93,3 +93,11 @@ def test_preemptions_count_against_what_was_sent_lately_and_a_restart_counts_for
     cache.scraped(Sample(preemptions=0), 0, 0, 2.0)
     cache.sent(600.0)
     assert cache.preemption_ratio < 1e-3
+
+
+def test_preemptions_hours_after_the_last_request_are_no_endless_ratio() -> None:
+    cache = KvCache()
+    cache.sent(0.0)
+    cache.scraped(Sample(preemptions=0), 0, 0, 0.0)
+    cache.scraped(Sample(preemptions=2**63 - 1), 0, 0, 44_000.0)
+    assert cache.preemption_ratio == 0.0

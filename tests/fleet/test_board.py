@@ -28,10 +28,12 @@ def test_nothing_is_known_before_a_replica_answered() -> None:
     assert empty.max_model_len(SHORT, "m") is None
 
 
-def test_what_one_replica_says_is_known_of_the_pool() -> None:
-    one = board(short_1=(ModelCard("m", 8192), ModelCard("adapter")))
-    assert one.known(SHORT) == {"m", "adapter"}
-    assert one.known(LONG) is None
+def test_the_models_of_a_pool_are_known_once_the_list_of_each_replica_was_read() -> None:
+    made = board(short_1=(ModelCard("m", 8192), ModelCard("adapter")))
+    assert made.known(SHORT) is None, "the other one may serve anything"
+    made.put("short-0", (ModelCard("m", 8192), ModelCard("another")))
+    assert made.known(SHORT) == {"m", "adapter", "another"}
+    assert made.known(LONG) is None
 
 
 def test_the_length_of_a_model_is_what_every_replica_can_take() -> None:
@@ -42,12 +44,12 @@ def test_the_length_of_a_model_is_what_every_replica_can_take() -> None:
 
 
 def test_a_replica_that_went_is_forgotten_and_a_new_list_replaces_the_old() -> None:
-    one = board(short_0=(ModelCard("m", 8192),))
-    one.put("short-0", (ModelCard("n", 1024),))
-    assert one.known(SHORT) == {"n"}
-    one.forget("short-0")
+    one = board(long_0=(ModelCard("m", 8192),))
+    one.put("long-0", (ModelCard("n", 1024),))
+    assert one.known(LONG) == {"n"}
+    one.forget("long-0")
     one.forget("never-seen")
-    assert one.known(SHORT) is None
+    assert one.known(LONG) is None
 
 
 def test_models_and_aliases_are_listed_with_the_longest_context_of_their_pools() -> None:
@@ -112,10 +114,21 @@ def test_one_model_by_name_or_alias() -> None:
 
 def test_under_a_catch_all_a_name_passes_until_every_pool_is_known_not_to_have_it() -> None:
     rules = policy(SHORT, LONG, models=(ANY,))
-    made = board(short_0=(ModelCard("a", 9),))
+    made = board(short_0=(ModelCard("a", 9),), short_1=(ModelCard("a", 9),))
     assert made.one(rules, "a") == made.listing(rules)[0]
     assert made.one(rules, "b") is not None
     made.put("long-0", (ModelCard("c"),))
     assert made.one(rules, "b") is None
     assert made.one(rules, "c") is not None
     assert made.one(rules, "*") is None
+
+
+def test_a_name_passes_a_catch_all_while_the_list_of_one_replica_cannot_be_read() -> None:
+    """The readable list of one replica must not hide what another one may serve."""
+    rules = policy(SHORT, models=(Model("*", ("short",), any_name=True),))
+    made = board(short_0=(ModelCard("a"),))
+    assert made.one(rules, "b") is not None
+    assert [entry["id"] for entry in made.listing(rules)] == ["a"], "only what is known is listed"
+    made.put("short-1", (ModelCard("b"),))
+    assert made.one(rules, "b") is not None
+    assert made.one(rules, "c") is None

@@ -126,6 +126,26 @@ def test_a_malformed_line_is_refused_by_name(name: str, value: str) -> None:
     assert vllm(f"{name} {value}") == Failed(Fault.GARBAGE, f"the line of {name} is malformed")
 
 
+@pytest.mark.parametrize(
+    "values", [("1e308", "1e308"), ("1e300",), ("9223372036854775808",), ("9e18", "9e18"), ("0", "1" + "0" * 400)]
+)
+@pytest.mark.parametrize(
+    "name", ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:num_preemptions_total"]
+)
+def test_a_count_beyond_64_bits_is_garbage_alone_and_in_sum(name: str, values: tuple[str, ...]) -> None:
+    lines = [f'{name}{{engine="{engine}"}} {value}' for engine, value in enumerate(values)]
+    failed = vllm("vllm:kv_cache_usage_perc 0.5", *lines)
+    assert isinstance(failed, Failed)
+    assert failed.fault is Fault.GARBAGE
+    assert name in failed.detail
+
+
+def test_more_series_than_an_engine_has_are_garbage() -> None:
+    series = [f'vllm:num_requests_running{{engine="{engine}"}} 1' for engine in range(1001)]
+    assert vllm(*series[:1000]) == Sample(running=1000)
+    assert vllm(*series) == Failed(Fault.GARBAGE, "vllm:num_requests_running has more than 1000 series")
+
+
 def test_a_percentage_is_not_a_fraction() -> None:
     assert vllm("vllm:kv_cache_usage_perc 42.0") == Failed(Fault.GARBAGE, "vllm:kv_cache_usage_perc is above 1")
     assert vllm("vllm:kv_cache_usage_perc 1.0000000002") == Sample(kv_fraction=1.0)

@@ -23,6 +23,12 @@ def test_an_adapter_has_its_parents_length_unless_it_states_one() -> None:
     assert read_models(body) == (ModelCard("a", 8), ModelCard("m", 8), ModelCard("b", 4))
 
 
+@pytest.mark.parametrize(("written", "tokens"), [("8192.0", 8192), ("8e3", 8000), ("9223372036854775807", 2**63 - 1)])
+def test_a_length_is_a_whole_number_however_it_is_written(written: str, tokens: int) -> None:
+    body = f'{{"data": [{{"id": "m", "max_model_len": {written}}}]}}'.encode()
+    assert read_models(body) == (ModelCard("m", tokens),)
+
+
 def test_a_list_without_lengths() -> None:
     assert read_models(b'{"object":"list","data":[{"id":"m","object":"model"}]}') == (ModelCard("m", None),)
 
@@ -39,6 +45,14 @@ def test_a_list_without_lengths() -> None:
         b'{"data": [{"id": ""}]}',
         b'{"data": [{"id": "m", "max_model_len": "8192"}]}',
         b'{"data": [{"id": "m", "max_model_len": 0}]}',
+        b'{"data": [{"id": "m", "max_model_len": -1}]}',
+        b'{"data": [{"id": "m", "max_model_len": 8192.5}]}',
+        b'{"data": [{"id": "m", "max_model_len": true}]}',
+        b'{"data": [{"id": "m", "max_model_len": 9223372036854775808}]}',
+        b'{"data": [{"id": "m", "max_model_len": 1e300}]}',
+        b'{"data": [{"id": "m", "max_model_len": 1' + b"0" * 399 + b"}]}",
+        b'{"data": [{"id": "m"}, {"id": "n", "max_model_len": 1e400}]}',
+        b'{"data": [{"id": "\\ud800"}]}',
         b'{"data": [{"id": "\xff"}]}',
         b'{"data": ' + b"[" * 100_000,
     ],
