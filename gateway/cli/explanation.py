@@ -10,6 +10,7 @@ from gateway.core.controller import Controller
 from gateway.core.model import Ask, Endpoint, Why
 from gateway.core.rules import ANONYMOUS, Limits, Model, Policy, Pool, Slo, Tier, Timeouts
 from gateway.policy.keys import hash_of
+from gateway.wire.apis.table import served
 from gateway.wire.request import BadRequest, Parsed, parse
 from gateway.wire.tokens import Tokenizer
 
@@ -92,6 +93,8 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
     if isinstance(found, Refusal):
         return Explanation(found)
     caller, tier = found, policy.tiers[found.tier]
+    if endpoint not in served(tier):
+        return Explanation(Refusal(Why.NOT_FOUND, f"{endpoint.value} is not served in this tier: see its apis"), caller)
     try:
         parsed = parse(endpoint, body, tier.caps)
     except BadRequest as error:
@@ -231,7 +234,7 @@ def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int, b
 def _granted_why(parsed: Parsed, tier: Tier) -> str:
     caps = tier.caps
     if parsed.cap_field is None:
-        return "this endpoint generates nothing"
+        return "this API has no output cap"
     if parsed.max_tokens is None and not caps.max_tokens_default:
         return "nothing was asked, and the tier leaves it to the engine"
     if parsed.max_tokens is None:

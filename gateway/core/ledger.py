@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gateway.core.limits import TenantUse
-from gateway.core.model import Ask, Endpoint, Hedged, Outcome, Record, Why
+from gateway.core.model import GENERATING, Ask, Hedged, Outcome, Record, Why
 
 if TYPE_CHECKING:
     from gateway.core.ahead import Forecast
@@ -152,7 +152,7 @@ class Live:
 
     def cap(self) -> None:
         """Grant as many tokens of output as are asked for, within the tier's caps."""
-        if self.ask.endpoint is not Endpoint.EMBEDDINGS:
+        if self.ask.endpoint in GENERATING:
             self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
 
     @property

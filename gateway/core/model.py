@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.rules import Model, Policy, Slo, Tier
 
@@ -40,6 +40,15 @@ class Endpoint(StrEnum):
     EMBEDDINGS = "/v1/embeddings"
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
+    RERANK = "/v1/rerank"
+    RERANK_BARE = "/rerank"
+    RERANK_V2 = "/v2/rerank"
+    SCORE = "/v1/score"
+    SCORE_BARE = "/score"
+
+
+GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
+"""Endpoints whose answers have an output cap. The others answer with numbers, or as long as the input makes them."""
 
 
 class Why(StrEnum):

@@ -137,7 +137,7 @@ class Caps:
     stop: tuple[str, ...] = ()
     """Stop sequences added to every generation."""
     batch: int = 256
-    """Largest number of prompts or inputs in one completion or embedding request."""
+    """Largest number of prompts, inputs or documents in one request."""
     engine_priority: int | None = None
     """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
     media: bool = False
@@ -238,6 +238,8 @@ class Tier:
     admission: Admission = Admission()
     hedge: Hedge | None = None
     retry: Retry = Retry()
+    apis: tuple[tuple[str, bool], ...] = ()
+    """(API, whether it is served) pairs, for those of which the policy says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         admission=_admission(section.admission),
         hedge=_hedge(section.hedge) if section.hedge else None,
         retry=rules.Retry(section.retry.budget),
+        apis=tuple((api, on) for api, on in section.apis if on is not None),
     )
 
 

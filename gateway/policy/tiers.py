@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -90,8 +90,24 @@ class CapsSection(Section):
     best_of: Count = plain(_TIER.caps.best_of, "Largest `best_of`.")
     top_logprobs: CountOrZero = plain(_TIER.caps.top_logprobs, "Largest `top_logprobs`; 0 forbids them.")
     prompt_logprobs: CountOrZero = plain(_TIER.caps.prompt_logprobs, "Largest `prompt_logprobs`; 0 forbids them.")
-    batch: Count = plain(_TIER.caps.batch, "Most prompts or inputs in one completion or embedding request.")
+    batch: Count = plain(_TIER.caps.batch, "Most prompts, inputs or documents in one request.")
     media: bool = plain(_TIER.caps.media, "Whether messages may carry images, audio or video.")
+
+
+def _api(paths: str) -> Any:
+    return optional(f"{paths}. true: served; false: not. Unless given, paths below /v1 are served and others are not.")
+
+
+class ApisSection(Section):
+    """Which APIs a tier has: those below /v1, unless said otherwise. vLLM asks for its key nowhere else."""
+
+    chat: bool | None = _api("/v1/chat/completions")
+    completions: bool | None = _api("/v1/completions")
+    embeddings: bool | None = _api("/v1/embeddings")
+    responses: bool | None = _api("/v1/responses")
+    messages: bool | None = _api("/v1/messages")
+    rerank: bool | None = _api("/v1/rerank, /rerank, /v2/rerank")
+    score: bool | None = _api("/v1/score, /score")
 
 
 class LimitsSection(Section):
@@ -173,6 +189,7 @@ class TierSection(Section):
     repetition: RepetitionSection | None = optional(
         "Cut answers short that repeat themselves without end; left alone unless given."
     )
+    apis: ApisSection = nested(ApisSection(), "Which APIs it has.")
     limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
     admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
     hedge: HedgeSection | None = optional("Duplicates of requests whose first token is late; none unless given.")

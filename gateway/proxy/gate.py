@@ -17,6 +17,7 @@ from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
+from gateway.wire.apis.table import served
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
@@ -51,6 +52,8 @@ class Caller:
 
     tenant: str
     tier: Tier
+    serves: frozenset[Endpoint]
+    """The endpoints that the tier has."""
 
 
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
@@ -88,9 +91,12 @@ class Gate:
         """Take on a policy: requests from now on meet it."""
         self.policy = policy
         tiers = policy.tiers
-        self._anyone = None if policy.keys else Caller(ANONYMOUS, tiers[policy.default_tier])
+        serves = {tier.name: served(tier) for tier in tiers.values()}
+        default = policy.default_tier
+        self._anyone = None if policy.keys else Caller(ANONYMOUS, tiers[default], serves[default])
         self._callers: dict[bytes, tuple[bytes, Caller | None]] = {
-            digest: (key.sha256, Caller(key.tenant, tiers[key.tier])) for digest, key in policy.keys.items()
+            digest: (key.sha256, Caller(key.tenant, tiers[key.tier], serves[key.tier]))
+            for digest, key in policy.keys.items()
         }
 
     @property
@@ -114,6 +120,8 @@ class Gate:
         caller = self.caller(head)
         if caller is None:
             return endpoint, None, Problem(Why.UNAUTHORIZED)
+        if endpoint is not None and endpoint not in caller.serves:
+            return endpoint, caller, Problem(Why.NOT_FOUND, f"{endpoint.value} is not served in this tier.")
         return endpoint, caller, None
 
     def caller(self, head: RequestHead) -> Caller | None:

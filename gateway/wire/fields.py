@@ -8,43 +8,15 @@ tier adds comes on top, so a vLLM that serves such tiers wants VLLM_MAX_STOP_STR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
 from gateway.wire import bounds, checks, prompt
+from gateway.wire.apis.row import ALLOW, STRIP, Shape
+from gateway.wire.apis.row import STRIPPED as _STRIPPED
+from gateway.wire.apis.row import ruled as _all
 from gateway.wire.checks import Check
 
-
-def ALLOW(value: Any, field: str, caps: Caps) -> Any:
-    """Forwarded as it is: what it costs is bounded by the size of the body."""
-    return value
-
-
-def STRIP(value: Any, field: str, caps: Caps) -> None:
-    """Dropped and reported."""
-
-
-def _all(rule: Check, names: str) -> dict[str, Check]:
-    return dict.fromkeys(names.split(), rule)
-
-
-# Taken from the client in no form. Control: who is served first, where, from which cache, under which id.
-# Templates and media: the prompt would be another one than was measured. Cost: work that no cap bounds.
-_STRIPPED: Final = _all(
-    STRIP,
-    # control
-    "priority service_tier speed request_id rid session_id session_params cache_salt extra_key kv_transfer_params"
-    " ec_transfer_params vllm_xargs custom_params custom_logit_processor lora_path data_parallel_rank"
-    " bootstrap_host bootstrap_port bootstrap_room stream_interval container inference_geo moderation"
-    # templates and media
-    " chat_template media_io_kwargs mm_processor_kwargs mm_payload return_mm_kwargs prompt_embeds image_data"
-    " add_generation_prompt continue_final_message modalities audio"
-    # cost
-    " ignore_eos use_beam_search early_stopping return_hidden_states routed_experts_prompt_start prediction"
-    " web_search_options watermarking return_token_offsets",
-)
 _SAMPLING: Final = {
     **_STRIPPED,
     "model": checks.model_name,
@@ -137,19 +109,6 @@ MESSAGES: Final[dict[str, Check]] = {
     "max_tokens": bounds.output_cap,
     "chat_template_kwargs": checks.template_options,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One endpoint's requests. `caps` are the names of the output cap: the first that a client used is kept, else the
-    last is written; `stop` is the field that stop sequences go to; `usage` says that a stream must ask for usage."""
-
-    rules: dict[str, Check]
-    required: tuple[str, ...]
-    measure: prompt.Measure
-    caps: tuple[str, ...] = ("max_tokens",)
-    stop: str | None = "stop"
-    usage: bool = False
 
 
 SHAPES: Final[dict[Endpoint, Shape]] = {

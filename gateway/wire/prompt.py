@@ -121,7 +121,7 @@ def _batch(value: Any, field: str, caps: Caps) -> Prompt:
         raise BadRequest(field, "must not be empty", "empty_array")
     first = type(value[0])
     if first is int:
-        return Prompt(_token_ids(value, field), len(value))
+        return Prompt(token_ids(value, field), len(value))
     if len(value) > caps.batch:
         raise BadRequest(field, f"must have at most {caps.batch} entries for this tier", "array_above_max_length")
     count = len(value)
@@ -135,12 +135,12 @@ def _batch(value: Any, field: str, caps: Caps) -> Prompt:
     for i, ids in enumerate(value):
         if type(ids) is not list:
             raise wrong_type(f"{field}[{i}]", "an array of integers", ids)
-        _token_ids(ids, f"{field}[{i}]")
+        token_ids(ids, f"{field}[{i}]")
     tokens = sum(map(len, value))
     return Prompt(4 * tokens, tokens, count)
 
 
-def _token_ids(ids: list[Any], field: str) -> int:
+def token_ids(ids: list[Any], field: str) -> int:
     """Bytes that these tokens stand for, about; the loops run in C."""
     if not ids:
         raise BadRequest(field, "must not be empty", "empty_array")

@@ -15,8 +15,9 @@ import orjson
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
+from gateway.wire.apis.row import ALLOW, STRIP, Shape
+from gateway.wire.apis.table import SHAPES
 from gateway.wire.checks import MISSING, BadRequest, Check, kind
-from gateway.wire.fields import ALLOW, SHAPES, STRIP, Shape
 from gateway.wire.prompt import Prompt
 
 __all__ = ["BadRequest", "Parsed", "parse", "render"]
@@ -88,7 +89,7 @@ class Parsed:
         self.max_tokens = max_tokens
         """What was asked for each choice, before any clamp; None where nothing was asked."""
         self.cap_field = cap_field
-        """The name under which the output cap is sent; None for embeddings."""
+        """The name under which the output cap is sent; None where there is none."""
         self.changed = changed
         """Names of the fields that were clamped or dropped, fit for a header."""
 
@@ -147,7 +148,7 @@ def _finish(
         cap_field = shape.caps[-1]
     if endpoint is Endpoint.RESPONSES:
         fields["store"] = False
-    assembled = caps.aggregate and not stream and _can_be_assembled(endpoint, fields)
+    assembled = caps.aggregate and not stream and _can_be_assembled(shape, fields)
     if assembled:
         fields["stream"] = True
     model = _taken(fields, "model")
@@ -248,13 +249,13 @@ def _check_together(endpoint: Endpoint, fields: dict[str, Any], caps: Caps) -> N
             raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
 
 
-def _can_be_assembled(endpoint: Endpoint, fields: dict[str, Any]) -> bool:
+def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:
     """Whether the answer can be asked for as a stream. Several choices are refused: each would be held at length."""
     for name in ("n", "best_of"):
         if fields.get(name, 1) > 1:
             raise BadRequest(name, "must be 1 for this tier, unless the answer is streamed")
     # vLLM has no log-probabilities of the prompt in streams.
-    return endpoint is not Endpoint.EMBEDDINGS and "prompt_logprobs" not in fields
+    return bool(shape.caps) and "prompt_logprobs" not in fields
 
 
 def _refuse_disguise(name: str, rules: Mapping[str, Check]) -> None:

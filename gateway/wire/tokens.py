@@ -71,8 +71,10 @@ class Tokenizer:
                 return self._plain(fields["prompt"], fields) + self._length(fields.get("suffix", ""))
             case Endpoint.EMBEDDINGS:
                 return self._plain(fields["input"], fields)
-            case _:
+            case Endpoint.CHAT | Endpoint.RESPONSES | Endpoint.MESSAGES:
                 return self._chat(parsed)
+            case _:
+                return None  # how an engine joins a pair of texts is the model's own affair
 
     def _plain(self, given: Any, fields: dict[str, Any]) -> int:
         special = fields.get("add_special_tokens", True) is not False

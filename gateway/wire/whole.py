@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.model import Endpoint
+from gateway.core.model import GENERATING, Endpoint
 from gateway.wire.failure import EngineError, engine_error
 from gateway.wire.shapes import ABORT, ABSENT, EMPTY, DecodeError, Usage, decode_usage, decode_whole
 
@@ -13,6 +13,8 @@ class AnswerError(Exception):
 
 def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineError | None]:
     """Usage and error of an answer that was not streamed; raises `AnswerError` if it is not a JSON object."""
+    if endpoint not in GENERATING and body[:1] == b"[":
+        return None, None  # SGLang and TEI rank documents in a bare list, without usage
     try:
         whole = decode_whole(body)
     except (DecodeError, RecursionError) as exc:

@@ -14,7 +14,7 @@ from .raw import CHAT, Client, Response, chat_body, head, request
 # What vLLM and SGLang serve without a key even where --api-key is set, and what else there is to be found.
 ENGINE_PATHS = (
     *("/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/update_weights", "/tokenize", "/detokenize"),
-    *("/score", "/v1/score", "/rerank", "/v1/rerank", "/load", "/metrics", "/version", "/ping", "/pooling"),
+    *("/score", "/rerank", "/v2/rerank", "/load", "/metrics", "/version", "/ping", "/pooling"),
     *("/classify", "/collective_rpc", "/reset_prefix_cache", "/server_info", "/start_profile", "/scale_elastic_ep"),
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/audio/transcriptions", "/v1/audio/translations"),
     *("/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/messages/count_tokens", "/generate", "/flush_cache"),

@@ -15,12 +15,16 @@ COMPLETION: dict[str, Any] = {"model": "llama", "prompt": "once"}
 MESSAGES: dict[str, Any] = {**CHAT, "max_tokens": 10}
 RESPONSES: dict[str, Any] = {"model": "llama", "input": "hi"}
 EMBEDDINGS: dict[str, Any] = {"model": "e5", "input": "hi"}
+RERANK: dict[str, Any] = {"model": "bge", "query": "hi", "documents": ["ho"]}
+SCORE: dict[str, Any] = {"model": "bge", "text_1": "hi", "text_2": "ho"}
 MINIMAL = {
     Endpoint.CHAT: CHAT,
     Endpoint.COMPLETIONS: COMPLETION,
     Endpoint.EMBEDDINGS: EMBEDDINGS,
     Endpoint.RESPONSES: RESPONSES,
     Endpoint.MESSAGES: MESSAGES,
+    **dict.fromkeys((Endpoint.RERANK, Endpoint.RERANK_BARE, Endpoint.RERANK_V2), RERANK),
+    **dict.fromkeys((Endpoint.SCORE, Endpoint.SCORE_BARE), SCORE),
 }
 
 

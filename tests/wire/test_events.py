@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.model import End, Endpoint
+from gateway.core.model import GENERATING, End, Endpoint
 from gateway.wire.events import (
     READERS,
     CompletionReader,
@@ -231,7 +231,7 @@ def test_a_failed_response_is_an_error() -> None:
 
 
 def test_every_streaming_endpoint_has_a_reader() -> None:
-    assert set(READERS) == set(Endpoint) - {Endpoint.EMBEDDINGS}
+    assert set(READERS) == GENERATING
 
 
 def test_data_lines_are_joined() -> None:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.model import Endpoint
+from gateway.core.model import GENERATING, Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.fields import SHAPES, STRIP
+from gateway.wire.apis.row import STRIP
+from gateway.wire.apis.table import SHAPES
 from gateway.wire.request import BadRequest, parse, render
 
 from .bodies import MINIMAL
@@ -168,7 +169,7 @@ def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps
     assert document["model"] == "upstream"
 
     caps_written = [document[name] for name in OUTPUT_CAPS if name in document]
-    assert caps_written == ([] if endpoint is Endpoint.EMBEDDINGS else [granted])
+    assert caps_written == ([granted] if endpoint in GENERATING else [])
     assert is_integer(document.get("n", 1), 1, caps.n)
     assert is_integer(document.get("best_of", 1), 1, caps.best_of)
     assert is_integer(document.get("min_tokens", 0), 0, granted)

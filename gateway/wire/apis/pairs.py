@@ -1,0 +1,58 @@
+"""Texts that are read in pairs, as a cross-encoder reads a query with each document: how long they are together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.rules import Caps
+from gateway.wire.checks import MISSING, BadRequest, wrong_type
+from gateway.wire.content import others, parts, text_or_parts, utf8
+from gateway.wire.prompt import Prompt, token_ids
+
+
+def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:
+    """The one of `names` that a request has; engines differ in which they take where there are several."""
+    found = [name for name in names if name in fields]
+    if not found:
+        raise BadRequest(names[0], "field required", MISSING)
+    if len(found) > 1:
+        raise BadRequest(found[1], f"stands for the same as {found[0]}: give one of them")
+    return found[0]
+
+
+def text(value: Any, field: str, caps: Caps) -> int:
+    """Bytes of one text: a string, token ids, parts of content, or an object that holds one of these."""
+    if type(value) is str:
+        return utf8(value)
+    if type(value) is list and value:
+        return token_ids(value, field) if type(value[0]) is int else parts(value, field, caps)
+    if type(value) is dict and value:
+        content = value.get("content")
+        held = text_or_parts(content, f"{field}.content", caps) if content is not None else 0
+        return held + others(value, field, ("content", "type"))
+    raise wrong_type(field, "a string or an object that holds text", value)
+
+
+def texts(value: Any, field: str, caps: Caps) -> list[int]:
+    """Bytes of each of several texts. A string is one, token ids are one; vLLM takes each part of a content for one."""
+    if type(value) is dict and type(value.get("content")) is list:
+        return [parts([part], f"{field}.content", caps) for part in _counted(value["content"], field, caps)]
+    if type(value) is not list or (value and type(value[0]) is int):
+        return [text(value, field, caps)]
+    return [text(one, f"{field}[{i}]", caps) for i, one in enumerate(_counted(value, field, caps))]
+
+
+def crossed(left: list[int], right: list[int], field: str, caps: Caps) -> Prompt:
+    """The pairs: one text with each of the others, or the first with the first and so on."""
+    if len(left) != len(right) and len(left) > 1:
+        raise BadRequest(field, f"must have one entry or {len(left)}, as many as it is compared with")
+    times = len(right) if len(left) == 1 else 1
+    return Prompt(sum(left) * times + sum(right), None, len(right))
+
+
+def _counted(value: list[Any], field: str, caps: Caps) -> list[Any]:
+    if not value:
+        raise BadRequest(field, "must not be empty", "empty_array")
+    if len(value) > caps.batch:
+        raise BadRequest(field, f"must have at most {caps.batch} entries for this tier", "array_above_max_length")
+    return value

@@ -1,0 +1,51 @@
+"""Documents in the order of their relevance to a query: Jina's and Cohere's API, as vLLM 0.32, SGLang and TEI have it.
+
+vLLM serves /v1/rerank, /rerank and /v2/rerank alike, SGLang /v1/rerank, and TEI /rerank, where `documents` are `texts`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire import checks
+from gateway.wire.apis import pairs
+from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
+from gateway.wire.checks import MAX_INT, Check
+from gateway.wire.content import size
+from gateway.wire.prompt import Prompt
+
+DOCUMENTS: Final = ("documents", "texts")
+INSTRUCTIONS: Final = ("instruct", "instruction")
+
+
+def _top(value: Any, field: str, caps: Caps) -> Any:
+    """How many documents are returned; vLLM's 0 is all of them."""
+    return checks.integer(value, field, 0, MAX_INT)
+
+
+def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
+    """The query once with each document. An instruction is read with each of them, too."""
+    name = pairs.only_one(fields, DOCUMENTS)
+    query = pairs.text(fields["query"], "query", caps) + sum(size(fields.get(more)) for more in INSTRUCTIONS)
+    return pairs.crossed([query], pairs.texts(fields[name], name, caps), name, caps)
+
+
+FIELDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    "model": checks.model_name,
+    **ruled(ALLOW, "query documents texts user"),
+    **ruled(checks.string, "instruct instruction"),
+    **ruled(checks.boolean, "return_documents return_text raw_scores truncate truncation"),
+    **ruled(checks.boolean, "softmax activation use_activation"),
+    **ruled(checks.word, "truncation_direction"),
+    "top_n": _top,
+    "max_tokens_per_doc": checks.positive,
+    "truncate_prompt_tokens": checks.truncation,
+}
+RERANK: Final = Api(
+    "rerank",
+    (Endpoint.RERANK, Endpoint.RERANK_BARE, Endpoint.RERANK_V2),
+    Shape(FIELDS, ("model", "query"), measure, caps=(), stop=None),
+)

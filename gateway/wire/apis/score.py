@@ -1,0 +1,39 @@
+"""How well texts go together, pair by pair: vLLM 0.32's API, and SGLang's of one `query` and several `items`.
+
+vLLM serves /v1/score and /score alike. SGLang's scores are probabilities of the tokens in `label_token_ids`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire import checks
+from gateway.wire.apis import pairs
+from gateway.wire.apis.row import ALLOW, STRIP, STRIPPED, Api, Shape, ruled
+from gateway.wire.checks import Check
+from gateway.wire.prompt import Prompt
+
+LEFT: Final = ("text_1", "queries", "data_1", "query")
+RIGHT: Final = ("text_2", "documents", "items", "data_2")
+
+
+def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
+    """Each pair is read as one prompt."""
+    left, right = pairs.only_one(fields, LEFT), pairs.only_one(fields, RIGHT)
+    return pairs.crossed(pairs.texts(fields[left], left, caps), pairs.texts(fields[right], right, caps), right, caps)
+
+
+FIELDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    **ruled(STRIP, "return_pooled_hidden_states"),
+    "model": checks.model_name,
+    **ruled(ALLOW, " ".join((*LEFT, *RIGHT, "user"))),
+    **ruled(checks.boolean, "softmax activation use_activation apply_softmax item_first"),
+    "label_token_ids": checks.short,
+    "truncate_prompt_tokens": checks.truncation,
+}
+SCORE: Final = Api(
+    "score", (Endpoint.SCORE, Endpoint.SCORE_BARE), Shape(FIELDS, ("model",), measure, caps=(), stop=None)
+)

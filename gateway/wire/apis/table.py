@@ -1,0 +1,35 @@
+"""Every API that reaches a replica, a row each, and which of their paths a tier has.
+
+vLLM asks for its key below /v1 only: its other paths are meant for those who run it. So a tier has them only where it
+names their API.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Tier
+from gateway.wire import fields
+from gateway.wire.apis.rerank import RERANK
+from gateway.wire.apis.row import Api, Shape
+from gateway.wire.apis.score import SCORE
+
+APIS: Final[tuple[Api, ...]] = (
+    Api("chat", (Endpoint.CHAT,), fields.SHAPES[Endpoint.CHAT]),
+    Api("completions", (Endpoint.COMPLETIONS,), fields.SHAPES[Endpoint.COMPLETIONS]),
+    Api("embeddings", (Endpoint.EMBEDDINGS,), fields.SHAPES[Endpoint.EMBEDDINGS]),
+    Api("responses", (Endpoint.RESPONSES,), fields.SHAPES[Endpoint.RESPONSES]),
+    Api("messages", (Endpoint.MESSAGES,), fields.SHAPES[Endpoint.MESSAGES]),
+    RERANK,
+    SCORE,
+)
+SHAPES: Final[dict[Endpoint, Shape]] = {endpoint: api.shape for api in APIS for endpoint in api.endpoints}
+
+
+def served(tier: Tier) -> frozenset[Endpoint]:
+    """The endpoints that `tier` has."""
+    said = dict(tier.apis)
+    return frozenset(
+        endpoint for api in APIS for endpoint in api.endpoints if said.get(api.name, endpoint.value.startswith("/v1/"))
+    )
