@@ -1,0 +1,65 @@
+"""The table of clients: what each of them must be able to do. docs/clients.md shows it, and is held to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+PYTHON = FOLDER.parents[1] / ".venv-clients" / "bin" / "python"
+ALL = "TAILGATE_TEST_CLIENTS"
+"""Set by `make test-clients`, which has installed all of them."""
+
+CHECKS = ("streaming", "tools", "schemas", "embeddings", "errors", "waits")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One client, in a file of its own."""
+
+    package: str
+    """The name under which its registry has it, and its pin is found."""
+    file: str
+    checks: tuple[str, ...] = CHECKS
+    node: bool = False
+    """It wants node, whatever its file is written in."""
+    light: bool = False
+    """Among the requirements of every developer, and quick: it runs in the normal suite."""
+
+    @property
+    def name(self) -> str:
+        """Of the test."""
+        return f"{'node' if self.node else 'python'}:{self.package}"
+
+    @property
+    def command(self) -> list[str]:
+        """Runs it."""
+        if self.file.endswith(".mjs"):
+            return ["node", str(FOLDER / "node" / self.file)]
+        everyone = self.node or not os.environ.get(ALL)
+        return [sys.executable if everyone else str(PYTHON), str(FOLDER / "python" / self.file)]
+
+    @property
+    def pin(self) -> str:
+        """The version that is installed by `make test-clients`."""
+        if self.node:
+            return json.loads((FOLDER / "node" / "package.json").read_text())["dependencies"][self.package]
+        lines = (FOLDER / "python" / "requirements.txt").read_text()
+        found = re.search(rf"^{re.escape(self.package)}(?:\[.*\])?==(\S+)$", lines, re.MULTILINE)
+        assert found, f"{self.package} has no pin"
+        return found[1]
+
+
+def without(*missing: str) -> tuple[str, ...]:
+    """All checks but these: the client has no such function."""
+    return tuple(check for check in CHECKS if check not in missing)
+
+
+PROGRAMS = (
+    Program("openai", "with_openai.py", light=True),
+    Program("anthropic", "with_anthropic.py", without("embeddings"), light=True),
+)

@@ -1,0 +1,102 @@
+"""What every program of this folder shares: where the gateway is, and how the outcome of each check is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import sys
+import traceback
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+URL = os.environ["CLIENTS_URL"]
+V1 = f"{URL}/v1"
+MODEL = os.environ["CLIENTS_MODEL"]
+KEY = os.environ["CLIENTS_KEY"]
+LIMITED_KEY = os.environ["CLIENTS_LIMITED_KEY"]
+ADMIN = os.environ["CLIENTS_ADMIN"]
+HELLO = "Hello there, here is an answer in a few words."
+CITY = "Where is the capital of France?"
+CALL = 'CALL get_weather {"city": "Paris"}'
+SUNNY = "The tool said: sunny in Paris"
+TRIES = 10
+T = TypeVar("T")
+TOO_HOT = 9.0  # a temperature that no API takes
+
+
+def run(package: str, *checks: Callable[[], Any]) -> None:
+    """Print the version of the package, then a line of JSON for each check: its name, and what went wrong or null."""
+    print(json.dumps({"package": package, "version": version(package)}), flush=True)
+    for check in checks:
+        error = None
+        try:
+            outcome = check()
+            if inspect.isawaitable(outcome):
+                asyncio.run(outcome)
+        except Exception:  # noqa: BLE001  the next check runs all the same
+            error = traceback.format_exc()
+        print(json.dumps({"check": check.__name__, "error": error}), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # some clients leave threads behind that wait for nothing
+
+
+def same(found: object, wanted: object) -> None:
+    """An assertion that says both sides."""
+    assert found == wanted, f"{found!r} is not {wanted!r}"
+
+
+def weather(city: str) -> str:
+    """The tool of the tests."""
+    return f"sunny in {city}"
+
+
+@contextmanager
+def raises(kind: type[BaseException], status: int | None = None, of: str = "status_code") -> Iterator[None]:
+    """The block raises `kind`, with `status` in its attribute `of`."""
+    try:
+        yield
+    except kind as error:
+        if status is not None:
+            same(getattr(error, of), status)
+    else:
+        raise AssertionError(f"nothing was raised, {kind.__name__} was due")
+
+
+def refused() -> int:
+    """Requests that the gateway has answered with 429 so far."""
+    with urllib.request.urlopen(f"{ADMIN}/metrics") as answer:
+        text = answer.read().decode()
+    lines = re.findall(r'^tailgate_requests_total\{[^}]*outcome="quota"[^}]*\} (\S+)', text, re.MULTILINE)
+    return int(sum(map(float, lines)))
+
+
+def use_up_the_limit() -> None:
+    """Ask as the limited tenant until it is refused."""
+    body = json.dumps({"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    headers = {"authorization": f"Bearer {LIMITED_KEY}", "content-type": "application/json"}
+    request = urllib.request.Request(f"{V1}/chat/completions", body, headers)
+    try:
+        for _ in range(1000):
+            urllib.request.urlopen(request).close()
+    except urllib.error.HTTPError as error:
+        same(error.code, 429)
+    else:
+        raise AssertionError("the limit was never reached")
+
+
+def refused_then_served(call: Callable[[], T]) -> T:
+    """The outcome of a call that was refused at first. On a busy machine the limit may be over before the call."""
+    for _ in range(TRIES):
+        use_up_the_limit()
+        before = refused()
+        outcome = call()
+        if refused() > before:
+            return outcome
+    raise AssertionError("the client was never refused")
