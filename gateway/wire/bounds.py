@@ -5,10 +5,12 @@ What only shortens the answer is clamped; what would change its shape is refused
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.rules import Caps
 from gateway.wire.checks import MAX_INT, BadRequest, array, boolean, integer, only, wrong_type
+
+LOG_PROBS: Final = "message.output_text.logprobs"
 
 
 def output_cap(value: Any, field: str, caps: Caps) -> Any:
@@ -89,8 +91,9 @@ def reasoning(value: Any, field: str, caps: Caps) -> Any:
 
 
 def includes(value: Any, field: str, caps: Caps) -> Any:
-    """Extras of a Responses answer."""
+    """Extras of a Responses answer: those of tools that are not served are dropped, since vLLM refuses what it
+    does not know."""
     wanted = array(value, field, caps)
-    if caps.top_logprobs == 0 and "message.output_text.logprobs" in wanted:
+    if caps.top_logprobs == 0 and LOG_PROBS in wanted:
         raise BadRequest(field, "log-probabilities are not available for this tier")
-    return wanted
+    return [name for name in wanted if name in (LOG_PROBS, "reasoning.encrypted_content")] or None

@@ -169,14 +169,14 @@ def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def stream_options(value: Any, field: str, caps: Caps) -> Any:
-    """Which extras a stream carries: flags, every one."""
+    """Which extras a stream carries. Those that are not known are dropped, so they may be anything."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     if len(value) > MAX_FLAGS:
         raise BadRequest(field, f"must have at most {MAX_FLAGS} fields")
-    for name, flag in value.items():
-        if flag is not None:
-            boolean(flag, f"{field}.{name[:64]}", caps)
+    for name in ("include_usage", "continuous_usage_stats"):
+        if value.get(name) is not None:
+            boolean(value[name], f"{field}.{name}", caps)
     return value
 
 
@@ -221,22 +221,3 @@ def stateful(value: Any, field: str, caps: Caps) -> None:
     raise BadRequest(
         field, "is not served here: no conversation is kept, send all of it as input", "unsupported_parameter"
     )
-
-
-def function_tools(value: Any, field: str, caps: Caps) -> Any:
-    """Tools of chat: vLLM answers 500 to one without a name, and 500s are held against the replica."""
-    for i, tool in enumerate(objects(value, field, caps)):
-        if tool.get("type", "function") != "function":
-            raise BadRequest(f"{field}[{i}].type", "only 'function' tools are served")
-        function = tool.get("function")
-        if type(function) is not dict or type(function.get("name")) is not str:
-            raise BadRequest(f"{field}[{i}].function", "must be an object with a name")
-    return value
-
-
-def client_tools(value: Any, field: str, caps: Caps) -> Any:
-    """Tools that the client runs. Those an engine would run loop without bound and call out to other hosts."""
-    for i, tool in enumerate(objects(value, field, caps)):
-        if tool.get("type") not in ("function", "custom"):
-            raise BadRequest(f"{field}[{i}].type", "only 'function' and 'custom' tools are served")
-    return value

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.model import Endpoint
-from gateway.wire import bounds, checks, prompt
+from gateway.wire import bounds, checks, history, prompt
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.row import STRIPPED as _STRIPPED
 from gateway.wire.apis.row import ruled as _all
@@ -53,7 +53,7 @@ CHAT: Final[dict[str, Check]] = {
     **_all(ALLOW, "separate_reasoning stream_reasoning"),
     **_all(checks.word, "reasoning_effort verbosity"),
     **_all(checks.objects, "functions documents"),
-    "tools": checks.function_tools,
+    "tools": checks.objects,
     "max_completion_tokens": bounds.output_cap,
     "logprobs": bounds.log_probs,
     "top_logprobs": bounds.top_log_probs,
@@ -87,7 +87,7 @@ RESPONSES: Final[dict[str, Check]] = {
     "instructions": checks.string,
     "background": checks.never,
     "store": checks.unstored,
-    "tools": checks.client_tools,
+    "tools": checks.objects,
     **_all(checks.mapping, "text structured_outputs"),
     "include": bounds.includes,
     "reasoning": bounds.reasoning,
@@ -113,10 +113,19 @@ MESSAGES: Final[dict[str, Check]] = {
 
 SHAPES: Final[dict[Endpoint, Shape]] = {
     Endpoint.CHAT: Shape(
-        CHAT, ("model", "messages"), prompt.chat, caps=("max_completion_tokens", "max_tokens"), usage=True
+        CHAT,
+        ("model", "messages"),
+        prompt.chat,
+        caps=("max_completion_tokens", "max_tokens"),
+        usage=True,
+        fit=history.chat,
     ),
     Endpoint.COMPLETIONS: Shape(COMPLETIONS, ("model", "prompt"), prompt.completion, usage=True),
     Endpoint.EMBEDDINGS: Shape(EMBEDDINGS, ("model", "input"), prompt.embedding, caps=(), stop=None),
-    Endpoint.RESPONSES: Shape(RESPONSES, ("model", "input"), prompt.responses, caps=("max_output_tokens",)),
-    Endpoint.MESSAGES: Shape(MESSAGES, ("model", "messages", "max_tokens"), prompt.chat, stop="stop_sequences"),
+    Endpoint.RESPONSES: Shape(
+        RESPONSES, ("model", "input"), prompt.responses, caps=("max_output_tokens",), fit=history.responses
+    ),
+    Endpoint.MESSAGES: Shape(
+        MESSAGES, ("model", "messages", "max_tokens"), prompt.chat, stop="stop_sequences", fit=history.messages
+    ),
 }

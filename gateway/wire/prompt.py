@@ -10,9 +10,7 @@ from gateway.wire.checks import BAD_TYPE, BadRequest, kind, wrong_type
 from gateway.wire.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
 
 MAX_TOKEN_ID: Final = 2**31 - 1
-RESPONSE_ITEMS: Final = frozenset(
-    {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"}
-)
+RESPONSE_ITEMS: Final = frozenset({"message", "function_call", "function_call_output", "reasoning"})
 
 
 class Prompt:

@@ -18,7 +18,9 @@ from gateway.core.rules import Caps
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.table import SHAPES
 from gateway.wire.checks import MISSING, BadRequest, Check, kind
+from gateway.wire.content import as_json
 from gateway.wire.prompt import Prompt
+from gateway.wire.tools import NOT_RENAMED, Renamed
 
 __all__ = ["BadRequest", "Parsed", "parse", "render"]
 
@@ -48,6 +50,7 @@ class Parsed:
         "payload",
         "prompt_bytes",
         "prompt_exact",
+        "renamed",
         "stream",
         "tied",
         "wants_usage",
@@ -68,6 +71,7 @@ class Parsed:
         max_tokens: int | None,
         cap_field: str | None,
         changed: tuple[str, ...],
+        renamed: Renamed = NOT_RENAMED,
     ) -> None:
         self.endpoint = endpoint
         self.model = model
@@ -92,6 +96,8 @@ class Parsed:
         """The name under which the output cap is sent; None where there is none."""
         self.changed = changed
         """Names of the fields that were clamped or dropped, fit for a header."""
+        self.renamed = renamed
+        """Functions that the engine knows under another name than the client does."""
 
 
 def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
@@ -129,6 +135,7 @@ def _finish(
     endpoint: Endpoint, shape: Shape, document: dict[str, Any], fields: dict[str, Any], changed: list[str], caps: Caps
 ) -> Parsed:
     _check_together(endpoint, fields, caps)
+    renamed = NOT_RENAMED if shape.fit is None else shape.fit(fields, caps, changed)
     prompt = shape.measure(fields, caps)
     stream = fields.get("stream", False)
     options = _taken(fields, "stream_options")
@@ -167,6 +174,7 @@ def _finish(
         asked,
         cap_field,
         _reported(changed) if changed else (),
+        renamed,
     )
 
 
@@ -191,10 +199,7 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
         fields[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
     if caps.engine_priority is not None:
         fields["priority"] = caps.engine_priority
-    try:
-        return _dumps(fields)
-    except TypeError:  # orjson reads 1,024 levels and writes 254
-        raise BadRequest(None, "the body is nested too deeply", None) from None
+    return as_json(fields)
 
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int) -> bytes:

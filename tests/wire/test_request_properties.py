@@ -91,7 +91,52 @@ values = st.recursive(
     ),
     max_leaves=5,
 )
+some_tools = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["function", "custom", "namespace", "web_search", "bash_20250124", None, 5]),
+            "name": st.sampled_from(["f", "g", "a__f", 5]),
+            "function": st.just({"name": "f"}),
+            "input_schema": st.just({"type": "object"}),
+            "tools": st.lists(st.sampled_from([{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}, 5])),
+        },
+    ),
+    max_size=3,
+)
+some_choices = st.sampled_from(
+    ["auto", "required", {"type": "any"}, {"type": "web_search"}, {"type": "function", "name": "f", "namespace": "a"}]
+)
+some_items = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(
+                [
+                    *("message", "function_call", "function_call_output", "reasoning", "custom_tool_call"),
+                    *("web_search_call", "tool_search_output", "additional_tools", "local_shell_call", "new_thing"),
+                ]
+            )
+        },
+        optional={
+            "role": st.just("user"),
+            "content": st.sampled_from(["hi", [{"type": "input_text", "text": "hi"}]]),
+            "namespace": st.sampled_from(["a", 5]),
+            "name": st.just("f"),
+            "id": st.none(),
+            "call_id": st.sampled_from(["c", "d", 5, ["c"]]),
+            "output": st.sampled_from(["ok", [{"type": "input_image", "image_url": "data:,"}]]),
+            "input": st.just("text"),
+            "encrypted_content": st.just("opaque"),
+            "tools": some_tools,
+        },
+    ),
+    min_size=1,
+    max_size=4,
+)
 likely = {
+    "tools": some_tools,
+    "tool_choice": some_choices,
+    "input": some_items,
     "stream": st.booleans(),
     "stream_options": st.dictionaries(st.sampled_from(["include_usage", "continuous_usage_stats", "x"]), st.booleans()),
     "stop": st.one_of(st.text(min_size=1, max_size=3), st.lists(st.text(min_size=1, max_size=3), max_size=4)),
@@ -105,7 +150,7 @@ likely = {
     "chat_template_kwargs": st.dictionaries(st.sampled_from(["enable_thinking", "thinking", "x"]), st.booleans()),
     **dict.fromkeys(["echo", "store", "background"], st.booleans()),
     **dict.fromkeys(["logit_bias", "reasoning", "text"], st.just({})),
-    **dict.fromkeys(["tools", "functions", "documents", "stop_token_ids", "bad_words"], st.just([])),
+    **dict.fromkeys(["functions", "documents", "stop_token_ids", "bad_words"], st.just([])),
     **dict.fromkeys(["allowed_token_ids", "logprob_token_ids"], st.lists(st.integers(0, 9), max_size=6)),
     **dict.fromkeys(["instructions", "suffix", "reasoning_effort", "verbosity"], st.text(max_size=5)),
 }
@@ -201,6 +246,21 @@ def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps
         assert set(caps.stop) <= set(document[shape.stop])
 
 
+def check_tools(endpoint: Endpoint, document: dict[str, Any], caps: Caps) -> None:
+    """Only functions that a client runs, and of a conversation only what engines read."""
+    tools = document.get("tools", [])
+    if endpoint is Endpoint.MESSAGES:
+        assert all(tool.get("type") in ("custom", None) for tool in tools)
+    elif endpoint is not Endpoint.EMBEDDINGS:
+        assert all(tool.get("type", "function") == "function" for tool in tools)
+    if endpoint is Endpoint.RESPONSES and type(document["input"]) is list:
+        for item in document["input"]:
+            assert item.get("type") in ("message", "function_call", "function_call_output", "reasoning")
+            assert not {"namespace", "encrypted_content"} & item.keys() or item["type"] == "message"
+            if not caps.media and type(item.get("output")) is list:
+                assert all(part["type"] == "input_text" for part in item["output"])
+
+
 endpoints = st.sampled_from(list(Endpoint))
 
 
@@ -218,7 +278,9 @@ def test_what_reaches_an_engine_obeys_the_caps() -> None:
             return
         passed += 1
         sent = render(parsed, "upstream", granted)
-        check(endpoint, json.loads(sent.decode("utf-8"), object_pairs_hook=without_duplicates), granted, caps)
+        document = json.loads(sent.decode("utf-8"), object_pairs_hook=without_duplicates)
+        check(endpoint, document, granted, caps)
+        check_tools(endpoint, document, caps)
         assert parsed.choices <= max(caps.n, caps.best_of) * caps.batch
 
     holds()

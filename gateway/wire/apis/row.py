@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.checks import Check
 from gateway.wire.prompt import Measure
+from gateway.wire.tools import Renamed
 
 
 def ALLOW(value: Any, field: str, caps: Caps) -> Any:
@@ -42,6 +44,10 @@ STRIPPED: Final = ruled(
 )
 
 
+Fit: TypeAlias = Callable[[dict[str, Any], Caps, list[str]], Renamed]
+"""Brings tools and history into the form that engines read; names what it changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One endpoint's requests. `caps` are the names of the output cap: the first that a client used is kept, else the
@@ -53,6 +59,7 @@ class Shape:
     caps: tuple[str, ...] = ("max_tokens",)
     stop: str | None = "stop"
     usage: bool = False
+    fit: Fit | None = None
 
 
 @dataclass(frozen=True, slots=True)

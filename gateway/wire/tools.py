@@ -1,0 +1,203 @@
+"""Tools that a client offers: what no engine behind this gateway can run is dropped and named.
+
+An engine takes functions, which the client runs. Tools that OpenAI or Anthropic would run (web search, code
+execution, MCP servers) make vLLM 0.32 refuse the whole request, or loop there without bound and call other hosts.
+Coding agents offer them in every request: Codex `web_search` and `namespace`, Claude Code `web_search_20250305`.
+
+A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
+`namespace__function`, as vLLM itself does. The client knows a call only by both names (openai/codex#23186), so
+`Renamed` says what to put back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from gateway.wire.checks import MAX_ENTRIES, BadRequest, wrong_type
+
+Renamed: TypeAlias = dict[str, tuple[str, str]]
+"""Namespace and name of a function, by the name that the engine knows it under."""
+
+NOT_RENAMED: Final[Renamed] = {}
+SEPARATOR: Final = "__"
+_NAMED_CHOICES: Final = frozenset({"function", "tool", "custom"})
+_FREE_CHOICES: Final = frozenset({"auto", "none", "any", "required"})
+
+
+class Kept:
+    """The tools that remain, and the names of the rest."""
+
+    __slots__ = ("changed", "dropped", "names", "renamed", "tools")
+
+    def __init__(self, changed: list[str]) -> None:
+        self.tools: list[Any] = []
+        self.names: set[str] = set()
+        self.dropped: dict[str, str] = {}
+        """The type of each tool that was dropped, by its name."""
+        self.renamed: Renamed = NOT_RENAMED
+        self.changed = changed
+
+    def keep(self, tool: dict[str, Any], name: str) -> None:
+        """One more tool for the engine."""
+        self.tools.append(tool)
+        self.names.add(name)
+
+    def drop(self, tool: dict[str, Any], name: Any) -> None:
+        """One that no engine can run."""
+        given = tool.get("type")
+        tool_type = given if type(given) is str else "untyped"
+        self.dropped[name if type(name) is str else tool_type] = tool_type
+        self.changed.append(f"tools.{tool_type}")
+
+
+def chat(fields: dict[str, Any], changed: list[str]) -> None:
+    """Tools of chat completions: functions. vLLM answers 500 to one without a name, which would harm the replica."""
+    kept = Kept(changed)
+    for i, tool in enumerate(fields["tools"]):
+        if tool.get("type", "function") != "function":
+            inner = tool.get("custom")
+            kept.drop(tool, inner.get("name") if type(inner) is dict else None)
+            continue
+        function = tool.get("function")
+        if type(function) is not dict or type(function.get("name")) is not str:
+            raise BadRequest(f"tools[{i}].function", "must be an object with a name")
+        kept.keep(tool, function["name"])
+    _settle(fields, kept)
+
+
+def messages(fields: dict[str, Any], changed: list[str]) -> None:
+    """Anthropic's tools: those with a schema. The typed ones have none, also where the client runs them (bash,
+    text editor, computer): Anthropic's models know it by heart, others do not, and vLLM refuses the request."""
+    kept = Kept(changed)
+    for tool in fields["tools"]:
+        if tool.get("type", "custom") in ("custom", None):
+            kept.keep(tool, str(tool.get("name")))
+        else:
+            kept.drop(tool, tool.get("name"))
+    _settle(fields, kept)
+
+
+def responses(fields: dict[str, Any], changed: list[str]) -> Renamed:
+    """Tools of the Responses API: functions, also those in namespaces."""
+    kept = Kept(changed)
+    for i, tool in enumerate(fields["tools"]):
+        tool_type = tool.get("type")
+        if tool_type == "function":
+            kept.keep(tool, str(tool.get("name")))
+        elif tool_type == "namespace":
+            _flatten(tool, f"tools[{i}]", kept)
+        else:
+            kept.drop(tool, tool.get("name"))
+    if len(kept.tools) > MAX_ENTRIES:
+        raise BadRequest("tools", f"must have at most {MAX_ENTRIES} functions in all", "array_above_max_length")
+    choice = fields.get("tool_choice")
+    if type(choice) is dict and choice.get("namespace") is not None:
+        fields["tool_choice"] = flat(choice)
+    _settle(fields, kept)
+    return kept.renamed
+
+
+def flat(call: dict[str, Any]) -> dict[str, Any]:
+    """A call, or a choice, of a function in a namespace as the engine knows it."""
+    namespace, name = call["namespace"], call.get("name")
+    if type(namespace) is not str or type(name) is not str:
+        raise BadRequest("namespace", "must be a string, beside a name that is one")
+    out = {key: value for key, value in call.items() if key != "namespace"}
+    out["name"] = namespace + SEPARATOR + name
+    return out
+
+
+def _flatten(tool: dict[str, Any], field: str, kept: Kept) -> None:
+    namespace = tool.get("name")
+    if type(namespace) is not str:
+        raise BadRequest(f"{field}.name", "must be a string")
+    given = tool.get("tools")
+    if type(given) is not list:
+        raise wrong_type(f"{field}.tools", "an array", given)
+    for i, inner in enumerate(given):
+        if type(inner) is not dict:
+            raise wrong_type(f"{field}.tools[{i}]", "an object", inner)
+        name = inner.get("name")
+        if inner.get("type") != "function":
+            kept.drop(inner, name)
+            continue
+        if type(name) is not str:
+            raise BadRequest(f"{field}.tools[{i}].name", "must be a string")
+        known_as = namespace + SEPARATOR + name
+        if known_as in kept.names:  # the client could not tell which of the two was called
+            kept.drop(inner, name)
+            continue
+        if not kept.renamed:
+            kept.renamed = {}
+        kept.renamed[known_as] = (namespace, name)
+        kept.keep({**inner, "name": known_as}, known_as)
+    kept.changed.append("tools.namespace")
+
+
+def _settle(fields: dict[str, Any], kept: Kept) -> None:
+    """Put what remains in place of what was given; a choice of what is gone is refused."""
+    choice = fields.get("tool_choice")
+    if kept.dropped and choice is not None:
+        _check_choice(choice, kept)
+    if kept.tools or not fields["tools"]:
+        if kept.dropped or kept.renamed:
+            fields["tools"] = kept.tools
+        return
+    # Without tools the choice among them, and how many at once, is refused by some servers.
+    for name in ("tools", "tool_choice", "parallel_tool_calls"):
+        fields.pop(name, None)
+
+
+def _check_choice(choice: Any, kept: Kept) -> None:
+    if type(choice) is str:
+        if choice == "required" and not kept.tools:
+            raise _nothing_left(kept)
+        return
+    if type(choice) is not dict:
+        raise wrong_type("tool_choice", "a string or an object", choice)
+    chosen = choice.get("type")
+    if chosen == "any" and not kept.tools:
+        raise _nothing_left(kept)
+    if chosen == "allowed_tools":
+        inner = choice.get("allowed_tools")
+        _check_allowed(inner if type(inner) is dict else choice, kept)
+        return
+    if type(chosen) is str and chosen not in _NAMED_CHOICES and chosen not in _FREE_CHOICES:
+        raise _gone(chosen)
+    name = _chosen_name(choice)
+    if name in kept.dropped and name not in kept.names:
+        raise _gone(name)
+
+
+def _check_allowed(allowed: dict[str, Any], kept: Kept) -> None:
+    given = allowed.get("tools")
+    if type(given) is not list:
+        raise wrong_type("tool_choice.tools", "an array", given)
+    for tool in given:
+        if type(tool) is not dict:
+            raise wrong_type("tool_choice.tools", "an array of objects", tool)
+        name = _chosen_name(tool)
+        if name not in kept.names and (name in kept.dropped or tool.get("type") in kept.dropped.values()):
+            raise _gone(name or str(tool.get("type")))
+
+
+def _chosen_name(choice: dict[str, Any]) -> str:
+    """The name in a choice: on its own, or in an object that is called as its type."""
+    given = choice.get("type")
+    inner = choice.get(given) if type(given) is str else None
+    name = inner.get("name") if type(inner) is dict else choice.get("name")
+    return name if type(name) is str else ""
+
+
+def _gone(name: str) -> BadRequest:
+    return BadRequest(
+        "tool_choice",
+        f"names the tool '{name[:64]}', which was dropped: only functions of the client's are served",
+    )
+
+
+def _nothing_left(kept: Kept) -> BadRequest:
+    types = ", ".join(sorted(set(kept.dropped.values())))[:200]
+    return BadRequest(
+        "tool_choice", f"demands a tool, and none is left: tools of type {types} are not served, send a function"
+    )

@@ -1,0 +1,113 @@
+"""Histories of clients: what one answer left there does not fail the rest of the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire.history import NO_IMAGE
+from gateway.wire.request import BadRequest
+
+from .agents import CLAUDE_CODE, CODEX_FIRST, CODEX_LATER, PICTURE, SHELL, said
+from .bodies import CHAT, MESSAGES, RESPONSES, read, sent
+
+MEDIA = Caps(media=True)
+
+
+def test_codex_later_request_reaches_the_engine_as_calls_and_messages() -> None:
+    items = sent(Endpoint.RESPONSES, CODEX_LATER)["input"]
+    assert items == [
+        *CODEX_FIRST["input"],
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a plan"}]},
+        {"type": "function_call", "name": "exec_command", "arguments": '{"cmd":"ls"}', "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "a.py"}]},
+        {"type": "function_call", "name": "mcp__disk__list_files", "arguments": "{}", "call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c2", "output": "b.py"},
+        {"type": "function_call", "call_id": "c3", "name": "apply_patch", "arguments": '{"input":"+1"}'},
+        {"call_id": "c3", "output": "Done.", "type": "function_call_output"},
+        {"type": "function_call", "call_id": "c4", "name": "local_shell", "arguments": '{"command":["pwd"]}'},
+        {"type": "function_call_output", "call_id": "c4", "output": "/home"},
+        {**said("assistant", "Hello."), "phase": "final_answer"},
+        said("user", "Once more."),
+    ]
+
+
+def test_codex_later_request_names_what_was_dropped_from_its_history() -> None:
+    changed = read(Endpoint.RESPONSES, {**CODEX_LATER, "tools": []}).changed
+    assert {name for name in changed if name.startswith("input.")} == {
+        *("input.web_search_call", "input.custom_tool_call", "input.custom_tool_call_output"),
+        *("input.local_shell_call", "input.tool_search_call", "input.tool_search_output"),
+        *("input.compaction", "input.encrypted_content"),
+    }
+
+
+def test_output_whose_call_was_dropped_goes_with_it() -> None:
+    items = [
+        {"type": "computer_call", "call_id": "c1", "action": {}},
+        {"type": "function_call_output", "call_id": "c1", "output": "x"},
+        {"type": "function_call_output", "call_id": ["c1"], "output": "y"},
+    ]
+    document = {**RESPONSES, "input": [*items, said("user", "hi")]}
+    assert sent(Endpoint.RESPONSES, document)["input"] == [items[2], said("user", "hi")]
+
+
+def test_input_of_which_nothing_remains_is_refused() -> None:
+    with pytest.raises(BadRequest, match="input: holds nothing that an engine reads"):
+        read(Endpoint.RESPONSES, {**RESPONSES, "input": [{"type": "compaction", "encrypted_content": "x"}]})
+
+
+def test_tools_that_stand_in_the_input_join_the_others() -> None:
+    item = {"type": "additional_tools", "role": "developer", "tools": [SHELL]}
+    document = sent(Endpoint.RESPONSES, {**RESPONSES, "input": [item, said("user", "hi")]})
+    assert (document["tools"], document["input"]) == ([SHELL], [said("user", "hi")])
+
+
+def test_claude_codes_picture_in_a_result_becomes_a_text_in_a_tier_without_media() -> None:
+    request = read(Endpoint.MESSAGES, CLAUDE_CODE)
+    document = sent(Endpoint.MESSAGES, CLAUDE_CODE)
+    assert document["messages"][2]["content"][0]["content"] == [{"type": "text", "text": NO_IMAGE}]
+    assert "tool_result.image" in request.changed
+    assert sent(Endpoint.MESSAGES, CLAUDE_CODE, caps=MEDIA)["messages"][2] == CLAUDE_CODE["messages"][2]
+
+
+def test_blocks_that_anthropics_servers_left_are_dropped_and_named() -> None:
+    document = sent(Endpoint.MESSAGES, CLAUDE_CODE)
+    assert [block["type"] for block in document["messages"][1]["content"]] == ["thinking", "tool_use"]
+    assert {"messages.server_tool_use", "messages.web_search_tool_result"} <= set(
+        read(Endpoint.MESSAGES, CLAUDE_CODE).changed
+    )
+
+
+def test_message_of_which_no_block_remains_is_an_empty_one() -> None:
+    message = {"role": "assistant", "content": [{"type": "compaction", "content": "x"}]}
+    assert sent(Endpoint.MESSAGES, {**MESSAGES, "messages": [message]})["messages"] == [
+        {"role": "assistant", "content": ""}
+    ]
+
+
+def test_picture_in_an_output_becomes_a_text_in_a_tier_without_media() -> None:
+    item = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "data:,"}]}
+    document = {**RESPONSES, "input": [item, said("user", "hi")]}
+    assert sent(Endpoint.RESPONSES, document)["input"][0]["output"] == [{"type": "input_text", "text": NO_IMAGE}]
+    assert read(Endpoint.RESPONSES, document).changed == ("tool_result.input_image",)
+    assert sent(Endpoint.RESPONSES, document, caps=MEDIA)["input"][0] == item
+
+
+def test_picture_of_the_users_is_still_refused_in_a_tier_without_media() -> None:
+    with pytest.raises(BadRequest, match=r"messages\[0\]\.content\[0\]: images"):
+        read(Endpoint.MESSAGES, {**MESSAGES, "messages": [{"role": "user", "content": [PICTURE]}]})
+
+
+def test_deep_nesting_beside_content_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [deep]
+    for endpoint, document in (
+        (Endpoint.CHAT, {**CHAT, "messages": [{"role": "user", "content": "hi", "x": deep}]}),
+        (Endpoint.RESPONSES, {**RESPONSES, "input": [{"type": "custom_tool_call", "input": deep}]}),
+    ):
+        with pytest.raises(BadRequest, match="nested too deeply"):
+            read(endpoint, document)
