@@ -18,6 +18,9 @@ from time import monotonic
 
 import uvicorn
 
+from gateway.admin_door import BACKLOG as ADMIN_BACKLOG
+from gateway.admin_door import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
+from gateway.admin_door import AdminDoor, bound_socket
 from gateway.core.controller import Controller
 from gateway.core.journal import Recorded
 from gateway.core.rules import Policy
@@ -25,7 +28,7 @@ from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
-from gateway.observe.admin import Done, admin_app
+from gateway.observe.admin import MAX_BODY_BYTES, Done, admin_app
 from gateway.observe.journal import Journal
 from gateway.observe.lag import LoopLag
 from gateway.observe.little import Little
@@ -49,6 +52,8 @@ log = logging.getLogger("tailgate")
 UP = ReplicaState.UP
 BACKLOG = 4096
 SPARE_DESCRIPTORS = 128
+WATCHES = 3
+"""Connections that read one replica: health, metrics, models."""
 # After the drain deadline, error events have been written; clients that do not take them are cut off after this.
 CLOSE_GRACE_S = 2.0
 
@@ -63,9 +68,22 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
-        await super().startup(sockets)
-        for server in self.servers:
-            tune(server.sockets)
+        if self.config.uds is None:
+            await super().startup(sockets)
+            for server in self.servers:
+                tune(server.sockets)
+            return
+        # uvicorn would let every local user open it.
+        bound = bound_socket(Path(self.config.uds))
+        await self.lifespan.startup()
+        self.servers = [
+            await asyncio.get_running_loop().create_unix_server(self._door, sock=bound, backlog=self.config.backlog)
+        ]
+        self.started = True
+
+    def _door(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @property
     def port(self) -> int:
@@ -100,7 +118,16 @@ class Gateway:
             receive_timeout_s=settings.receive_timeout_s,
             keep_alive_s=settings.keep_alive_s,
             write_stall_s=settings.write_stall_s,
-            max_connections=settings.max_connections or _connections_that_fit(),
+            max_connections=settings.max_connections or _connections_that_fit(policy),
+        )
+        self._admin_guard = Guard(
+            self.gate,
+            max_body_bytes=MAX_BODY_BYTES,
+            max_header_bytes=settings.max_header_bytes,
+            receive_timeout_s=settings.receive_timeout_s,
+            keep_alive_s=settings.keep_alive_s,
+            write_stall_s=settings.write_stall_s,
+            max_connections=MAX_ADMIN_CONNECTIONS,
         )
         self.fleet = FleetWatcher(self.driver.observe, self.board, clock=monotonic, random=random.Random())
         self._policy_path = policy_path
@@ -132,14 +159,21 @@ class Gateway:
             self._admin_app(token.get_secret_value() if token else None),
             settings.admin_host,
             settings.admin_port,
+            http=partial(AdminDoor, self._admin_guard),
+            backlog=ADMIN_BACKLOG,
             timeout_graceful_shutdown=1,
         )
         self._listeners = [self._api, self._admin]
         if settings.admin_uds is not None:
-            uds = uvicorn.Config(
-                self._admin_app(None, trusted=True), uds=str(settings.admin_uds), log_config=None, lifespan="off"
+            self._listeners.append(
+                self._listener(
+                    self._admin_app(None, trusted=True),
+                    uds=str(settings.admin_uds),
+                    http=partial(AdminDoor, self._admin_guard),
+                    backlog=ADMIN_BACKLOG,
+                    timeout_graceful_shutdown=1,
+                )
             )
-            self._listeners.append(Listener(uds))
 
     # ---- policy
 
@@ -276,7 +310,7 @@ class Gateway:
 
     # ---- parts
 
-    def _listener(self, app: object, host: str, port: int, **options: object) -> Listener:
+    def _listener(self, app: object, host: str = "", port: int = 0, **options: object) -> Listener:
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
             host=host,
@@ -288,8 +322,7 @@ class Gateway:
             ws="none",
             proxy_headers=False,
             server_header=False,
-            backlog=BACKLOG,
-            **options,  # type: ignore[arg-type]
+            **{"backlog": BACKLOG} | options,  # type: ignore[arg-type]
         )
         return Listener(config)
 
@@ -341,6 +374,7 @@ class Gateway:
             await asyncio.sleep(SWEEP_S)
             now = monotonic()
             self.guard.sweep(now)
+            self._admin_guard.sweep(now)
             self.upstreams.sweep(now)
             self._tell_states()
             if self._little.is_due(now):
@@ -377,13 +411,17 @@ def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
     )
 
 
-def _connections_that_fit() -> int:
-    """Each client may need one connection to a replica; the rest of the descriptors is for everything else."""
+def _connections_that_fit(policy: Policy) -> int:
+    """Each client may need one connection to a replica; the rest of the descriptors is for everything else.
+
+    That is the admin port, and files (`SPARE_DESCRIPTORS`), and the watch of each replica.
+    """
+    spare = SPARE_DESCRIPTORS + WATCHES * sum(len(pool.replicas) for pool in policy.pools.values())
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != most and most != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         limit = most
-    return max(16, (limit - SPARE_DESCRIPTORS) // 2)
+    return max(16, (limit - spare) // 2)
 
 
 def _authority(host: str) -> str:

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
         default=None, description="Bearer token for what changes anything: drain, reload."
     )
     admin_uds: Path | None = Field(
-        default=None, description="A unix socket that serves the admin API too; who may open it needs no token."
+        default=None, description="A unix socket (mode 0660) for the admin API too; who may open it needs no token."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
     log_format: Literal["text", "json"] = Field(default="text", description="Lines for people, or JSON lines.")

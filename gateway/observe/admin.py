@@ -16,6 +16,7 @@ from ipaddress import ip_address
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from gateway.observe.exposition import chosen, registry, render
 from gateway.observe.metrics import Metrics
@@ -24,6 +25,8 @@ from gateway.observe.question import asked
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, state
 
+MAX_BODY_BYTES = 64 * 1024
+"""A question, or the name of a replica, takes a few hundred."""
 NO_TOKEN = (
     "this changes something and no admin token is set: start tailgate with TAILGATE_ADMIN_TOKEN in its environment, "
     "or use its admin unix socket"
@@ -119,7 +122,7 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     @router.post("/admin/explain")
     async def explain(request: Request) -> Response:
         try:
-            ask = asked(await request.body(), sources.policy(), sources.now())
+            ask = asked(await _body(request), sources.policy(), sources.now())
         except ValueError as exc:
             raise HTTPException(400, str(exc)) from None
         return Response(document(sources.explain(ask)), media_type="application/json")
@@ -142,7 +145,7 @@ def _actions(
 
     @router.post("/admin/{action}")
     async def act(action: str, request: Request) -> Response:
-        body = await request.body()
+        body = await _body(request)
         of_replica, of_all = replica_actions.get(action), actions.get(action)
         if of_replica is not None and (body or of_all is None):
             done = of_replica(_replica(body))
@@ -154,6 +157,22 @@ def _actions(
         return Response(document(done), 200 if done.ok else 409, media_type="application/json")
 
     return router
+
+
+async def _body(request: Request) -> bytes:
+    """The body, of a request that is allowed: until here none of it has been read."""
+    body = b""
+    try:
+        if int(request.headers.get("content-length", 0)) <= MAX_BODY_BYTES:
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    break
+            else:
+                return body
+    except ClientDisconnect:
+        raise HTTPException(408, "the client left before the body was whole") from None
+    raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 
 def _replica(body: bytes) -> str:

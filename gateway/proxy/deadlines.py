@@ -26,6 +26,10 @@ class Deadline(Generic[K]):
         if key in self._due:
             del self._due[key]
 
+    def oldest(self) -> K | None:
+        """The key that is due first; None if there is none."""
+        return next(iter(self._due), None)
+
     def sweep(self, now: float) -> None:
         """Act on every key whose time is up."""
         while self._due:

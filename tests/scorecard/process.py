@@ -48,14 +48,20 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(folder: Path, policy: str, **environment: str) -> AsyncIterator[Serving]:
-    """Start it on free ports with `policy`, written into `folder`; it is killed if it still runs in the end."""
+async def serving(
+    folder: Path, policy: str, *, descriptors: int | None = None, **environment: str
+) -> AsyncIterator[Serving]:
+    """Start it on free ports with `policy`, written into `folder`; it is killed if it still runs in the end.
+
+    `descriptors`: the most files that it may open.
+    """
     file = folder / "policy.yaml"
     file.write_text(policy)
-    command = ("-m", "gateway", "serve", "--policy", str(file), "--port", "0", "--admin-port", "0")
+    command = (sys.executable, "-m", "gateway", "serve", "--policy", str(file), "--port", "0", "--admin-port", "0")
+    if descriptors is not None:
+        command = ("/bin/sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("TAILGATE_")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
         *command,
         env=outside | environment,
         stdin=asyncio.subprocess.DEVNULL,

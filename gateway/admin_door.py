@@ -1,0 +1,206 @@
+"""A connection to the admin port: uvicorn's own protocol, with the bounds that it lacks.
+
+uvicorn keeps what is silent or half a request for ever, a head of any length, and every pipelined request at once
+(docs/adr/0001-data-plane.md). The API port has a protocol of its own; this one serves FastAPI, and takes over the
+deadlines of that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.proxy.guard import Guard
+from gateway.proxy.server import WRITE_HIGH_WATER_BYTES
+
+MAX_CONNECTIONS: Final = 64
+"""Scrapers, probes, and a few people with the console open. A newcomer is let in all the same, in place of another."""
+BACKLOG: Final = 32
+"""As many connections may take a descriptor in one turn of the loop before any can be closed."""
+UDS_MODE: Final = 0o660
+_TOO_SLOW: Final = 408, b"Request Timeout", b"the request was not whole in time"
+_TOO_LARGE: Final = 431, b"Request Header Fields Too Large", b"the head of the request is too large"
+
+
+class AdminDoor(HttpToolsProtocol):
+    """One connection, one request at a time. `guard` holds the connections of the admin port and of its unix socket."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._guard = guard
+        self._lingers = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._received_bytes = 0
+        self._head_bytes = 0
+        self._head_done = False
+        self._whole = False
+        self._pipelined = False
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        if not self._guard.opened(self) and not self._make_room():
+            transport.abort()
+            return
+        self._guard.receiving.start(self, monotonic())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingers or self.transport.is_closing():
+            return
+        if self._whole:
+            # Answers of requests that nobody waits for would pile up; and a disconnect behind them would go unseen.
+            if data.strip(b"\r\n"):
+                self.abort()
+            return
+        if not self._received_bytes:
+            data = data.lstrip(b"\r\n")
+            if not data:
+                return
+            self._guard.idle.stop(self)
+            self._guard.receiving.start(self, monotonic())
+        self._received_bytes += len(data)
+        super().data_received(data)
+        if self._pipelined:
+            self.abort()
+        elif max(self._head_bytes, 0 if self._head_done else self._received_bytes) > self._guard.max_header_bytes:
+            self._refuse(*_TOO_LARGE)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._guard.stalled.start(self, monotonic())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._guard.stalled.stop(self)
+
+    # ---- httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if not self._head_done:  # else it is a trailer, which is no header
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._whole:
+            self._pipelined = True
+        elif self._head_bytes <= self._guard.max_header_bytes:
+            self._head_done = True
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._pipelined and self._head_done:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._pipelined and self._head_done:
+            self._whole = True
+            self._guard.receiving.stop(self)
+            super().on_message_complete()
+
+    # ---- answers
+
+    def on_response_complete(self) -> None:
+        """The answer is complete, though the request may not be: its token was wrong, or its body too large."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._whole:
+            self._begin()
+            self._guard.idle.start(self, monotonic())
+        else:
+            self._linger()
+
+    def _refuse(self, status: int, reason: bytes, text: bytes) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.abort()
+                return
+        head = b"HTTP/1.1 %d %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (status, reason, len(text) + 1) + text + b"\n")
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close without resetting what is on its way to the client: that would destroy the answer."""
+        self._lingers = True
+        self._guard.receiving.stop(self)
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._guard.lingering.start(self, monotonic())
+
+    # ---- ends
+
+    def too_slow(self) -> None:
+        """The request is not whole in time; a connection that sent nothing is closed without a word."""
+        if self._received_bytes:
+            self._refuse(*_TOO_SLOW)
+        else:
+            self.close()
+
+    def stalled(self) -> None:
+        """The client takes nothing any more."""
+        self.abort()
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+        self.transport.close()
+        self._guard.stalled.start(self, monotonic())
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.transport.abort()
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been of no use for longest; False if all are being answered."""
+        guard = self._guard
+        for deadline in (guard.receiving, guard.idle, guard.lingering, guard.stalled):
+            oldest = deadline.oldest()
+            if oldest is not None:
+                guard.closed(oldest)
+                oldest.abort()
+                return True
+        return False
+
+
+def bound_socket(path: Path) -> socket.socket:
+    """A unix socket that the owner and the group of the process may open, and nobody else at any moment.
+
+    What an earlier process left there is removed; a file that is no socket is not: OSError.
+    """
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        path.unlink()
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Between `bind` and `listen` nobody can connect, so that its mode is right before anybody could.
+        bound.bind(str(path))
+        path.chmod(UDS_MODE)
+    except OSError:
+        bound.close()
+        raise
+    return bound
