@@ -420,6 +420,8 @@ class Controller:
         pool.room.band(ask.tier).admitted(now)
         if decision.replica is not None:
             self.forecaster.watch(live, now)
+            if pool.full:
+                self._exceed(live, pool, out, now)
             self._dispatch(live, decision.replica, out, now)
             return
         victim = decision.victim
@@ -430,6 +432,20 @@ class Controller:
         pool.pressed_at = now
         pool.room.push(live)
         self._arm(live)
+
+    def _exceed(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
+        """A newcomer goes beyond what is learned of `pool`, since its tier is not enforced.
+
+        It overtakes nobody that is as urgent: for each such newcomer one of those who wait goes as well. Else a tier in
+        shadow would keep the slots taken, and an enforced one beside it would wait in vain.
+        """
+        pool.pressed_at = now
+        for other in pool.room.heads(now) if pool.room else ():
+            if other.ask.tier.priority <= live.ask.tier.priority:
+                replica = pool.pick(other.ask.tier, None, self._random.random(), by_max=True)
+                if replica is not None:
+                    self._serve(other, replica, out, now)
+                    return
 
     # ---- running
 
@@ -565,17 +581,21 @@ class Controller:
                 if replica is None:
                     continue
                 served = True
-                if self._has_expired(live, out, now):
-                    break
-                hopeless = self._admission.is_hopeless(live, replica, now)
-                if hopeless:
-                    wait_s = self._drains_in_s(pool, live)
-                    self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, wait_s, hopeless)
-                else:
-                    pool.drain.opened(True, now)
-                    self._unqueue(live)
-                    self._dispatch(live, replica, out, now)
+                self._serve(live, replica, out, now)
                 break
+
+    def _serve(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
+        """The turn of one who waits has come: it is sent, unless it is too late for it."""
+        if self._has_expired(live, out, now):
+            return
+        hopeless = self._admission.is_hopeless(live, replica, now)
+        if hopeless:
+            wait_s = self._drains_in_s(replica.pool, live)
+            self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, wait_s, hopeless)
+        else:
+            replica.pool.drain.opened(True, now)
+            self._unqueue(live)
+            self._dispatch(live, replica, out, now)
 
     # ---- ending
 

@@ -1,4 +1,9 @@
-"""The replicas of a pool and the slots in use on them, counted as they are taken and freed."""
+"""The replicas of a pool and the slots in use on them, counted as they are taken and freed.
+
+Two kinds of bounds keep a request from a replica. Written ones (`slots`, breaker, drain) hold for every tier. Learned
+ones (learned slots, slow start, unread prompts, KV cache) hold for tiers whose admission is enforced, and no others: in
+shadow nothing waits for what may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from gateway.core.queue import WaitingRoom
 from gateway.core.rates import DrainRate
 from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS, Router
-from gateway.core.rules import Pool, Tier
+from gateway.core.rules import AdmissionMode, Pool, Tier
 from gateway.core.scale import Demand
 from gateway.core.snapshot import PoolView, ReplicaState
 
@@ -31,6 +36,8 @@ TRYING: Final = 0.0
 """Instead of a time: it rests no more, but has taken nothing since."""
 WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
+NO_MAX: Final = 2**31
+"""Slots of a replica whose pool has none written."""
 _rank: Final = attrgetter("rank")
 _tried_at: Final = attrgetter("pulse.tried_at")
 _load: Final = attrgetter("unprefilled_tokens", "in_flight", "rank")
@@ -58,6 +65,10 @@ class PoolNow:
         self._by_tier: dict[str, int] = {}
         self._free: list[Replica] = []
         """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
+        self._below_max: list[Replica] = []
+        """The same by written bounds alone, for tiers whose admission is not enforced."""
+        self._is_starting = False
+        """Whether any replica has a slow start."""
         self._reserved: dict[str, int] = {}
         self._resting: dict[Replica, float] = {}
         """Until when each has asked to be spared."""
@@ -95,7 +106,8 @@ class PoolNow:
                 new.drained = old is not None and old.drained
         for gone in kept.values():
             self._resting.pop(gone, None)
-            gone.slots, gone.open = 0, False
+            gone.slots = gone.max_slots = 0
+            gone.open = gone.below_max = False
         self.refresh()
 
     def refresh(self) -> None:
@@ -104,32 +116,44 @@ class PoolNow:
         self._worst = self._panic()
         for rank, replica in enumerate(self.replicas.values()):
             replica.rank = rank
+            replica.max_slots = self._max_slots_of(replica)
             replica.slots = self._slots_of(replica)
             if replica.slots:
                 for tier, count in replica.by_tier.items():
                     self._by_tier[tier] = self._by_tier.get(tier, 0) + count
         self.canaries = [r for r in self.canaries if r.state is ReplicaState.EJECTED and self._has(r)]
         self._free = []
+        self._below_max = []
         for replica in self.replicas.values():
-            replica.open = False
+            replica.open = replica.below_max = False
             self.sync(replica)
+            self._sync_max(replica)
+        self._is_starting = any(r.share < 1.0 for r in self._below_max)
         self._spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
         known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
         self.context_tokens = min(known, default=None)
 
-    def _slots_of(self, replica: Replica) -> int:
+    def _max_slots_of(self, replica: Replica) -> int:
+        """Slots by what is written, and by whether it may be used at all."""
         if replica.drained or replica.illness > self._worst:
             return 0
         match replica.breaker.state:
             case ReplicaState.UP:
-                slots = replica.learned.slots if self.spec.slots is None else self.spec.slots
-                return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
+                return NO_MAX if self.spec.slots is None else self.spec.slots
             case ReplicaState.PROBING:
                 return 1
             case _:
                 return 0
+
+    def _slots_of(self, replica: Replica) -> int:
+        """The same by what is learned, too."""
+        slots = replica.max_slots
+        if slots == 0 or replica.breaker.state is not ReplicaState.UP:
+            return slots
+        slots = min(slots, replica.learned.slots) if self.spec.slots is None else slots
+        return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
         """How ill a replica may be to be used. No ejection empties a pool: if nothing else is up, the silent are."""
@@ -194,8 +218,7 @@ class PoolNow:
         return None
 
     def _reserve(self) -> None:
-        # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
-        self._reserved = {tier: int(share * self._slots + 1e-6) for tier, share in self.spec.reserve}
+        self._reserved = _shares(self.spec.reserve, self._slots)
 
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
@@ -225,8 +248,13 @@ class PoolNow:
         return self._slots
 
     @property
+    def full(self) -> bool:
+        """Whether no replica has room, by what is learned."""
+        return not self._free
+
+    @property
     def saturated(self) -> bool:
-        """Whether a newcomer would have to wait."""
+        """Whether a newcomer would have to wait, if its admission is enforced."""
         return not self._free or len(self.room) > 0
 
     @property
@@ -234,24 +262,26 @@ class PoolNow:
         """Share (0-1) of its slots that are free; 0 if it has none."""
         return self._spare / self._slots if self._slots else 0.0
 
-    def pick(self, tier: Tier, avoid: Replica | None, random: float) -> Replica | None:
+    def pick(self, tier: Tier, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties.
 
-        `avoid`: the replica of a first attempt. The second one had better not fail as well.
+        `avoid`: the replica of a first attempt. The second one had better not fail as well. `by_max`: by written bounds
+        alone, whatever the tier.
         """
-        free = self._awake()
+        by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
+        free = self._awake(by_max)
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if not replica.breaker.failures] or free
-        return self._router.pick(free, random) if free and self._may_take(tier) else None
+        return self._router.pick(free, random) if free and self._may_take(tier, by_max) else None
 
-    def _awake(self) -> list[Replica]:
+    def _awake(self, by_max: bool) -> list[Replica]:
         """Those with a free slot, without the ones to be left alone: while any other is used, busy or not."""
-        free = self._free
+        free = self._below_max if by_max else self._free
         if self._resting:
             awake = [replica for replica in free if not self.is_spared(replica)]
             free = awake if awake or self._is_any_awake() else free
-        return free
+        return _eased_in(free) if by_max and self._is_starting else free
 
     def _is_any_awake(self) -> bool:
         """Whether any replica that is used, busy or not, has not asked to be spared: then it is waited for."""
@@ -264,12 +294,22 @@ class PoolNow:
 
     def candidates(self, tier: Tier) -> list[Replica]:
         """Those that `tier` may be sent to now, by prompt tokens to read and requests; whatever the router says."""
-        return sorted(self._awake(), key=_load) if self._may_take(tier) else []
+        by_max = tier.admission.mode is not AdmissionMode.ENFORCE
+        return sorted(self._awake(by_max), key=_load) if self._may_take(tier, by_max) else []
 
-    def _may_take(self, tier: Tier) -> bool:
+    def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""
-        spare = self._spare
-        for other, reserved in self._reserved.items():
+        if not by_max:
+            spare, reserve = self._spare, self._reserved
+        elif self.spec.slots is None or not self._reserved:
+            return True
+        else:
+            slots, spare = 0, 0
+            for replica in self.replicas.values():
+                slots += replica.max_slots
+                spare += max(0, replica.max_slots - replica.in_flight)
+            reserve = _shares(self.spec.reserve, slots)
+        for other, reserved in reserve.items():
             if other != tier.name:
                 spare -= max(0, reserved - self._by_tier.get(other, 0))
         return spare > 0
@@ -300,7 +340,7 @@ class PoolNow:
         self._resting.pop(replica, None)
 
     def take(self, attempt: Attempt) -> None:
-        """Open a slot of a replica that has one, or try one that is out. Paired with exactly one `free`."""
+        """Open a slot of a replica, beyond its own perhaps, or try one that is out. Paired with exactly one `free`."""
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         self.in_flight += 1
         self._sent += 1
@@ -317,6 +357,7 @@ class PoolNow:
         replica.unprefilled_tokens += attempt.prompt_tokens
         replica.held_tokens += attempt.prompt_tokens
         self.sync(replica)
+        self._sync_max(replica)
 
     def free(self, attempt: Attempt, end: End, now: float) -> None:
         """Close a slot."""
@@ -338,6 +379,7 @@ class PoolNow:
         if replica.in_flight < replica.slots:
             self._spare += 1
         self.sync(replica)
+        self._sync_max(replica)
 
     def expire(self, replica: Replica, now: float) -> None:
         """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
@@ -386,6 +428,17 @@ class PoolNow:
         else:
             del self._free[bisect_left(self._free, replica.rank, key=_rank)]
 
+    def _sync_max(self, replica: Replica) -> None:
+        """The same by written bounds alone, after `in_flight` has changed."""
+        is_below = replica.in_flight < replica.max_slots
+        if is_below is replica.below_max:
+            return
+        replica.below_max = is_below
+        if is_below:
+            insort(self._below_max, replica, key=_rank)
+        else:
+            del self._below_max[bisect_left(self._below_max, replica.rank, key=_rank)]
+
     @property
     def serving(self) -> float:
         """Replicas that get requests; one that is starting slowly counts in part."""
@@ -408,3 +461,17 @@ class PoolNow:
             scale=self.demand.view(now),
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )
+
+
+def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
+    # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
+    return {tier: int(share * slots + 1e-6) for tier, share in reserve}
+
+
+def _eased_in(free: list[Replica]) -> list[Replica]:
+    """Without those whose slow start lets them have no more than they have: a share of the mean of the others."""
+    others = [replica.in_flight for replica in free if replica.share >= 1.0]
+    if not others:
+        return free
+    mean = sum(others) / len(others)
+    return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]

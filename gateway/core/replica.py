@@ -23,6 +23,7 @@ class Replica:
 
     __slots__ = (
         "began_at",
+        "below_max",
         "breaker",
         "by_tier",
         "context_tokens",
@@ -32,6 +33,7 @@ class Replica:
         "kv",
         "kv_limit",
         "learned",
+        "max_slots",
         "open",
         "paused",
         "pool",
@@ -62,6 +64,8 @@ class Replica:
         """Its place in the pool."""
         self.slots = 0
         """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
+        self.max_slots = 0
+        """The same without anything learned: no slow start, and no bound where its pool has no slots written."""
         self.in_flight = 0
         self.refusals = 0
         """429 and 503 in a row."""
@@ -78,7 +82,9 @@ class Replica:
         """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
         self.learned = SlotLimit()
         self.open = False
-        """Whether it stands among those that may be picked."""
+        """Whether it stands among those that may be picked,"""
+        self.below_max = False
+        """and among those that a tier in shadow may pick."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None

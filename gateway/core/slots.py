@@ -7,9 +7,11 @@ ever caught up with its prompts while it had as many requests as the limit lets 
     caught up              limit -> most that ran x GROWTH + 1          there may be more slots
     always behind          limit -> most that ran                       there are not
 
+More than the limit may have run: tiers in shadow are not bound by it (pools.py). Then so many there are.
+
 This is what Netflix's Gradient2 and Envoy's adaptive concurrency look for in latency. Latency says it less well here:
 it grows with the length of prompts and with the load itself, and a forecast fitted to it takes a queue that is always
-there for the engine's own pace. The limit moves only while requests wait for a slot.
+there for the engine's own pace. The limit moves only while requests wait for a slot, or would wait if all were bound.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class SlotLimit:
             self._least_unread = unread
 
     def learn(self, pressed_at: float, now: float) -> None:
-        """Move the limit once an interval. `pressed_at`: when a request last had to wait for a slot, or `now`."""
+        """Move the limit once an interval. `pressed_at`: when a request last wanted more than it allows, or `now`."""
         if now - self._at < INTERVAL_S:
             return
         pressed = pressed_at >= self._at
@@ -61,8 +63,9 @@ class SlotLimit:
         self._most_running, self._least_unread, self._full = 0, -1, False
         if not (pressed and full):
             return
+        self.limit = max(self.limit, running)
         if unread > 0:
-            self.limit += FALL * min(0.0, running - self.limit)
+            self.limit += FALL * (running - self.limit)
         else:
             self.limit += RISE * max(0.0, running * GROWTH + 1.0 - self.limit)
         self.limit = max(1.0, self.limit)

@@ -431,6 +431,8 @@ class Driver:
         spare = [r for r in having if r.in_flight < r.slots]
         behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or r.held_tokens >= r.kv_limit]
         assert pool._free == [r for r in spare if r not in behind]
+        assert pool._below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
+        assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
         assert pool._spare == sum(r.slots - r.in_flight for r in spare)
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"

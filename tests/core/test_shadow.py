@@ -1,0 +1,193 @@
+"""In shadow, and where admission is off, nothing waits and nothing is refused for what was learned."""
+
+import pytest
+
+from gateway.core.model import End, Outcome, Sample, Why
+from gateway.core.rules import Admission, AdmissionMode, Health, Policy
+from gateway.core.slots import START
+from gateway.policy.builtin import builtin
+
+from .made import SHADOW, policy, pool, tier
+from .playbook import Story, dispatch, ended, play, refuse
+
+OFF = Admission(AdmissionMode.OFF)
+MODES = pytest.mark.parametrize("mode", [SHADOW, OFF], ids=["shadow", "off"])
+LEARNED = round(START)
+KV_HALF_FULL = Sample(kv_fraction=0.5, waiting=0, running=1)
+
+
+def flooded(story: Story, count: int, tier_name: str | None = None, prompt: int = 100) -> Story:
+    """So many requests arrive at once."""
+    for number in range(count):
+        story.arrives(f"{tier_name or 'std'}{number}", tier=tier_name, prompt=prompt)
+    return story
+
+
+def alone(mode: Admission, **more: object) -> Policy:
+    return policy(pool("p", "r1", "r2", slots=None, **more), tier("std", admission=mode))
+
+
+# ---- nothing waits
+
+
+def test_all_of_two_hundred_requests_run_at_once_on_the_policy_of_serve_replica() -> None:
+    rules = builtin(["http://127.0.0.1:1"])
+    (replica,) = rules.pools["default"].replicas
+    story = play(rules)
+    for number in range(200):
+        story.arrives(f"a{number}", model="any", max_tokens=None).expect(dispatch(replica.name))
+    assert (story.pool("default").in_flight, story.pool("default").queued) == (200, 0)
+
+
+@MODES
+def test_learned_slots_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: Admission) -> None:
+    story = flooded(play(alone(mode)), 10 * LEARNED)
+    assert (story.pool("p").in_flight, story.pool("p").queued) == (10 * LEARNED, 0)
+    assert story.replica("r1").in_flight == story.replica("r2").in_flight
+
+
+@MODES
+def test_unread_prompts_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: Admission) -> None:
+    story = play(alone(mode)).observes("r1", Sample(waiting=0, running=0)).observes("r2", Sample(waiting=0, running=0))
+    flooded(story, 20, prompt=10_000)
+    assert (story.pool("p").in_flight, story.pool("p").queued) == (20, 0)
+
+
+@MODES
+def test_a_full_cache_holds_back_no_request_of_a_tier_that_is_not_enforced(mode: Admission) -> None:
+    story = play(policy(pool("p", "r1", slots=None), tier("std", admission=mode)))
+    story.arrives("a", prompt=1000).observes("r1", KV_HALF_FULL).arrives("b", prompt=1000)
+    assert story.replica("r1").kv_capacity_tokens == 2000
+    story.whatever().arrives("c", prompt=1000).expect(dispatch("r1"))
+
+
+@MODES
+def test_slow_start_holds_back_no_request_but_other_replicas_go_first(mode: Admission) -> None:
+    rules = alone(mode, health=Health(slow_start_s=30.0, ejection=None))
+    story = play(rules).fails("r1").whatever()
+    flooded(story, 40).whatever()
+    story.at(6.0).recovers("r1").arrives("probe").expect(dispatch("r1")).served("probe").whatever()
+    for number in range(20):
+        story.arrives(f"b{number}")
+    in_flight = [story.replica(name).in_flight for name in ("r1", "r2")]
+    assert sum(in_flight) == 60
+    assert in_flight[0] == 6, "about a tenth of what the other one has"
+    story.fails("r2").whatever().arrives("c").expect(dispatch("r1"))
+
+
+def test_a_share_of_learned_slots_is_reserved_from_no_tier_in_shadow() -> None:
+    rules = policy(
+        pool("p", "r1", slots=None, reserve=(("premium", 1.0),)), tier("std", admission=SHADOW), tier("premium")
+    )
+    flooded(play(rules), 3).expect(*(dispatch("r1", of=f"std{number}") for number in range(3)))
+
+
+# ---- what is written holds
+
+
+@MODES
+def test_written_slots_hold_in_every_mode(mode: Admission) -> None:
+    story = play(policy(pool("p", "r1", slots=2), tier("std", admission=mode)))
+    flooded(story, 3).expect(dispatch("r1", of="std0"), dispatch("r1", of="std1"))
+    story.finishes("std0", End.FAILED).expect(
+        refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR), dispatch("r1", of="std2")
+    )
+
+
+def test_a_share_of_written_slots_is_reserved_from_a_tier_in_shadow_too() -> None:
+    rules = policy(
+        pool("p", "r1", slots=2, reserve=(("premium", 0.5),)), tier("std", admission=SHADOW), tier("premium")
+    )
+    story = flooded(play(rules), 2).expect(dispatch("r1", of="std0"))
+    story.arrives("p", tier="premium").expect(dispatch("r1"))
+
+
+def test_a_replica_whose_breaker_is_open_gets_nothing_in_shadow() -> None:
+    story = flooded(play(alone(SHADOW)).fails("r1").whatever(), 100)
+    assert story.replica("r1").in_flight == 0
+    assert story.replica("r2").in_flight == 100
+
+
+def test_a_breaker_that_tries_its_replica_lets_one_request_through_in_shadow() -> None:
+    story = play(policy(pool("p", "r1", slots=None), tier("std", admission=SHADOW))).fails("r1").at(6.0)
+    flooded(story, 3).expect(dispatch("r1", of="std0"))
+
+
+def test_a_drained_replica_gets_nothing_in_shadow() -> None:
+    story = flooded(play(alone(SHADOW)).drains("r1"), 100)
+    assert story.replica("r1").in_flight == 0
+
+
+# ---- beside tiers that are enforced
+
+
+def shared(shadow_priority: int) -> Policy:
+    return policy(pool("p", "r1", slots=None), tier("std"), tier("shadow", shadow_priority, admission=SHADOW))
+
+
+def test_learned_slots_hold_for_an_enforced_tier_beside_one_in_shadow() -> None:
+    story = flooded(flooded(play(shared(-1)), LEARNED, "shadow").whatever(), 1).expect()
+    story.arrives("more", tier="shadow").expect(dispatch("r1"))
+    assert story.pool("p").queued == 1
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_a_tier_in_shadow_overtakes_nobody_who_is_as_urgent(priority: int) -> None:
+    story = flooded(flooded(play(shared(priority)), LEARNED, "shadow").whatever(), 2).expect()
+    story.arrives("more", tier="shadow").expect(dispatch("r1", of="std0"), dispatch("r1", of="more"))
+    story.arrives("again", tier="shadow").expect(dispatch("r1", of="std1"), dispatch("r1", of="again"))
+    assert story.pool("p").queued == 0
+
+
+# ---- what is learned meanwhile, for the day on which it is enforced
+
+
+def test_slots_are_learned_in_shadow_from_what_runs_beyond_them() -> None:
+    story = flooded(play(policy(pool("p", "r1", slots=None), tier("std", admission=SHADOW))), 200)
+    for number in range(150):
+        story.sent(f"std{number}").first_token(f"std{number}")
+    story.after(1.5).observes("r1", Sample())
+    assert story.pool("p").slots == 150, "so many run, and the engine is behind with the others"
+
+
+def test_slots_stay_as_they_are_in_shadow_while_they_suffice() -> None:
+    story = flooded(play(policy(pool("p", "r1", slots=None), tier("std", admission=SHADOW))), LEARNED)
+    for number in range(LEARNED):
+        story.sent(f"std{number}").first_token(f"std{number}")
+    story.after(1.5).observes("r1", Sample())
+    assert story.pool("p").slots == LEARNED
+
+
+# ---- where they go
+
+
+def test_of_replicas_beyond_their_learned_slots_the_one_with_fewest_prompt_tokens_to_read_is_next() -> None:
+    story = flooded(play(alone(SHADOW)), 4 * LEARNED).whatever()
+    story.arrives("long", prompt=5000)
+    long_at = "r1" if story.replica("r1").unprefilled_tokens > 5000 else "r2"
+    other = "r2" if long_at == "r1" else "r1"
+    story.whatever()
+    for number in range(10):
+        story.arrives(f"after{number}", prompt=200).expect(dispatch(other))
+
+
+def test_a_slow_replica_gets_as_many_at_a_time_and_so_fewer_of_all_in_shadow() -> None:
+    story, sent = play(alone(SHADOW)), {"r1": 0, "r2": 0}
+    takes_s = {"r1": 1.0, "r2": 4.0}
+    ends: list[tuple[float, str]] = []
+    for number in range(400):
+        now = 0.05 * number
+        while ends and min(ends)[0] <= now:
+            at, name = ends.pop(ends.index(min(ends)))
+            story.at(max(at, story.now)).finishes(name, output_tokens=10)
+        story.at(now).arrives(name := f"a{number}").sent(name).first_token(name)
+        replica = story.records[name].replica if name in story.records else _replica_of(story, name)
+        sent[replica] += 1
+        ends.append((now + takes_s[replica], name))
+    assert sent["r2"] < 0.35 * sum(sent.values())
+
+
+def _replica_of(story: Story, name: str) -> str:
+    live = story.controller._live[story._ids[name]]
+    assert live.replica is not None
+    return live.replica.spec.name
