@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from loadtests.emulator import errors, text
+from loadtests.emulator import errors, pairs, text
 
 MAX_SEQUENCES = 1024
 
@@ -96,7 +96,7 @@ def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None
     model = fields.get("model") or settings.model
     if model != settings.model:
         raise errors.unknown_model(model, settings.model)
-    if path == "/v1/embeddings":
+    if path not in CAPS:
         choices = [Choice(_checked(tokens, settings.max_model_len + 1), [], "stop", None) for tokens, _ in prompts]
         total = sum(choice.prompt_tokens for choice in choices)
         return Ask(path, settings.model, False, choices, total, None, fields)
@@ -213,6 +213,8 @@ def _decode_slowly(body: bytes) -> object:
 
 def _prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]:
     """(tokens, something that identifies it) of every prompt."""
+    if path.endswith(("/rerank", "/score")):
+        return pairs.prompts(path, fields)
     name = PROMPTS[path]
     value = fields.get(name)
     if path == "/v1/completions" and not value and value != 0:

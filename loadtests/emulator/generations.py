@@ -1,4 +1,4 @@
-"""POST to one of the five endpoints: from the body to sequences in the engine, and back to an answer."""
+"""POST to one of the endpoints of `ANSWERS`: from the body to sequences in the engine, and back to an answer."""
 
 from __future__ import annotations
 

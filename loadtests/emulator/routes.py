@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from loadtests.emulator import metrics
+from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.faults import FaultKind, parse_fault
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ PERMISSION = {
 }
 METRICS_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
 GETS = ("/v1/models", "/health", "/ping", "/version", "/load", "/metrics", "/emulator/requests", "/emulator/state")
-POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 
 
 def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
@@ -41,7 +41,7 @@ def answer(replica: EmulatedReplica, exchange: Exchange) -> None:
         _faults(replica, exchange)
     elif path in GETS and method == "GET":
         _get(replica, exchange, path)
-    elif path in GETS or path in POSTS:
+    elif path in GETS or path in ANSWERS:
         allow = b"allow: GET\r\n" if path in GETS else b"allow: POST\r\n"
         exchange.reply(405, b'{"detail":"Method Not Allowed"}', allow)
     else:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.model import End, Endpoint, Outcome, Why
+from gateway.core.model import GENERATING, End, Endpoint, Outcome, Why
 from gateway.core.rules import Admission, AdmissionMode, Objective, Slo
 
 from .made import policy, pool, tier
@@ -234,7 +234,8 @@ def test_a_request_that_never_was_dispatched_queued_until_it_ended() -> None:
     assert story.records["b"].queue_s == pytest.approx(4.0)
 
 
-def test_embeddings_have_no_tokens_of_output() -> None:
-    story = play(RULES).arrives("a", endpoint=Endpoint.EMBEDDINGS, stream=False).sent("a")
+@pytest.mark.parametrize("endpoint", sorted(set(Endpoint) - GENERATING))
+def test_an_answer_of_numbers_has_no_tokens_of_output(endpoint: Endpoint) -> None:
+    story = play(RULES).arrives("a", endpoint=endpoint, stream=False).sent("a")
     story.finishes("a", prompt_tokens=9).whatever()
     assert (story.records["a"].output_tokens, story.records["a"].outcome) == (0, Outcome.OK)

@@ -36,7 +36,8 @@ def text(value: Any, field: str, caps: Caps) -> int:
 def texts(value: Any, field: str, caps: Caps) -> list[int]:
     """Bytes of each of several texts. A string is one, token ids are one; vLLM takes each part of a content for one."""
     if type(value) is dict and type(value.get("content")) is list:
-        return [parts([part], f"{field}.content", caps) for part in _counted(value["content"], field, caps)]
+        field += ".content"
+        return [parts([part], field, caps) for part in _counted(value["content"], field, caps)]
     if type(value) is not list or (value and type(value[0]) is int):
         return [text(value, field, caps)]
     return [text(one, f"{field}[{i}]", caps) for i, one in enumerate(_counted(value, field, caps))]

@@ -7,6 +7,7 @@ from loadtests.emulator.answers.chat import ChatAnswer
 from loadtests.emulator.answers.completions import CompletionsAnswer
 from loadtests.emulator.answers.embeddings import EmbeddingsAnswer
 from loadtests.emulator.answers.messages import MessagesAnswer
+from loadtests.emulator.answers.pooled import RerankAnswer, ScoreAnswer
 from loadtests.emulator.answers.responses import ResponsesAnswer
 
 ANSWERS: dict[str, type[Answer]] = {
@@ -15,6 +16,8 @@ ANSWERS: dict[str, type[Answer]] = {
     "/v1/embeddings": EmbeddingsAnswer,
     "/v1/responses": ResponsesAnswer,
     "/v1/messages": MessagesAnswer,
+    **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), RerankAnswer),
+    **dict.fromkeys(("/v1/score", "/score"), ScoreAnswer),
 }
 
 __all__ = ["ANSWERS", "Answer"]

@@ -1,0 +1,49 @@
+"""Rankings and scores of the emulated replica, as vLLM 0.32 words them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from loadtests.emulator import Emulator
+
+from .wire import http
+
+QUERY = {"query": "What is a slot?", "documents": ["A lease.", "A fruit, of late summer.", "A gap."]}
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
+async def test_documents_come_back_by_relevance(emulator: Emulator, connect, path: str) -> None:
+    wire = await connect(emulator.url, http(path, json.dumps(QUERY).encode()))
+    body = (await wire.answer()).json()
+    scores = [result["relevance_score"] for result in body["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert sorted(result["index"] for result in body["results"]) == [0, 1, 2]
+    assert all(QUERY["documents"][result["index"]] == result["document"]["text"] for result in body["results"])
+    assert body["usage"] == {"prompt_tokens": 28, "total_tokens": 28}
+    wire.send(http(path, json.dumps(QUERY | {"top_n": 1}).encode()))
+    assert (await wire.answer()).json()["results"] == body["results"][:1]
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/score"])
+async def test_every_pair_has_a_score(emulator: Emulator, connect, path: str) -> None:
+    wire = await connect(emulator.url, http(path, b'{"text_1":"one","text_2":["two","three"]}'))
+    body = (await wire.answer()).json()
+    assert [(entry["index"], entry["object"]) for entry in body["data"]] == [(0, "score"), (1, "score")]
+    assert all(0.0 <= entry["score"] <= 1.0 for entry in body["data"])
+    assert (body["object"], body["usage"]["total_tokens"]) == ("list", 9)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"text_1":["a","b"],"text_2":["a","b","c"]}', "1:1, 1:N or N:N"),
+        (b'{"text_1":"a"}', "Field required"),
+        (b'{"text_1":"a","text_2":5}', "valid string"),
+    ],
+)
+async def test_texts_that_make_no_pairs_are_refused(emulator: Emulator, connect, body: bytes, says: str) -> None:
+    answer = await (await connect(emulator.url, http("/score", body))).answer()
+    assert answer.status == 400
+    assert says in answer.json()["error"]["message"]
