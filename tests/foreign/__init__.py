@@ -1,0 +1,1 @@
+"""Foreign servers: byte scripts of how other engines and proxies answer, each played through the gateway."""

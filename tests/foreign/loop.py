@@ -1,0 +1,69 @@
+"""An event loop without sockets, whose time is a number: it jumps to the next timer when nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class StuckError(Exception):
+    """Nothing is left to do and no timer is set: whoever waits would wait for ever."""
+
+
+class _NoSockets(selectors.SelectSelector):
+    """Never waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise StuckError
+        if timeout > 0:
+            self.now += timeout
+        return []
+
+
+Connect = Callable[[asyncio.Protocol, int], asyncio.Transport]
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """`connect` makes the other side of a connection; raises OSError where nobody listens."""
+
+    def __init__(self) -> None:
+        self._virtual = _NoSockets()
+        super().__init__(self._virtual)
+        self.connect: Connect | None = None
+
+    def time(self) -> float:
+        return self._virtual.now
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: object
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        await asyncio.sleep(0)
+        protocol = protocol_factory()
+        assert self.connect is not None
+        transport = self.connect(protocol, port)
+        protocol.connection_made(transport)
+        return transport, protocol
+
+
+@contextmanager
+def clock_of(loop: VirtualLoop) -> Iterator[None]:
+    """Every module of the gateway reads the time of the loop."""
+    real: list[tuple[Any, object]] = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gateway.") and "monotonic" in vars(module):
+            real.append((module, module.monotonic))
+            module.monotonic = loop.time  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module, monotonic in real:
+            module.monotonic = monotonic  # type: ignore[attr-defined]

@@ -1,0 +1,161 @@
+"""Plays a script through a gateway and says what is wrong with what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gateway.wire.replies import Dialect
+from tests.foreign.client import Answer, error_in, request, said_in_stream, said_in_whole
+from tests.foreign.replica import Play
+from tests.foreign.script import MESSAGES, Ends, Script
+from tests.foreign.world import World, sound
+
+LATE_S: Final = 30.0
+"""After which the first replica of a hedged request begins."""
+
+
+def _lines(data: bytes) -> list[bytes]:
+    return data.splitlines(keepends=True) if data.count(b"\n") < 2000 else _every(data, 1000)
+
+
+def _every(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def _bytes(data: bytes) -> list[bytes]:
+    return _every(data, 1 if len(data) < 4000 else 997 if len(data) < 1_000_000 else 65_537)
+
+
+def _few(data: bytes) -> list[bytes]:
+    return _every(data, 7) if len(data) < 4000 else _bytes(data)
+
+
+CUTS: Final[dict[str, Callable[[bytes], list[bytes]]]] = {
+    "whole": lambda data: [data] if data else [],
+    "lines": _lines,
+    "bytes": _bytes,
+    "few": _few,
+}
+SIZES: Final = ("whole", "lines", "bytes")
+SIZES_OF_TWO: Final = ("whole", "lines", "few")
+"""Where two replicas play, bytes come by sevens: it takes long enough."""
+
+
+def play_of(script: Script, pieces: Iterable[bytes], *late_s: float) -> Callable[[bytes], Play]:
+    """The part of a replica: how long after each request it begins, the last of them for all that follow."""
+    given = list(pieces)
+    asked = 0
+
+    def part(_: bytes) -> Play:
+        nonlocal asked
+        asked += 1
+        return Play(given, script.then, late_s[min(asked, len(late_s)) - 1])
+
+    return part
+
+
+async def problems(world: World, script: Script, cut: str, aggregate: bool, hedged: bool) -> list[str]:
+    """Everything that is not as it must be."""
+    if aggregate and script.choices > 1:
+        return []  # refused before any replica is asked
+    # The duplicate wins, or where the reads are lines, the first attempt does after all.
+    late_s = (0.0,) if not hedged else (LATE_S, LATE_S + 5.0) if cut == "lines" else (LATE_S, 0.0)
+    world.set_parts(play_of(script, CUTS[cut](script.data), *late_s))
+    before = len(world.records)
+    asked = script.stream and not aggregate
+    door = world.door()
+    answer = await world.ask(door, request(script.path, asked, world.unlike(), script.choices))
+    found = judged(script, answer, aggregate)
+    if answer is not None and answer.extra:
+        found.append(f"more than one answer: {answer.extra[:80]!r}")
+    found += world.held()
+    found += _accounted(world, script, before, aggregate)
+    door.close()
+    world.set_parts(sound)
+    down = world.down()
+    if script.fault is not None and bool(down) != script.fault:
+        found.append(f"down: {down}, although fault is {script.fault}")
+    if not down and not await world.served():
+        found.append("who comes next is not served")
+    if not await world.recovered():
+        found.append("a replica does not come back")
+    return found
+
+
+def _accounted(world: World, script: Script, before: int, aggregate: bool) -> list[str]:
+    records = world.records[before:]
+    if len(records) != 1:
+        return [f"{len(records)} records of one request"]
+    if script.usage is None or expected(script, aggregate) is not Ends.WHOLE:
+        return []
+    told = records[0].prompt_tokens, records[0].output_tokens
+    return [] if told == script.usage else [f"accounted {told}, not {script.usage}"]
+
+
+def expected(script: Script, aggregate: bool) -> Ends:
+    """What a tier of that kind makes of it."""
+    return script.assembled if aggregate and script.stream and script.ends is Ends.WHOLE else script.ends
+
+
+def judged(script: Script, answer: Answer | None, aggregate: bool) -> list[str]:
+    """What is wrong with one answer."""
+    if answer is None:
+        return ["no answer"]
+    match expected(script, aggregate):
+        case Ends.WHOLE:
+            return _whole(script, answer)
+        case Ends.BROKEN:
+            return _error(script, answer, 502)
+        case Ends.REFUSED:
+            return _error(script, answer, script.status, refused=True)
+        case Ends.EITHER:
+            return [] if answer.status == 200 and answer.framed else _error(script, answer, 502)
+
+
+def _whole(script: Script, answer: Answer) -> list[str]:
+    found = [] if answer.framed else ["the answer has no end"]
+    if answer.status != 200:
+        return [*found, f"status {answer.status}: {answer.body[:120]!r}"]
+    if answer.streamed and (error := error_in(answer.body)) is not None:
+        return [*found, f"an error event: {error}"]
+    if script.text is None:
+        return found
+    read = said_in_stream if answer.streamed else said_in_whole
+    said = read(script.path, answer.body)
+    if said != script.text:
+        found.append(f"text {said[:60]!r} ({len(said)}), not {script.text[:60]!r} ({len(script.text)})")
+    return found
+
+
+def _error(script: Script, answer: Answer, status: int, refused: bool = False) -> list[str]:
+    found = [] if answer.framed else ["the answer has no end"]
+    if answer.streamed and answer.status == 200:
+        error = error_in(answer.body)
+        if refused:
+            found.append(f"a stream, not the status {status}")
+        if error is None or not error.get("message"):
+            found.append(f"no error event at the end: {answer.body[-120:]!r}")
+        if b"[DONE]" in answer.body:
+            found.append("[DONE] after an error")
+        said = said_in_stream(script.path, answer.body)
+        if script.text is not None and not script.text.startswith(said):
+            found.append(f"text {said[:60]!r}, which is not in {script.text[:60]!r}")
+        return found
+    if answer.status != status and (refused or answer.status not in (503, 504)):
+        return [*found, f"status {answer.status}, not {status}: {answer.body[:120]!r}"]
+    return found + _dialect(script, answer)
+
+
+def _dialect(script: Script, answer: Answer) -> list[str]:
+    try:
+        value = json.loads(answer.body)
+    except ValueError:
+        return [f"an error that is not JSON: {answer.body[:80]!r}"]
+    dialect = Dialect.ANTHROPIC if script.path == MESSAGES else Dialect.OPENAI
+    error = value.get("error")
+    right = isinstance(error, dict) and error.get("message") and isinstance(error.get("type"), str)
+    if dialect is Dialect.ANTHROPIC:
+        right = right and value.get("type") == "error"
+    return [] if right else [f"an error in no dialect: {answer.body[:80]!r}"]

@@ -1,0 +1,211 @@
+"""A gateway, its replicas and clients in one process without sockets, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final
+
+import uvicorn
+
+import gateway.app
+from gateway.app import Gateway
+from gateway.core.late import LEAST_SAMPLES
+from gateway.core.model import Record
+from gateway.core.rules import Policy
+from gateway.core.snapshot import ReplicaState
+from gateway.policy import load_text
+from gateway.proxy.server import FrontDoor
+from gateway.settings import Settings
+from tests.foreign.client import Answer, Door, may_be_whole, read_answer, request
+from tests.foreign.loop import VirtualLoop
+from tests.foreign.replica import Part, Play, Replicas
+from tests.foreign.script import CHAT, DONE, HI, ROLE, STOP, THERE, chunked, completion, sized, usage
+
+PORTS: Final = (8001, 8002)
+TTFT_S: Final = 60.0
+OPEN_S: Final = 5.0
+SWEEP_S: Final = 5.0
+MAX_TRIES: Final = 16
+"""Requests until each replica has had one, drawn by chance."""
+LONGEST_S: Final = 400.0
+"""Beyond every timeout of the policy."""
+
+SOUND_STREAM: Final = chunked(ROLE, HI, THERE, STOP, usage(), DONE)
+SOUND_WHOLE: Final = sized(completion())
+
+
+def sound(body: bytes) -> Play:
+    """A replica as it should be."""
+    return Play([SOUND_STREAM if b'"stream":true' in body else SOUND_WHOLE])
+
+
+@cache
+def policy(aggregate: bool, hedged: bool) -> Policy:
+    """One tier and one pool: one replica, or two if hedged. The first fault that counts opens a breaker."""
+    ports = PORTS if hedged else PORTS[:1]
+    hedge = ", hedge: {holdout: 0%, budget: 100%}" if hedged else ""
+    return load_text(
+        "apiVersion: tailgate/v1\n"
+        "models: {emulated: {pools: [main]}}\n"
+        f"pools: {{main: {{replicas: [{', '.join(f'http://127.0.0.1:{port}' for port in ports)}], slots: 64, "
+        f"health: {{failures: 1, open: {OPEN_S:g}s, ejection: {{mode: off}}}}}}}}\n"
+        f"tiers: {{free: {{aggregate: {str(aggregate).lower()}, max_tokens: {{default: 16, limit: 4000}}, "
+        f"caps: {{n: 4}}, "
+        f"timeouts: {{queue: 5s, ttft: {TTFT_S:g}s, idle: 30s, total: 300s}}, admission: {{mode: off}}{hedge}}}}}\n"
+        "defaults: {tier: free}\n",
+        "policy.yaml",
+        {},
+    )
+
+
+@cache
+def _settings() -> Settings:
+    return Settings(port=0, admin_port=0)
+
+
+@cache
+def _config() -> uvicorn.Config:
+    return uvicorn.Config("none:none", log_config=None)
+
+
+class Tracebacks(logging.Handler):
+    """Keeps what must never be logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info or record.levelno >= logging.ERROR:
+            self.seen.append(f"{record.getMessage()} {record.exc_info and record.exc_info[1]!r}")
+
+
+@contextmanager
+def watched(loop: asyncio.AbstractEventLoop) -> Iterator[list[str]]:
+    """What is logged with a traceback, or raised in a callback, meanwhile."""
+    handler = Tracebacks()
+    logger = logging.getLogger("tailgate")
+    logger.addHandler(handler)
+    loop.set_exception_handler(lambda _, context: handler.seen.append(str(context)))
+    try:
+        yield handler.seen
+    finally:
+        logger.removeHandler(handler)
+        loop.set_exception_handler(None)
+
+
+class World:
+    """Everything between a client's bytes and a replica's."""
+
+    def __init__(self, loop: VirtualLoop, aggregate: bool = False, hedged: bool = False) -> None:
+        self.loop = loop
+        self.replicas = Replicas(loop, PORTS)
+        self.set_parts(sound)
+        loop.connect = self.replicas.connect
+        self.records: list[Record] = []
+        real, gateway.app.admin_app = gateway.app.admin_app, _no_admin
+        try:
+            self.gateway = Gateway(_settings(), policy(aggregate, hedged))
+        finally:
+            gateway.app.admin_app = real
+        self.gateway.gate.log = lambda record, _: self.records.append(record)
+        self._state: Any = SimpleNamespace(connections=set())
+        self._sweeping = loop.call_later(SWEEP_S, self._sweep)
+        self._asked = 0
+
+    def set_parts(self, part: Part) -> None:
+        """Every replica plays that from now on."""
+        self.replicas.parts = dict.fromkeys(PORTS, part)
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        self.gateway.guard.sweep(now)
+        self.gateway.upstreams.sweep(now)
+        self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._sweeping.cancel()
+        self.gateway.driver.close()
+        self.gateway.upstreams.close()
+
+    # ---- clients
+
+    def door(self, **pace: Any) -> Door:
+        """A client that has connected."""
+        door = Door(self.loop, **pace)
+        door.protocol = FrontDoor(self.gateway.guard, _config(), self._state, {})
+        door.protocol.connection_made(door)
+        return door
+
+    def unlike(self) -> str:
+        """A prompt that no other request has."""
+        self._asked += 1
+        return f"question {self._asked}"
+
+    async def ask(self, door: Door, data: bytes) -> Answer | None:
+        """Send a request, wait for the answer; None: the connection ended without one, or nothing came for ever."""
+        door.protocol.data_received(data)
+        return await self.answer(door)
+
+    async def answer(self, door: Door) -> Answer | None:
+        """Wait for the answer to what was sent."""
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                while True:
+                    if door.over or may_be_whole(door.received):
+                        answer = read_answer(bytes(door.received))
+                        if door.over or (answer is not None and answer.framed):
+                            return answer
+                    door.news.clear()
+                    await door.news.wait()
+        except TimeoutError:
+            return None
+
+    async def served(self) -> bool:
+        """Whether one more client gets an ordinary answer."""
+        door = self.door()
+        answer = await self.ask(door, request(CHAT, True, self.unlike()))
+        door.close()
+        return answer is not None and answer.status == 200 and b"[DONE]" in answer.body
+
+    async def warm(self) -> None:
+        """Let it learn how long first tokens take, so that it hedges those that are late."""
+        door = self.door()
+        for _ in range(LEAST_SAMPLES):
+            await self.ask(door, request(CHAT, True, self.unlike()))
+            door.received.clear()
+        door.close()
+        await asyncio.sleep(5.0)
+
+    # ---- the fleet
+
+    def down(self) -> list[str]:
+        """Replicas that get nothing."""
+        return [name for _, name, state, _ in self.gateway.controller.states() if state is not ReplicaState.UP]
+
+    async def recovered(self) -> bool:
+        """Whether every replica is up, once the breakers have cooled and somebody has asked."""
+        for _ in range(MAX_TRIES):
+            if not self.down():
+                return True
+            await asyncio.sleep(OPEN_S)
+            await self.served()
+        return False
+
+    def held(self) -> list[str]:
+        """What is held although nobody asks for anything."""
+        found = self.replicas.unsafe()
+        if self.gateway.driver.under_way:
+            found.append(f"{self.gateway.driver.under_way} requests are under way")
+        busy = sum(pool.in_flight for pool in self.gateway.controller.snapshot(self.loop.time()).pools)
+        return found + ([f"{busy} slots are taken"] if busy else [])
+
+
+def _no_admin(*_: object, **__: object) -> object:
+    return _config
