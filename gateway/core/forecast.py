@@ -22,7 +22,7 @@ from gateway.core.engines import AttemptFacts, EngineFacts
 from gateway.core.labels import DIRECT, HIGHER_SHARE, Labels, queued_kind, tpot_kind
 from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.lengths import Bucket, Lengths
-from gateway.core.model import End, Finish
+from gateway.core.model import WEIGHTLESS, End, Finish
 from gateway.core.trust import COLD_SAMPLES, Trust
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class Forecaster:
     def opened(self, attempt: Attempt, now: float) -> None:
         """An attempt was dispatched."""
         live, replica = attempt.live, attempt.replica
+        if live.ask.endpoint in WEIGHTLESS:
+            return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
         attempt.facts = facts = AttemptFacts(attempt, engine, self._bucket(live), costs, now)

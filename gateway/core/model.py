@@ -45,10 +45,16 @@ class Endpoint(StrEnum):
     RERANK_V2 = "/v2/rerank"
     SCORE = "/v1/score"
     SCORE_BARE = "/score"
+    POOLING = "/pooling"
+    CLASSIFY = "/classify"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
 
 
 GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
 """Endpoints whose answers have an output cap. The others answer with numbers, or as long as the input makes them."""
+WEIGHTLESS: Final = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
+"""Endpoints that an engine answers without its GPU: how long they take says nothing of anything else."""
 
 
 class Why(StrEnum):

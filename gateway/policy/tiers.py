@@ -108,6 +108,10 @@ class ApisSection(Section):
     messages: bool | None = _api("/v1/messages")
     rerank: bool | None = _api("/v1/rerank, /rerank, /v2/rerank")
     score: bool | None = _api("/v1/score, /score")
+    pooling: bool | None = _api("/pooling")
+    classify: bool | None = _api("/classify")
+    tokenize: bool | None = _api("/tokenize")
+    detokenize: bool | None = _api("/detokenize")
 
 
 class LimitsSection(Section):

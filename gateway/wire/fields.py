@@ -12,6 +12,7 @@ from typing import Final
 
 from gateway.core.model import Endpoint
 from gateway.wire import bounds, checks, history, prompt
+from gateway.wire.apis import inputs
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.row import STRIPPED as _STRIPPED
 from gateway.wire.apis.row import ruled as _all
@@ -69,12 +70,13 @@ COMPLETIONS: Final[dict[str, Check]] = {
 }
 EMBEDDINGS: Final[dict[str, Check]] = {
     **_STRIPPED,
-    **_all(STRIP, "messages padding stream task"),
+    **_all(STRIP, "padding stream task"),
     "model": checks.model_name,
-    **_all(ALLOW, "input encoding_format user add_special_tokens truncation_side"),
+    **_all(ALLOW, "input messages encoding_format user add_special_tokens truncation_side"),
     **_all(ALLOW, "embed_dtype endianness use_activation normalize"),
     "dimensions": checks.positive,
     "truncate_prompt_tokens": checks.truncation,
+    "chat_template_kwargs": checks.template_options,
 }
 RESPONSES: Final[dict[str, Check]] = {
     **_SAMPLING,
@@ -121,7 +123,7 @@ SHAPES: Final[dict[Endpoint, Shape]] = {
         fit=history.chat,
     ),
     Endpoint.COMPLETIONS: Shape(COMPLETIONS, ("model", "prompt"), prompt.completion, usage=True),
-    Endpoint.EMBEDDINGS: Shape(EMBEDDINGS, ("model", "input"), prompt.embedding, caps=(), stop=None),
+    Endpoint.EMBEDDINGS: Shape(EMBEDDINGS, ("model",), inputs.measure, caps=(), stop=None),
     Endpoint.RESPONSES: Shape(
         RESPONSES, ("model", "input"), prompt.responses, caps=("max_output_tokens",), fit=history.responses
     ),

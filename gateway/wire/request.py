@@ -197,7 +197,7 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
     if caps.stop and shape.stop is not None:
         own = fields.get(shape.stop, ())
         fields[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
-    if caps.engine_priority is not None:
+    if caps.engine_priority is not None and shape.priority:
         fields["priority"] = caps.engine_priority
     return as_json(fields)
 

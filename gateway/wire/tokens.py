@@ -69,12 +69,12 @@ class Tokenizer:
         match parsed.endpoint:
             case Endpoint.COMPLETIONS:
                 return self._plain(fields["prompt"], fields) + self._length(fields.get("suffix", ""))
-            case Endpoint.EMBEDDINGS:
+            case Endpoint.EMBEDDINGS | Endpoint.POOLING | Endpoint.CLASSIFY if "input" in fields:
                 return self._plain(fields["input"], fields)
-            case Endpoint.CHAT | Endpoint.RESPONSES | Endpoint.MESSAGES:
-                return self._chat(parsed)
-            case _:
+            case Endpoint.RERANK | Endpoint.RERANK_BARE | Endpoint.RERANK_V2 | Endpoint.SCORE | Endpoint.SCORE_BARE:
                 return None  # how an engine joins a pair of texts is the model's own affair
+            case _:
+                return self._chat(parsed)
 
     def _plain(self, given: Any, fields: dict[str, Any]) -> int:
         special = fields.get("add_special_tokens", True) is not False

@@ -84,7 +84,15 @@ PROMPTS = {
     "/v1/responses": "input",
     "/v1/messages": "messages",
     "/v1/embeddings": "input",
+    "/pooling": "input",
+    "/classify": "input",
+    "/tokenize": "prompt",
+    "/detokenize": "tokens",
 }
+
+
+WITHOUT_A_TURN = ("/tokenize", "/detokenize")
+"""What the API server answers without its engine."""
 
 
 def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None) -> Ask:
@@ -96,6 +104,9 @@ def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None
     model = fields.get("model") or settings.model
     if model != settings.model:
         raise errors.unknown_model(model, settings.model)
+    if path in WITHOUT_A_TURN:
+        told = {**fields, "max_model_len": settings.max_model_len}
+        return Ask(path, settings.model, False, [], sum(tokens for tokens, _ in prompts), None, told)
     if path not in CAPS:
         choices = [Choice(_checked(tokens, settings.max_model_len + 1), [], "stop", None) for tokens, _ in prompts]
         total = sum(choice.prompt_tokens for choice in choices)
@@ -216,13 +227,15 @@ def _prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]
     if path.endswith(("/rerank", "/score")):
         return pairs.prompts(path, fields)
     name = PROMPTS[path]
+    if path not in CAPS and "messages" in fields:
+        name = "messages"
     value = fields.get(name)
     if path == "/v1/completions" and not value and value != 0:
         message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
         raise errors.Rejected(400, message, param="prompt")
     if value is None:
         raise errors.missing(name, len(fields))
-    if path in ("/v1/completions", "/v1/embeddings"):
+    if path == "/v1/completions" or (path not in CAPS and name != "messages"):
         return _texts_or_ids(name, value)
     tools = fields.get("tools")
     extra = text.count_text(orjson.dumps(tools).decode()) if tools else 0

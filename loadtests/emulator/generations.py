@@ -105,7 +105,9 @@ class _Generation:
             self._replica.answered[(ask.path, 200)] += 1
             exchange.open(self._headers)
             self._answer.opening()
-        if not exchange.over:
+        if not ask.choices:
+            _reply(self._replica, exchange, 200, self._answer.body(), self._headers)
+        elif not exchange.over:
             self._ids = self._replica.engine.submit(map(self._sequence, range(len(ask.choices))))
 
     def _sequence(self, index: int) -> Sequence:

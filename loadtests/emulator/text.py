@@ -83,3 +83,15 @@ def count_chat(messages: Sequence[object]) -> int:
         if isinstance(message, Mapping):
             tokens += TOKENS_PER_MESSAGE + count_content(message.get("content"))
     return tokens
+
+
+def ids_of(text: str) -> list[int]:
+    """A token id for every four bytes; of a text that is not ASCII all are 0, and nobody can read them back."""
+    raw = text.encode(errors="replace")
+    pieces = [raw[at : at + BYTES_PER_TOKEN] for at in range(0, len(raw), BYTES_PER_TOKEN)]
+    return [int.from_bytes(piece) if text.isascii() else 0 for piece in pieces]
+
+
+def piece_of(id: int) -> str:
+    """The text of one id of `ids_of`."""
+    return id.to_bytes((id.bit_length() + 7) // 8).decode("ascii", "replace")

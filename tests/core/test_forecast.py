@@ -14,7 +14,7 @@ from gateway.core.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.costs import Costs
 from gateway.core.forecast import Forecaster
 from gateway.core.ledger import Attempt, Live
-from gateway.core.model import End, Finish, Sample
+from gateway.core.model import End, Endpoint, Finish, Sample
 from gateway.core.pools import PoolNow
 from gateway.core.rules import Objective, Slo
 from gateway.core.trust import COLD_LABELS, Trust
@@ -443,3 +443,20 @@ def test_an_answer_that_is_not_streamed_is_known_when_it_ends() -> None:
         world.now += 1.0
         world.finish(attempt, 300)
     assert world.forecaster._lengths.bucket("m", "std", 1000).median == pytest.approx(300, rel=0.25)
+
+
+def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:
+    worlds = World(), World()
+    for world in worlds:
+        for _ in range(50):
+            world.serve()
+    for _ in range(200):
+        live = worlds[0].live(prompt=0, stream=False, max_tokens=0)
+        live.ask.endpoint = Endpoint.TOKENIZE
+        attempt = worlds[0].send(live)
+        worlds[0].now += 0.002
+        worlds[0].finish(attempt, 0)
+    for world in worlds:
+        world.now = 1000.0
+    taught, untaught = (world.forecast(world.live()) for world in worlds)
+    assert (taught.ttft_s, taught.tpot_s) == (untaught.ttft_s, untaught.tpot_s)

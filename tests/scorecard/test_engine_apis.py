@@ -16,8 +16,13 @@ SCORE = {"model": MODEL, "text_1": "What is a slot?", "text_2": ["A lease.", "A 
 ASKED: dict[str, dict[str, object]] = {
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), RERANK),
     **dict.fromkeys(("/v1/score", "/score"), SCORE),
+    "/pooling": {"model": MODEL, "input": ["A lease.", "A gap."]},
+    "/classify": {"model": MODEL, "messages": [{"role": "user", "content": "A lease."}]},
+    "/tokenize": {"model": MODEL, "prompt": "A lease, for as long as it takes."},
+    "/detokenize": {"model": MODEL, "tokens": [0x41206C65, 0x6173652E]},
 }
-ALL = "apis: {rerank: true, score: true}"
+ALL = "apis: {rerank: true, score: true, pooling: true, classify: true, tokenize: true, detokenize: true}"
+FREE = ("/tokenize", "/detokenize")
 OF_THE_ANSWER_ALONE = ("id", "created")
 CHEATS = {
     "priority": -100,
@@ -91,8 +96,10 @@ async def test_what_steers_or_costs_never_reaches_a_replica(
     response = await (await connect(gw.url)).ask(asking(path, **CHEATS, truncate_prompt_tokens=5))
     assert response.status == 200
     (call,) = capture.calls
-    assert json.loads(call.body) == ASKED[path] | {"truncate_prompt_tokens": 5, "priority": 7}
-    assert set(response.headers["x-tailgate-changed"].split(", ")) == set(CHEATS)
+    taken = {} if path in FREE else {"truncate_prompt_tokens": 5, "priority": 7}
+    assert json.loads(call.body) == ASKED[path] | taken
+    dropped = {*CHEATS, "truncate_prompt_tokens"} - taken.keys() | {"priority"}
+    assert set(response.headers["x-tailgate-changed"].split(", ")) == dropped
 
 
 async def test_more_documents_than_the_tier_allows_are_refused_by_name(
@@ -117,6 +124,37 @@ async def test_a_query_is_charged_once_for_each_of_its_documents(
     few = await client.ask(asking("/v1/rerank", query=long, documents=["a"]))
     many = await client.ask(asking("/v1/rerank", query=long, documents=["a"] * 100))
     assert (few.status, many.status, many.reason) == (200, 429, "limit-tokens")
+
+
+async def test_embeddings_take_messages_with_images_where_the_tier_allows_media(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    """vLLM's form for multimodal models."""
+    replicas = await emulator()
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages = [{"role": "user", "content": [image, {"type": "text", "text": "Represent this image."}]}]
+    body = json.dumps({"model": MODEL, "messages": messages, "encoding_format": "float"}).encode()
+    served = await (await connect((await gateway(rules(replicas.url, tier="caps: {media: true}"))).url)).ask(
+        request("/v1/embeddings", body)
+    )
+    refused = await (await connect((await gateway(rules(replicas.url))).url)).ask(request("/v1/embeddings", body))
+    assert (served.status, len(served.json()["data"])) == (200, 1)
+    assert (refused.status, refused.error["param"]) == (400, "messages[0].content[0]")
+
+
+async def test_tokenizing_costs_no_tokens_and_what_comes_back_is_the_text(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    replicas = await emulator()
+    gw = await gateway(rules(replicas.url, tier=f"{ALL}, limits: {{tokens: 60/min, requests: 6/min}}"))
+    client = await connect(gw.url)
+    for _ in range(3):
+        response = await client.ask(asking("/tokenize", prompt="A lease, for as long as it takes. " * 100))
+        ids = response.json()["tokens"]
+        response = await client.ask(asking("/detokenize", tokens=ids))
+        assert response.json() == {"prompt": "A lease, for as long as it takes. " * 100}
+        assert response.headers["x-ratelimit-remaining-tokens"] == "60"
+    assert (await client.ask(asking("/tokenize"))).reason == "limit-requests"
 
 
 async def test_a_ranking_in_a_bare_list_is_no_broken_answer(

@@ -17,6 +17,8 @@ RESPONSES: dict[str, Any] = {"model": "llama", "input": "hi"}
 EMBEDDINGS: dict[str, Any] = {"model": "e5", "input": "hi"}
 RERANK: dict[str, Any] = {"model": "bge", "query": "hi", "documents": ["ho"]}
 SCORE: dict[str, Any] = {"model": "bge", "text_1": "hi", "text_2": "ho"}
+PROMPT: dict[str, Any] = {"model": "llama", "prompt": "hi"}
+TOKENS: dict[str, Any] = {"model": "llama", "tokens": [1, 2]}
 MINIMAL = {
     Endpoint.CHAT: CHAT,
     Endpoint.COMPLETIONS: COMPLETION,
@@ -25,6 +27,9 @@ MINIMAL = {
     Endpoint.MESSAGES: MESSAGES,
     **dict.fromkeys((Endpoint.RERANK, Endpoint.RERANK_BARE, Endpoint.RERANK_V2), RERANK),
     **dict.fromkeys((Endpoint.SCORE, Endpoint.SCORE_BARE), SCORE),
+    **dict.fromkeys((Endpoint.POOLING, Endpoint.CLASSIFY), EMBEDDINGS),
+    Endpoint.TOKENIZE: PROMPT,
+    Endpoint.DETOKENIZE: TOKENS,
 }
 
 

@@ -207,10 +207,10 @@ def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps
     shape = SHAPES[endpoint]
     stripped = {name for name, rule in shape.rules.items() if rule is STRIP} - {"priority"}
     allowed = set(shape.rules) - stripped
-    if caps.engine_priority is None:
+    if caps.engine_priority is None or not shape.priority:
         allowed.discard("priority")
     assert document.keys() <= allowed
-    assert document.get("priority") == caps.engine_priority
+    assert document.get("priority") == (caps.engine_priority if shape.priority else None)
     assert document["model"] == "upstream"
 
     caps_written = [document[name] for name in OUTPUT_CAPS if name in document]

@@ -59,6 +59,8 @@ class Shape:
     caps: tuple[str, ...] = ("max_tokens",)
     stop: str | None = "stop"
     usage: bool = False
+    priority: bool = True
+    """Whether the engine takes a `priority` of the tier's."""
     fit: Fit | None = None
 
 

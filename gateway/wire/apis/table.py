@@ -11,9 +11,12 @@ from typing import Final
 from gateway.core.model import Endpoint
 from gateway.core.rules import Tier
 from gateway.wire import fields
+from gateway.wire.apis.classify import CLASSIFY
+from gateway.wire.apis.pooling import POOLING
 from gateway.wire.apis.rerank import RERANK
 from gateway.wire.apis.row import Api, Shape
 from gateway.wire.apis.score import SCORE
+from gateway.wire.apis.tokens import DETOKENIZE, TOKENIZE
 
 APIS: Final[tuple[Api, ...]] = (
     Api("chat", (Endpoint.CHAT,), fields.SHAPES[Endpoint.CHAT]),
@@ -23,6 +26,10 @@ APIS: Final[tuple[Api, ...]] = (
     Api("messages", (Endpoint.MESSAGES,), fields.SHAPES[Endpoint.MESSAGES]),
     RERANK,
     SCORE,
+    POOLING,
+    CLASSIFY,
+    TOKENIZE,
+    DETOKENIZE,
 )
 SHAPES: Final[dict[Endpoint, Shape]] = {endpoint: api.shape for api in APIS for endpoint in api.endpoints}
 

@@ -7,8 +7,9 @@ from loadtests.emulator.answers.chat import ChatAnswer
 from loadtests.emulator.answers.completions import CompletionsAnswer
 from loadtests.emulator.answers.embeddings import EmbeddingsAnswer
 from loadtests.emulator.answers.messages import MessagesAnswer
-from loadtests.emulator.answers.pooled import RerankAnswer, ScoreAnswer
+from loadtests.emulator.answers.pooled import ClassifyAnswer, PooledAnswer, RerankAnswer, ScoreAnswer
 from loadtests.emulator.answers.responses import ResponsesAnswer
+from loadtests.emulator.answers.tokenized import DetokenizeAnswer, TokenizeAnswer
 
 ANSWERS: dict[str, type[Answer]] = {
     "/v1/chat/completions": ChatAnswer,
@@ -18,6 +19,10 @@ ANSWERS: dict[str, type[Answer]] = {
     "/v1/messages": MessagesAnswer,
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), RerankAnswer),
     **dict.fromkeys(("/v1/score", "/score"), ScoreAnswer),
+    "/pooling": PooledAnswer,
+    "/classify": ClassifyAnswer,
+    "/tokenize": TokenizeAnswer,
+    "/detokenize": DetokenizeAnswer,
 }
 
 __all__ = ["ANSWERS", "Answer"]

@@ -47,3 +47,30 @@ async def test_texts_that_make_no_pairs_are_refused(emulator: Emulator, connect,
     answer = await (await connect(emulator.url, http("/score", body))).answer()
     assert answer.status == 400
     assert says in answer.json()["error"]["message"]
+
+
+async def test_every_input_is_pooled_or_gets_its_class(emulator: Emulator, connect) -> None:
+    wire = await connect(emulator.url, http("/pooling", b'{"input":["one",[1,2]]}'))
+    pooled = (await wire.answer()).json()
+    wire.send(http("/classify", b'{"messages":[{"role":"user","content":"one"}]}'))
+    classified = (await wire.answer()).json()
+    assert [(entry["object"], len(entry["data"])) for entry in pooled["data"]] == [("pooling", 16), ("pooling", 16)]
+    (entry,) = classified["data"]
+    assert entry["label"] == ("LABEL_0" if entry["probs"][0] >= 0.5 else "LABEL_1")
+    assert (entry["num_classes"], sum(entry["probs"])) == (2, 1.0)
+
+
+async def test_text_becomes_ids_and_text_again(emulator: Emulator, connect) -> None:
+    wire = await connect(emulator.url, http("/tokenize", b'{"prompt":"A lease.","return_token_strs":true}'))
+    tokenized = (await wire.answer()).json()
+    assert tokenized == {
+        "count": 2,
+        "max_model_len": 4096,
+        "tokens": [0x41206C65, 0x6173652E],
+        "token_strs": ["A le", "ase."],
+    }
+    wire.send(http("/detokenize", json.dumps({"tokens": tokenized["tokens"]}).encode()))
+    assert (await wire.answer()).json() == {"prompt": "A lease."}
+    wire.send(http("/tokenize", b'{"messages":[{"role":"user","content":"A lease."}]}'))
+    assert (await wire.answer()).json()["count"] == 9
+    assert emulator.replicas[0].engine.prompt_tokens_total == 0

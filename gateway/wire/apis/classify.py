@@ -1,0 +1,21 @@
+"""Classes of texts: POST /classify of vLLM 0.32."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.model import Endpoint
+from gateway.wire import checks
+from gateway.wire.apis import inputs
+from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
+from gateway.wire.checks import Check
+
+FIELDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    "model": checks.model_name,
+    **ruled(ALLOW, "input messages user"),
+    **ruled(checks.boolean, "add_special_tokens softmax activation use_activation"),
+    "truncate_prompt_tokens": checks.truncation,
+    "chat_template_kwargs": checks.template_options,
+}
+CLASSIFY: Final = Api("classify", (Endpoint.CLASSIFY,), Shape(FIELDS, ("model",), inputs.measure, caps=(), stop=None))

@@ -1,0 +1,37 @@
+"""What a pooling model has at its last layer: POST /pooling of vLLM 0.32.
+
+`data`, the input of plugins, is dropped: nobody here knows what it costs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire import checks
+from gateway.wire.apis import inputs
+from gateway.wire.apis.row import ALLOW, STRIP, STRIPPED, Api, Shape, ruled
+from gateway.wire.checks import BadRequest, Check
+
+TASKS: Final = ("embed", "classify", "token_embed", "token_classify")
+
+
+def _task(value: Any, field: str, caps: Caps) -> Any:
+    if checks.string(value, field, caps) not in TASKS:
+        raise BadRequest(field, f"must be one of {', '.join(TASKS)}")
+    return value
+
+
+FIELDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    **ruled(STRIP, "data"),
+    "model": checks.model_name,
+    **ruled(ALLOW, "input messages user encoding_format embed_dtype endianness"),
+    **ruled(checks.boolean, "add_special_tokens softmax activation use_activation normalize"),
+    "task": _task,
+    "dimensions": checks.positive,
+    "truncate_prompt_tokens": checks.truncation,
+    "chat_template_kwargs": checks.template_options,
+}
+POOLING: Final = Api("pooling", (Endpoint.POOLING,), Shape(FIELDS, ("model",), inputs.measure, caps=(), stop=None))

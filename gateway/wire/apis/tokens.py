@@ -1,0 +1,69 @@
+"""Texts as token ids and back: POST /tokenize and /detokenize of vLLM 0.32 and SGLang.
+
+The engine's API server does it, and its GPU does not hear of it. So such a request costs no tokens and teaches the
+forecast nothing; it does take a slot, by which a drain, a breaker and a retry know of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire import checks, prompt
+from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
+from gateway.wire.checks import MISSING, BadRequest, Check, wrong_type
+from gateway.wire.prompt import Prompt
+
+FREE: Final = Prompt(0, 0)
+
+
+def _texts(fields: dict[str, Any], caps: Caps) -> Prompt:
+    if ("prompt" in fields) is ("messages" in fields):
+        raise BadRequest("prompt", "give either a prompt or messages", MISSING)
+    if "messages" in fields:
+        prompt.chat(fields, caps)
+    else:
+        prompt.completion(fields, caps)
+    return FREE
+
+
+def _ids(fields: dict[str, Any], caps: Caps) -> Prompt:
+    tokens = fields["tokens"]
+    if type(tokens) is not list:
+        raise wrong_type("tokens", "an array of integers", tokens)
+    if tokens and type(tokens[0]) is list:
+        for i, ids in enumerate(tokens):
+            if type(ids) is not list:
+                raise wrong_type(f"tokens[{i}]", "an array of integers", ids)
+            prompt.token_ids(ids, f"tokens[{i}]")
+    else:
+        prompt.token_ids(tokens, "tokens")
+    return FREE
+
+
+TEXTS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    "model": checks.model_name,
+    **ruled(ALLOW, "prompt messages"),
+    # What would change an answer unseen is asked for here to learn how long the prompt is.
+    **ruled(checks.boolean, "add_special_tokens return_token_strs add_generation_prompt continue_final_message"),
+    "tools": checks.objects,
+    "chat_template_kwargs": checks.template_options,
+}
+IDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    "model": checks.model_name,
+    "tokens": ALLOW,
+    "skip_special_tokens": checks.boolean,
+}
+TOKENIZE: Final = Api(
+    "tokenize",
+    (Endpoint.TOKENIZE,),
+    Shape(TEXTS, ("model",), _texts, caps=(), stop=None, priority=False),
+)
+DETOKENIZE: Final = Api(
+    "detokenize",
+    (Endpoint.DETOKENIZE,),
+    Shape(IDS, ("model", "tokens"), _ids, caps=(), stop=None, priority=False),
+)
