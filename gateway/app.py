@@ -42,6 +42,7 @@ from gateway.proxy.driver import Driver
 from gateway.proxy.gate import Gate, TokenCounter
 from gateway.proxy.guard import SWEEP_S, Guard
 from gateway.proxy.listening import tune
+from gateway.proxy.oddities import Oddities
 from gateway.proxy.server import FrontDoor
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings
@@ -100,7 +101,7 @@ class Gateway:
     def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics(policy)
-        self.upstreams = Upstreams()
+        self.upstreams = Upstreams(Oddities(self.metrics))
         self.board = ModelBoard(int(time.time()))
         seed = random.getrandbits(53)
         self.journal = _journal(settings, policy, seed)

@@ -57,7 +57,14 @@ MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
 """Share of a pool's slots that is free where nobody needs the place of an answer that goes on and on."""
 BREAKERS: Final = -1  # the alarm of all replicas, for open breakers and for looks at all; requests have keys above zero
-ANSWERS: Final = (End.COMPLETE, End.REJECTED, End.BUSY, End.CLOSING, End.FAILED)  # signs of life, of whatever kind
+ANSWERS: Final = (
+    End.COMPLETE,
+    End.REJECTED,
+    End.BUSY,
+    End.CLOSING,
+    End.FAILED,
+    End.UNREADABLE,
+)  # signs of life, of whatever kind
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
 FAILURES: Final[dict[End, Why]] = {
@@ -68,6 +75,7 @@ FAILURES: Final[dict[End, Why]] = {
     End.CONNECT_TIMEOUT: Why.CONNECT_TIMEOUT,
     End.RESET: Why.UPSTREAM_ERROR,
     End.TRUNCATED: Why.UPSTREAM_TRUNCATED,
+    End.UNREADABLE: Why.UPSTREAM_UNREADABLE,
     End.CANCELLED: Why.UPSTREAM_UNREACHABLE,  # by us: its replica is down
 }
 
@@ -139,15 +147,27 @@ class Controller:
             self.forecaster.first_token(attempt, now)
             if self._hedges.on and live.ask.visible:
                 self._hedges.first_token(attempt, now)
-        if live.committed is None and live.outcome is None and not attempt.cancelled:
-            if live.ask.stream:
+        if live.outcome is None and not attempt.cancelled and live.committed in (None, attempt):
+            if live.ask.stream and live.first_at is None:
                 live.first_at = now
                 self._books.first_token(live, now)
-            self._commit(attempt, out)
+            if live.committed is None:
+                self._commit(attempt, out)
         if live.outcome is None:
             self._arm(live)
         if saturated:
             self._offer(pool, saturated, out, now)
+        return out
+
+    def full(self, attempt_id: int, now: float) -> list[Command]:
+        """More came before the first token than can be held back: it is shown, and teaches no TTFT."""
+        attempt = self._attempts[attempt_id]
+        live = attempt.live
+        out: list[Command] = []
+        attempt.replica.pulse.heard(now)
+        if live.committed is None and live.outcome is None and not attempt.cancelled:
+            self._commit(attempt, out)
+            self._arm(live)
         return out
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
@@ -516,6 +536,9 @@ class Controller:
         """Decide what the end of an attempt means for a request that has no outcome yet."""
         end = End.CANCELLED if attempt.cancelled else finish.end
         if live.committed not in (None, attempt):
+            return
+        if end is End.REJECTED and live.committed is not None:
+            self._refuse(live, Outcome.INVALID, Why.UPSTREAM_REJECTED, out, now)  # said inside a stream that had begun
             return
         if end is End.COMPLETE or end is End.REJECTED:
             if live.committed is None:

@@ -50,7 +50,8 @@ TRANSITIONS: Final[dict[tuple[ReplicaState, Event], ReplicaState]] = {
     (_PROBING, Event.LIMIT): _DOWN,
 }
 
-# 4xx, and 429/503 from the engine's own valve, say nothing of the replica's health; nor does our own cancelling.
+# 4xx, and 429/503 from the engine's own valve, say nothing of the replica's health; nor does our own cancelling, nor an
+# answer that is whole and that we cannot read: three odd requests of one client would take a replica from all others.
 VERDICTS: Final[dict[End, bool | None]] = {
     End.COMPLETE: True,
     End.REJECTED: None,
@@ -61,6 +62,7 @@ VERDICTS: Final[dict[End, bool | None]] = {
     End.CONNECT_TIMEOUT: False,
     End.RESET: False,
     End.TRUNCATED: False,
+    End.UNREADABLE: None,
     End.CANCELLED: None,
 }
 

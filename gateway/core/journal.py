@@ -61,6 +61,9 @@ class Recorded(Controller):
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
         return self._told("first_token", Controller.first_token, attempt_id, now)
 
+    def full(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("full", Controller.full, attempt_id, now)
+
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         return self._told("progress", Controller.progress, attempt_id, tokens, now)
 

@@ -104,6 +104,7 @@ class Why(StrEnum):
     UPSTREAM_BUSY = "upstream-busy"
     UPSTREAM_ERROR = "upstream-error"
     UPSTREAM_TRUNCATED = "upstream-truncated"
+    UPSTREAM_UNREADABLE = "upstream-unreadable"
     UPSTREAM_REJECTED = "upstream-rejected"
     # the client's doing
     CLIENT_GONE = "client-gone"
@@ -251,7 +252,9 @@ class End(StrEnum):
     RESET = "reset"
     """The connection broke before any byte of the answer."""
     TRUNCATED = "truncated"
-    """The answer broke off, was garbage, or ended without its proper end."""
+    """The answer broke off, was not HTTP, or was given up by the engine."""
+    UNREADABLE = "unreadable"
+    """The answer is whole in HTTP, and nothing in it can be given to the client: neutral to health."""
     CANCELLED = "cancelled"
     """We closed it: the client left, a deadline passed, or another attempt won."""
 

@@ -73,6 +73,12 @@ class RequestFamilies:
             ("pool", "replica", "kind"),
             (((pool, replica, end.value), n) for (pool, replica, end), n in metrics.upstream_errors.items()),
         )
+        yield counter(
+            "tailgate_upstream_oddities",
+            "Answers that were whole in HTTP and odd in what they said, by kind; none counts against a replica.",
+            ("pool", "replica", "kind"),
+            (((pool, replica, kind.value), n) for (pool, replica, kind), n in metrics.oddities.items()),
+        )
 
 
 def _latencies(metrics: Metrics) -> Iterator[Metric]:

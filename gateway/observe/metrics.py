@@ -15,6 +15,7 @@ from gateway.core.model import End, Outcome, Record, Why
 from gateway.core.rules import Policy
 from gateway.observe.facts import Cell, Edges, Lane, TierFacts, decided
 from gateway.observe.window import EDGES, NEVER, Quantiles, Sliding
+from gateway.wire.oddity import Oddity
 
 REPLICA_LABEL_LIMIT: Final = 64
 """More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
@@ -60,6 +61,8 @@ class Metrics:
         self.early: dict[Why, int] = {}
         self.upstream_errors: dict[tuple[str, str, End], int] = {}
         """By pool, replica label and kind."""
+        self.oddities: dict[tuple[str, str, Oddity], int] = {}
+        """Answers that were whole and odd, by pool, replica label and kind."""
         self.whys: list[float] = [0] * len(WHYS)
         """Refusals and failures by reason, in the order of `WHYS`."""
         self.recent_whys = Sliding(self.whys)
@@ -144,6 +147,11 @@ class Metrics:
         """Count one attempt that failed."""
         key = (*self._place(pool, replica), end)
         self.upstream_errors[key] = self.upstream_errors.get(key, 0) + 1
+
+    def oddity(self, pool: str, replica: str, kind: Oddity) -> None:
+        """Count one answer, or event of one, that was whole in HTTP and odd in what it said."""
+        key = (*self._place(pool, replica), kind)
+        self.oddities[key] = self.oddities.get(key, 0) + 1
 
     def roll(self, now: float) -> None:
         """Let time pass for the windows; wanted once a second, because `gaps` and `refused_early` tell no time."""

@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from gateway.core.model import End
-from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, read_answer_head
+from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
 from gateway.wire.framing import ChunkReader, FramingError
+from gateway.wire.oddity import Oddity
 
 if TYPE_CHECKING:
     from gateway.proxy.leg import Leg
@@ -26,6 +27,7 @@ class Connection(asyncio.Protocol):
         "_in_body",
         "_keep_alive",
         "_left",
+        "_paused",
         "_started",
         "idle_since",
         "receiver",
@@ -42,6 +44,7 @@ class Connection(asyncio.Protocol):
         self.request = b""
         self.reused = False
         self.idle_since = 0.0
+        self._paused = False
         self._reset()
 
     def _reset(self) -> None:
@@ -69,14 +72,27 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading: whoever takes the answer is slow."""
-        if not self.transport.is_closing():
+        """Stop reading: whoever takes the answer is slow. Without a receiver nothing is to be held up."""
+        if self.receiver is not None and not self._paused and not self.transport.is_closing():
+            self._paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if not self.transport.is_closing():
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
             self.transport.resume_reading()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be used for another request: open, reading, empty, and nobody's."""
+        return (
+            self.receiver is None
+            and not self._paused
+            and not self._started
+            and not self._buffer
+            and not self.transport.is_closing()
+        )
 
     # ---- asyncio.Protocol
 
@@ -89,6 +105,8 @@ class Connection(asyncio.Protocol):
             return
         if receiver is None:
             # Bytes nobody asked for: the connection is not in the state we think it is.
+            if not self.transport.is_closing():
+                self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
             self.transport.abort()
             return
         try:
@@ -96,8 +114,11 @@ class Connection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
+        except LargeHeadError as exc:
+            self.upstream.odd(Oddity.LARGE_HEAD, str(exc))
+            self._lost(End.UNREADABLE)
         except FramingError as exc:
-            log.warning("replica %s sent what is not HTTP: %s", self.upstream.spec.name, exc)
+            log.warning("replica %s: its answer is not HTTP: %s", self.upstream.spec.name, exc)
             self._lost(End.TRUNCATED)
 
     def eof_received(self) -> bool | None:
@@ -132,7 +153,7 @@ class Connection(asyncio.Protocol):
             end = data.find(b"\r\n\r\n")
             if end < 0:
                 if len(data) > MAX_HEAD_BYTES:
-                    raise FramingError("the head of the answer is longer than 64 KiB")
+                    raise LargeHeadError(f"the head of the answer is longer than {MAX_HEAD_BYTES // 1024} KiB")
                 if not data.startswith(b"HTTP/"[: len(data)]):
                     raise FramingError("the answer does not begin with HTTP/")
                 self._buffer = data
@@ -189,6 +210,8 @@ class Connection(asyncio.Protocol):
         assert receiver is not None
         keep = self._keep_alive and not self.transport.is_closing()
         self._reset()
+        # A client that is slow to take the end of this answer must not keep the next one from being heard.
+        self.resume()
         # First back to the pool, then the news: the next request may come from within it.
         if keep:
             self.upstream.release(self)

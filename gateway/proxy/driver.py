@@ -14,6 +14,7 @@ from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, End, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.proxy.clock import monotonic
+from gateway.wire.oddity import Oddity
 from gateway.wire.replies import CLIENT_FAULTS
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Meter(Protocol):
     def ended(self, record: Record) -> None: ...
     def refused_early(self, why: Why) -> None: ...
     def upstream_error(self, pool: str, replica: str, end: End) -> None: ...
+    def oddity(self, pool: str, replica: str, kind: Oddity) -> None: ...
     def gaps(self, tier: str, pool: str) -> LogHistogram: ...
 
 
@@ -76,6 +78,10 @@ class Driver:
     def first_token(self, attempt: int) -> None:
         """An attempt has something to show."""
         self._call(self.controller.first_token, attempt)
+
+    def full(self, attempt: int) -> None:
+        """An attempt has more than can be held back, and no first token among it."""
+        self._call(self.controller.full, attempt)
 
     def progress(self, attempt: int, tokens: int) -> None:
         """An attempt is alive."""

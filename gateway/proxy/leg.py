@@ -12,13 +12,15 @@ from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.proxy.upstream import Connecting, Upstream
 from gateway.wire.answer import AnswerHead
-from gateway.wire.assemble import Assembly, assembly
-from gateway.wire.events import READERS, EventSplitter, Kind, StreamError, StreamReader
+from gateway.wire.assemble import Assembly, AssemblyError, assembly
+from gateway.wire.events import READERS, Kind, StreamReader
 from gateway.wire.failure import EngineError, end_of
 from gateway.wire.framing import payload_of_one
+from gateway.wire.oddity import Oddity
 from gateway.wire.repetition import Repetition
 from gateway.wire.spoken import spoken
-from gateway.wire.whole import AnswerError, counted, read_whole, usage_at_end
+from gateway.wire.sse import MAX_SNIFFED, EventSplitter, looks_like_events
+from gateway.wire.whole import Aborted, AnswerError, read_whole, usage_at_end
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay
@@ -28,9 +30,11 @@ log = logging.getLogger("tailgate.upstream")
 
 # What is held before commit. A whole answer that is longer is committed early and streamed; of an error only this
 # much is looked at.
-HOLD_STREAM_BYTES: Final = 64 * 1024
+HOLD_STREAM_BYTES: Final = 1024 * 1024
 HOLD_WHOLE_BYTES: Final = 1024 * 1024
 HOLD_ERROR_BYTES: Final = 64 * 1024
+BYTES_PER_TOKEN: Final = 4
+"""An estimate, of answers that tell no usage and cannot be read."""
 
 # Plain integers and names of the module: flags and members of an enum cost ten times as much to read and combine.
 CONTENT: Final = int(Kind.CONTENT)
@@ -48,7 +52,9 @@ class Leg:
     """
 
     __slots__ = (
+        "_beginning",
         "_client",
+        "_client_of_content",
         "_committed",
         "_end",
         "_framed",
@@ -93,11 +99,15 @@ class Leg:
         self._splitter = EventSplitter()
         self._end: list[bytes] = []
         """The answer's own marks of its end: shown once the connection says that it has ended, too."""
+        self._beginning: bytes | None = None
+        """The first bytes of a body that may be a stream of events, until there are enough to tell."""
         self._framed = True
         self._held_bytes = 0
         self._committed = False
         self._client: FrontDoor | None = None
-        """Where whole chunks go as they are."""
+        """Where whole chunks go as they are,"""
+        self._client_of_content: FrontDoor | None = None
+        """and where they will, once there is content."""
         self._gaps = NO_GAPS
         self._guard: Repetition | None = None
         """What looks out for an answer that goes round in circles, where the tier wants that."""
@@ -111,7 +121,10 @@ class Leg:
         """
         self._committed = True
         if self.reader is not None and self._guard is None and self.assembly is None:
-            self._client = client
+            if self._progress_at:
+                self._client = client
+            else:
+                self._client_of_content = client
         held, self.held = self.held, []
         return held
 
@@ -157,8 +170,8 @@ class Leg:
         try:
             assembly.add(end)
             return [assembly.whole()]
-        except StreamError as exc:
-            log.warning("replica %s sent a stream that cannot be put together: %s", self.upstream.spec.name, exc)
+        except AssemblyError as exc:
+            self.upstream.odd(Oddity.NOT_ASSEMBLED, str(exc))
             return []
 
     # ---- from the connection
@@ -172,33 +185,60 @@ class Leg:
         self.status = head.status
         self.content_type = head.content_type
         self.retry_after_s = head.retry_after_s
-        if head.status == 200 and self.relay.streams and (head.content_type or b"").startswith(b"text/event-stream"):
-            self.reader = READERS[self.relay.endpoint]()
-            if self.relay.ask.assembled:
-                self.assembly = assembly(self.relay.endpoint)
-                self.content_type = b"application/json"
-            if self.relay.may_be_cut:
-                self.reader.remember()
-            rules = self.relay.ask.tier.repetition
-            if rules is not None and self.relay.ask.choices == 1:
-                self._guard = Repetition(rules.characters, rules.repeats)
-            self._framed = head.framed
-            self._gaps = self.relay.gaps(self.upstream)
+        self._framed = head.framed
+        if 200 <= head.status < 300:
+            self.status = 200
+            # Told by its body, since some servers send whole answers as text/event-stream, and streams without a type.
+            self._beginning = b"" if self.relay.streams else None
+
+    def _begin_stream(self) -> None:
+        """The body is a stream of events."""
+        self._beginning = None
+        self.reader = READERS[self.relay.endpoint]()
+        if self.relay.ask.assembled:
+            self.assembly = assembly(self.relay.endpoint)
+            self.content_type = b"application/json"
+        if self.relay.may_be_cut:
+            self.reader.remember()
+        rules = self.relay.ask.tier.repetition
+        if rules is not None and self.relay.ask.choices == 1:
+            self._guard = Repetition(rules.characters, rules.repeats)
+        self._gaps = self.relay.gaps(self.upstream)
 
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
         """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
-        if self.reader is None:
-            self._hold_whole(pieces)
-            return
-        try:
+        if self._beginning is not None:
+            if not self._beginning and looks_like_events(pieces[0]):
+                self._begin_stream()
+            else:
+                pieces, raw = self._sniff(self._beginning + b"".join(pieces), False), None
+        if self.reader is not None:
             self._stream(self.reader, pieces, raw)
-        except StreamError as exc:
-            log.warning("replica %s sent a stream that cannot be read: %s", self.upstream.spec.name, exc)
-            self._give_up(End.TRUNCATED)
+        elif pieces:
+            self._hold_whole(pieces)
+
+    def _sniff(self, beginning: bytes, is_all: bool) -> list[bytes]:
+        """Find out whether a body is a stream of events; no pieces, as long as there are too few bytes to tell."""
+        if looks_like_events(beginning) or (
+            is_all and not beginning and (self.content_type or b"").startswith(b"text/event-stream")
+        ):
+            self._begin_stream()
+        elif len(beginning) >= MAX_SNIFFED or is_all:
+            self._beginning = None
+        else:
+            self._beginning = beginning
+            return []
+        return [beginning] if beginning else []
 
     def on_end(self) -> None:
         """The answer is complete."""
         self.line = None
+        if self._beginning is not None:
+            rest = self._sniff(self._beginning, True)
+            if self.reader is not None:
+                self._stream(self.reader, rest, None)
+            else:
+                self._hold_whole(rest)
         if self.reader is not None:
             self._stream_ended(self.reader)
         elif self.status == 200:
@@ -220,46 +260,62 @@ class Leg:
         splitter = self._splitter
         out: list[bytes] = []
         shown = content = 0
-        guard = self._guard
         for piece in pieces:
             events = splitter.feed(piece)
-            if guard is not None:
-                for event in events:
-                    guard.add(spoken(event))
+            if splitter.passed:
+                if not splitter.is_long:
+                    reader.read_long(splitter.long_head, splitter.long_tail)
+                out.append(splitter.take_passed())
+                content += 1
+                raw = None
             kept = []
             for event in events:
+                if self._guard is not None:
+                    self._guard.add(spoken(event))
                 kind = reader.read(event)
                 if kind == CONTENT:
                     content += 1
                 elif kind:
-                    if kind & ERROR:
+                    if kind & ERROR and not self._end:
                         self._show(out, None, now, content)
                         self._engine_failed(reader.error)
                         return
-                    if kind & DONE:
-                        if not reader.finished:
-                            raise StreamError("[DONE] came before the generation had ended")
-                        if event not in self._end:
-                            self._end.append(event)
-                        raw = None
-                        continue
-                    if kind & USAGE_ONLY and not self.relay.wants_usage:
-                        raw = None
-                        continue
                     if kind & CONTENT:
                         content += 1
+                if self._end or (kind and not self._is_for_client(event, kind)):
+                    raw = None
+                    continue
                 kept.append(event)
             if kept:
                 out.append(piece if len(kept) == 1 and kept[0] is piece else b"".join(kept))
                 shown += 1
+        if reader.oddity is not None:
+            self._odd(reader)
         self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
-        if guard is not None and guard.found and not reader.finished:
+        if self._guard is not None and self._guard.found and not reader.finished:
             self.relay.driver.repeats(self.id)
+
+    def _is_for_client(self, event: bytes, kind: int) -> bool:
+        """Whether an event is passed on now. The end is kept until HTTP has ended, too; what follows it is dropped."""
+        if kind & DONE:
+            self._end.append(event)
+            return False
+        return not kind & USAGE_ONLY or self.relay.wants_usage
+
+    def _odd(self, reader: StreamReader) -> None:
+        if reader.oddity is not None:
+            self.upstream.odd(reader.oddity, "passed on as it came")
+            reader.oddity = None
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
         """Pass whole events on, or hold them until there is something to commit to."""
         if self.assembly is not None:
-            self.assembly.add(out)
+            try:
+                self.assembly.add(out)
+            except AssemblyError as exc:
+                self.upstream.odd(Oddity.NOT_ASSEMBLED, str(exc))
+                self._give_up(End.UNREADABLE)
+                return
             out, raw = [], None
         if self._committed:
             if raw is not None:
@@ -272,34 +328,50 @@ class Leg:
                 for _ in range(content - 1):
                     gaps.add(0.0)
                 self._last_at = now
-            if now >= self._progress_at:
-                self._progress_at = now + PROGRESS_EVERY_S
-                self.relay.driver.progress(self.id, self.seen)
+                if not self._progress_at:
+                    # It was committed for want of room, and its content begins now.
+                    self._client = self._client_of_content
+                    self.relay.driver.first_token(self.id)
+                if now >= self._progress_at:
+                    self._progress_at = now + PROGRESS_EVERY_S
+                    self.relay.driver.progress(self.id, self.seen)
             return
         self.held += out
         self._held_bytes += sum(map(len, out))
-        if content or self._held_bytes > HOLD_STREAM_BYTES:
+        if content:
             self._last_at = now
             self._progress_at = now + PROGRESS_EVERY_S
             self.relay.driver.first_token(self.id)
+        elif self._held_bytes > HOLD_STREAM_BYTES:
+            self._last_at = now
+            self.relay.driver.full(self.id)
 
     def _stream_ended(self, reader: StreamReader) -> None:
-        # Without a length every end of the connection looks alike: the answer itself must say that it is over.
-        ok = reader.complete and self._splitter.clean and (self._framed or reader.done)
+        self._take_rest(reader)
+        if self.over:
+            return
+        ok = reader.complete
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)
             ok = bool(self.held)
             self._end = []
         self.complete = ok
+        end = COMPLETE
         if ok and self._committed and self.assembly is None:
             self.relay.show(self._end)
         elif ok:
             self.held += self._end
+        elif reader.aborted or not self._framed:
+            # Without a length every end of the connection looks alike: only the answer itself can say that it is over.
+            log.warning("replica %s: a stream broke off before its end", self.upstream.spec.name)
+            end = End.TRUNCATED
         else:
-            log.warning("replica %s ended a stream before its end", self.upstream.spec.name)
+            if not reader.complete:
+                self.upstream.odd(Oddity.NO_END, "no finish reason and no [DONE] before the stream ended")
+            end = End.UNREADABLE
         self._tell(
             Finish(
-                COMPLETE if ok else End.TRUNCATED,
+                end,
                 prompt_tokens=reader.prompt_tokens,
                 output_tokens=reader.output_tokens,
                 tokens_seen=reader.tokens_seen,
@@ -307,16 +379,26 @@ class Leg:
             )
         )
 
+    def _take_rest(self, reader: StreamReader) -> None:
+        """The last event may lack the line ends that delimit it. Half an event is dropped, as SSE has it."""
+        rest = self._splitter.rest().rstrip(b"\r\n")
+        if not rest or self._end:
+            return
+        if reader.is_whole(rest):
+            self._stream(reader, [rest + b"\n\n"], None)
+        else:
+            self.upstream.odd(Oddity.HALF_EVENT, "the stream ended inside an event, which was dropped")
+
     def _engine_failed(self, error: EngineError | None) -> None:
         """The engine said inside the answer that it failed."""
         assert error is not None
-        if error.end is End.REJECTED and not self._committed:
+        if error.end is End.REJECTED:
             self.status = error.status
+        if error.end is End.REJECTED and not self._committed:
             self.held = [error.body]
-            self._give_up(End.REJECTED)
         else:
-            self.relay.engine_said = self.upstream.without_key(error.message.encode()).decode()
-            self._give_up(error.end if not self._committed else End.FAILED)
+            self.relay.engine_said = self.upstream.without_key(error.message.encode("utf-8", "replace")).decode()
+        self._give_up(error.end)
 
     # ---- whole answers
 
@@ -336,24 +418,29 @@ class Leg:
 
     def _whole_ended(self) -> None:
         body = self.held[0] if len(self.held) == 1 else b"".join(self.held)
-        error = None
+        finish = Finish(COMPLETE, status=self.status)
         try:
-            if self._committed:
-                usage = usage_at_end(body)
-            else:
-                usage, error = read_whole(self.relay.endpoint, body)
-        except AnswerError as exc:
-            log.warning("replica %s sent an answer that cannot be read: %s", self.upstream.spec.name, exc)
+            told, error = (usage_at_end(body), None) if self._committed else read_whole(self.relay.endpoint, body)
+        except Aborted:
+            log.warning("replica %s: the engine gave up a request that it worked on", self.upstream.spec.name)
             self._tell(Finish(End.TRUNCATED))
             return
-        if error is not None:
-            self._engine_failed(error)
-            return
+        except AnswerError as exc:
+            self.upstream.odd(Oddity.UNREADABLE_ANSWER, str(exc))
+            if not self._framed:
+                # Without a length there is no telling a whole answer from one that broke off.
+                self._tell(Finish(End.UNREADABLE))
+                return
+            finish.tokens_seen = len(body) // BYTES_PER_TOKEN
+        else:
+            if error is not None:
+                self._engine_failed(error)
+                return
+            finish.prompt_tokens, finish.output_tokens = told.prompt, told.output
+            if told.odd:
+                self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
         self.complete = True
         self.held = [body]
-        finish = Finish(COMPLETE, status=self.status)
-        if usage is not None:
-            finish.prompt_tokens, finish.output_tokens = counted(usage)
         self._tell(finish)
 
     # ---- the end

@@ -175,9 +175,9 @@ class Relay:
             client.cut(politely=False)
         else:
             event = error_event(self._dialect, self.endpoint, problem)
-            client.write(chunk(event) if client.chunked else event)
-            self._client = None
-            client.cut(politely=True)
+            # With its last chunk: some clients throw on a missing one and never get to read the error.
+            client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
+            self._finish()
 
     def ended(self, record: Record) -> None:
         """Everything is over and counted."""

@@ -12,7 +12,9 @@ from gateway.core.model import End, Endpoint
 from gateway.core.rules import Pool, ReplicaSpec
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
+from gateway.proxy.oddities import Oddities
 from gateway.wire.headers import upstream_prefix
+from gateway.wire.oddity import Oddity
 
 if TYPE_CHECKING:
     from gateway.proxy.leg import Leg
@@ -47,9 +49,10 @@ class Connecting:
 class Upstream:
     """The connections of one replica."""
 
-    def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
+    def __init__(self, spec: ReplicaSpec, pool: Pool, oddities: Oddities) -> None:
         self.spec = spec
         self.pool = pool
+        self._oddities = oddities
         self._served_by: dict[str, bytes] = {}
         self.prefixes = {e: upstream_prefix(e, spec, pool.upstream_key) for e in Endpoint}
         url = urlsplit(spec.url)
@@ -98,9 +101,17 @@ class Upstream:
         return said if key is None else said.replace(key.encode(), b"[...]")
 
     def release(self, connection: Connection) -> None:
-        """Take back a connection whose answer is complete."""
+        """Take back a connection whose answer is complete; one that is not fit for another request is closed."""
+        if not connection.idle:
+            self.odd(Oddity.NOT_IDLE, "a connection was not idle after its answer, and was closed")
+            connection.transport.abort()
+            return
         connection.idle_since = monotonic()
         self._idle.append(connection)
+
+    def odd(self, kind: Oddity, detail: str) -> None:
+        """Count an answer that was odd, and log one of its kind now and then."""
+        self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -135,7 +146,7 @@ class Upstream:
         oldest_fresh = monotonic() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
+            if connection.idle_since >= oldest_fresh and connection.idle:
                 return connection
             connection.transport.close()
         return None
@@ -176,7 +187,8 @@ class Upstream:
 class Upstreams:
     """The connections of every replica of the policy, by replica name."""
 
-    def __init__(self) -> None:
+    def __init__(self, oddities: Oddities) -> None:
+        self._oddities = oddities
         self._by_name: dict[str, Upstream] = {}
         self._leaving: list[Upstream] = []
 
@@ -190,7 +202,7 @@ class Upstreams:
                     known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:
-                    self._by_name[spec.name] = Upstream(spec, pool)
+                    self._by_name[spec.name] = Upstream(spec, pool, self._oddities)
         self._leaving.extend(old.values())
         self.sweep(monotonic())
 

@@ -11,7 +11,8 @@ from typing import Final
 from gateway.wire.framing import FramingError
 from gateway.wire.lines import CR, LF, SPACE, Names, number, trimmed
 
-MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_HEAD_BYTES: Final = 32 * 1024
+MAX_FIELDS: Final = 256
 CHUNKED: Final = -1
 TO_THE_END: Final = -2
 
@@ -23,6 +24,10 @@ _RETRY_AFTER: Final = b"retry-after"
 _NAMES: Final = Names((_CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER))
 # In nearly every head, and read by nobody.
 _UNREAD: Final = Names((b"date", b"server"))
+
+
+class LargeHeadError(Exception):
+    """The head of an answer is beyond `MAX_HEAD_BYTES` or `MAX_FIELDS`."""
 
 
 class AnswerHead:
@@ -47,8 +52,15 @@ class AnswerHead:
 
 
 def read_answer_head(raw: bytes) -> AnswerHead:
-    """Read `raw`, a head without its blank line; raises `FramingError` for what is malformed or ambiguous."""
+    """Read `raw`, a head without its blank line.
+
+    Raises `FramingError` for what is malformed or ambiguous, `LargeHeadError` for what is too large.
+    """
+    if len(raw) > MAX_HEAD_BYTES:
+        raise LargeHeadError(f"the head of the answer is longer than {MAX_HEAD_BYTES // 1024} KiB")
     lines = raw.splitlines()
+    if len(lines) > MAX_FIELDS + 1:
+        raise LargeHeadError(f"the head of the answer has more than {MAX_FIELDS} fields")
     if not lines or 0 in raw:
         raise FramingError("the head of the answer is empty, or has a NUL")
     if raw[-1] == CR or raw[-1] == LF:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.model import Endpoint
-from gateway.wire.events import EventSplitter, StreamError, data_of
+from gateway.wire.sse import EventSplitter, data_of
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a stream that is put together: far beyond any answer, and short of what would hurt."""
@@ -25,13 +25,17 @@ _CHOICE: Final = ("logprobs", "finish_reason", "stop_reason", "token_ids", "rout
 _CHOICE_OF_TEXT: Final = (*_CHOICE, "prompt_logprobs", "prompt_token_ids")
 
 
+class AssemblyError(Exception):
+    """The events make no whole answer."""
+
+
 class Assembly:
-    """One answer, growing. Subclasses know one API each. Raises `StreamError` for what cannot be put together."""
+    """One answer, growing. Subclasses know one API each. Raises `AssemblyError` for what cannot be put together."""
 
     __slots__ = ("_size", "_splitter")
 
     def __init__(self) -> None:
-        self._splitter = EventSplitter()
+        self._splitter = EventSplitter(MAX_BYTES)
         self._size = 0
 
     def add(self, pieces: list[bytes]) -> None:
@@ -39,24 +43,24 @@ class Assembly:
         for piece in pieces:
             self._size += len(piece)
             if self._size > MAX_BYTES:
-                raise StreamError("the stream is too long to be put together")
+                raise AssemblyError("the stream is too long to be put together")
             for event in self._splitter.feed(piece):
                 payload = data_of(event)
-                if payload and payload != b"[DONE]":
+                if payload and not payload.startswith(b"[DONE]"):
                     self._add(payload)
 
     def _add(self, payload: bytes) -> None:
         try:
-            self._take(orjson.loads(payload))
+            self._take(_loads(payload))
         except (ValueError, LookupError, TypeError, AttributeError) as exc:
-            raise StreamError(f"an event cannot be put together with others: {exc!r}") from exc
+            raise AssemblyError(f"an event cannot be put together with others: {exc!r}") from exc
 
     def whole(self) -> bytes:
         """The answer, as JSON."""
         try:
             return orjson.dumps(self._whole(), default=_written)
         except (ValueError, LookupError, TypeError, AttributeError) as exc:
-            raise StreamError(f"the stream makes no answer: {exc!r}") from exc
+            raise AssemblyError(f"the stream makes no answer: {exc!r}") from exc
 
     def _take(self, event: dict[str, Any]) -> None:
         raise NotImplementedError
@@ -77,8 +81,8 @@ class CompletionAssembly(Assembly):
         self._choices: dict[int, dict[str, Any]] = {}
 
     def _take(self, event: dict[str, Any]) -> None:
-        for choice in event.pop("choices"):
-            index = choice.pop("index")
+        for choice in event.pop("choices", None) or ():
+            index = choice.pop("index", None) or 0
             if index not in self._choices:
                 self._choices[index] = self._new(index)
             mine = self._choices[index]
@@ -99,9 +103,10 @@ class CompletionAssembly(Assembly):
     def _whole(self) -> dict[str, Any]:
         head = self._head
         choices = [self._choices[index] for index in sorted(self._choices)]
-        if self._chat:
-            for choice in choices:
-                _finish_message(choice["message"])
+        for choice in choices:
+            calls = self._chat and _finish_message(choice["message"])
+            # Some servers end a stream with [DONE] alone; a whole answer always has a reason, and clients insist on it.
+            choice["finish_reason"] = choice["finish_reason"] or ("tool_calls" if calls else "stop")
         usage = head.get("usage")
         told = {} if usage is None else {"usage": dict.fromkeys(_NULL_OF_USAGE) | usage}
         return {**head, "object": "chat.completion" if self._chat else "text_completion", "choices": choices, **told}
@@ -120,16 +125,16 @@ class MessageAssembly(Assembly):
 
     def _take(self, event: dict[str, Any]) -> None:
         message = self._message
-        match event["type"]:
+        match event.get("type"):
             case "message_start":
                 message.update(event["message"])
             case "content_block_start":
-                message["content"].append(event["content_block"])
+                message.setdefault("content", []).append(event["content_block"])
             case "content_block_delta":
                 self._delta(event["index"], event["delta"])
             case "message_delta":
-                message.update(event["delta"])
-                message["usage"] = {**message.get("usage", {}), **event.get("usage", {})}
+                message.update(event.get("delta") or {})
+                message["usage"] = {**(message.get("usage") or {}), **(event.get("usage") or {})}
                 if "tailgate" in event:
                     message["tailgate"] = event["tailgate"]
 
@@ -157,10 +162,12 @@ class ResponseAssembly(Assembly):
         self._response: dict[str, Any] = {}
 
     def _take(self, event: dict[str, Any]) -> None:
-        if event["type"] in ("response.completed", "response.incomplete"):
+        if event.get("type") in ("response.completed", "response.incomplete"):
             self._response = event["response"]
 
     def _whole(self) -> dict[str, Any]:
+        if not self._response:
+            raise LookupError("no event has the whole response")
         return self._response
 
 
@@ -204,7 +211,10 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     message["role"] = delta.pop("role", None) or message["role"]
     for call in delta.pop("tool_calls", None) or ():
         calls = message.setdefault("tool_calls", {})
-        mine = calls.setdefault(call["index"], {"id": None, "type": "function", "function": {}})
+        index = call.get("index")
+        # Without an index, one with an id of its own is another call, and one without goes on with the latest.
+        index = (len(calls) if call.get("id") else max(0, len(calls) - 1)) if index is None else index
+        mine = calls.setdefault(index, {"id": None, "type": "function", "function": {}})
         function = call.get("function") or {}
         mine["id"] = mine["id"] or call.get("id")
         mine["type"] = call.get("type") or mine["type"]
@@ -214,12 +224,25 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
         _grow(message, name, value)
 
 
-def _finish_message(message: dict[str, Any]) -> None:
+def _finish_message(message: dict[str, Any]) -> bool:
+    """Bring a message into its final form; whether it calls tools."""
     calls = message.get("tool_calls")
     if isinstance(calls, dict):
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     if message["content"] == "" and (calls or message["reasoning"] or message.get("reasoning_content")):
         message["content"] = None  # "" came with the role, and nothing after it
+    return bool(calls)
+
+
+def _loads(payload: bytes) -> dict[str, Any]:
+    """The JSON of an event; bytes that are not UTF-8 are replaced."""
+    try:
+        event = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        event = orjson.loads(payload.decode("utf-8", "replace"))
+    if type(event) is not dict:
+        raise TypeError("an event is not an object")
+    return event
 
 
 def _object(text: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntFlag
 from typing import Final
 
@@ -13,28 +12,27 @@ from gateway.wire.cut import Cut, end_of_completion, end_of_message, end_of_resp
 from gateway.wire.draft import Draft
 from gateway.wire.failure import EngineError, engine_error
 from gateway.wire.lines import LF
+from gateway.wire.oddity import Oddity
 from gateway.wire.shapes import (
-    ABORT,
     ABSENT,
     EMPTY,
-    DecodeError,
+    RAW_ABORT,
+    UNREADABLE,
+    Chunk,
     Delta,
+    LooseChunk,
     Typed,
-    Usage,
     decode_chunk,
+    decode_loose_chunk,
     decode_stop,
     decode_typed,
 )
-from gateway.wire.whole import counted
+from gateway.wire.sse import data_of
+from gateway.wire.whole import Counted, read_usage, usage_at_end
 
-MAX_EVENT_BYTES: Final = 1024 * 1024
 _TEXT: Final = b'"delta":{"content":"'
 QUOTE: Final = 0x22
-_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-
-
-class StreamError(Exception):
-    """The stream is not one of server-sent events with JSON inside."""
+_DONE: Final = b"[DONE]"
 
 
 class Kind(IntFlag):
@@ -52,48 +50,18 @@ class Kind(IntFlag):
     ERROR = 16
 
 
-class EventSplitter:
-    """Cuts a byte stream into whole events, each with the blank line that ends it."""
-
-    __slots__ = ("_tail", "clean")
-
-    def __init__(self) -> None:
-        self._tail = b""
-        self.clean = True
-        """Whether everything fed so far was whole events."""
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """The events that `piece` completes. Raises `StreamError` when one grows beyond all measure."""
-        if (
-            not self._tail
-            and piece.endswith(b"\n\n")
-            and piece.find(b"\r") < 0
-            and piece.find(b"\n\n") == len(piece) - 2
-        ):
-            return [piece]
-        data = self._tail + piece
-        events = []
-        start = 0
-        for match in _EVENT_END.finditer(data):
-            events.append(data[start : match.end()])
-            start = match.end()
-        self._tail = data[start:]
-        self.clean = not self._tail
-        if len(self._tail) > MAX_EVENT_BYTES:
-            raise StreamError("an event is longer than 1 MiB")
-        return events
-
-
 class StreamReader:
-    """Follows the events of one streamed answer. Subclasses know one API each."""
+    """Follows the events of one streamed answer. Subclasses know one API each. Reading never raises."""
 
-    __slots__ = ("aborted", "done", "error", "finished", "output_tokens", "prompt_tokens", "tokens_seen")
+    __slots__ = ("aborted", "done", "error", "finished", "oddity", "output_tokens", "prompt_tokens", "tokens_seen")
 
     def __init__(self) -> None:
         self.finished = False
         self.aborted = False
         self.done = False
         self.error: EngineError | None = None
+        self.oddity: Oddity | None = None
+        """The kind of the latest oddity, for a caller that takes note of it and sets it back."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.tokens_seen = 0
@@ -101,19 +69,50 @@ class StreamReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer ended as its API says it must; a broken-off one did not."""
-        return self.finished and not self.aborted and self.error is None
+        """Whether the answer says that it is over: by a finish reason, its API's last event, or `[DONE]`."""
+        return (self.finished or self.done) and not self.aborted and self.error is None
 
     def read(self, event: bytes) -> Kind:
-        """Take note of one whole event; raises `StreamError` for what is not JSON."""
+        """Take note of one whole event. One that cannot be read counts as output, since it is passed on."""
         payload = data_of(event)
-        if payload == b"[DONE]":
+        if payload[:6] == _DONE:
             self.done = True
             return Kind.DONE
-        return self._read(event, payload) if payload else Kind.OTHER
+        if not payload:
+            return Kind.OTHER
+        try:
+            return self._read(event, payload)
+        except UNREADABLE:
+            pass
+        try:
+            # Bytes that are not UTF-8 are no reason to miss an error or an end beside them.
+            return self._read(event, payload.decode("utf-8", "replace").encode())
+        except UNREADABLE:
+            return self._unreadable()
+
+    def is_whole(self, event: bytes) -> bool:
+        """Whether an event of which no end came has all of its data."""
+        payload = data_of(event)
+        if payload.startswith(_DONE):
+            return True
+        try:
+            decode_loose_chunk(payload)
+        except UNREADABLE:
+            return False
+        return True
+
+    def read_long(self, head: bytes, tail: bytes) -> None:
+        """Take note of an event that was too long to be parsed, by its first and last bytes."""
+        self.oddity = Oddity.LONG_EVENT
+        self.tokens_seen += 1
+
+    def _unreadable(self) -> Kind:
+        self.oddity = Oddity.UNREADABLE_EVENT
+        self.tokens_seen += 1
+        return Kind.CONTENT
 
     def _read(self, event: bytes, payload: bytes) -> Kind:
-        """Of an event with data, which is not the protocol's own end."""
+        """Of an event with data, which is not `[DONE]`. Raises one of `UNREADABLE` for what its API does not have."""
         raise NotImplementedError
 
     def plain(self, data: bytes, start: int) -> bool:
@@ -142,14 +141,13 @@ class StreamReader:
     def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
         raise NotImplementedError
 
-    def _usage(self, usage: Usage | None) -> None:
-        if usage is None:
-            return
+    def _take_usage(self, told: Counted) -> None:
         # Anthropic's last event repeats the prompt's count as 0 or not at all.
-        prompt, output = counted(usage)
-        self.prompt_tokens = prompt or self.prompt_tokens
-        if output is not None:
-            self.output_tokens = output
+        self.prompt_tokens = told.prompt or self.prompt_tokens
+        if told.output is not None:
+            self.output_tokens = told.output
+        if told.odd:
+            self.oddity = Oddity.USAGE
 
     def _failed(self, error: Raw) -> Kind:
         self.error = engine_error(error)
@@ -186,6 +184,10 @@ class CompletionReader(StreamReader):
             and data.find(b'"usage"') < 0
             and data.find(b'"error"') < 0
             and data.find(b'"finish_reason":"') < 0
+            # Empty deltas are no output, and some servers send them as pings.
+            and data.find(b'"content":""') < 0
+            and data.find(b'"text":""') < 0
+            and data.find(b'"delta":{}') < 0
         )
 
     def _learn(self, event: bytes) -> None:
@@ -198,31 +200,43 @@ class CompletionReader(StreamReader):
 
     def _read(self, event: bytes, payload: bytes) -> Kind:
         try:
-            chunk = decode_chunk(payload)
-        except (DecodeError, RecursionError) as exc:
-            raise StreamError(f"an event is not a completion chunk: {exc}") from exc
+            chunk: Chunk = decode_chunk(payload)
+        except UNREADABLE:
+            return self._read_loosely(payload)
         if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)
-        self._usage(chunk.usage)
+        has_usage = bytes(chunk.usage) not in EMPTY
+        if has_usage:
+            self._take_usage(read_usage(chunk.usage))
         if not chunk.choices:
-            return Kind.USAGE_ONLY if chunk.usage is not None else Kind.OTHER
+            return Kind.USAGE_ONLY if has_usage else Kind.OTHER
         kind = Kind.OTHER
         self._first = self._first or payload
         for choice in chunk.choices:
-            if choice.text or (choice.delta is not None and _has_output(choice.delta)):
+            if bytes(choice.text) not in EMPTY or (choice.delta is not None and _has_output(choice.delta)):
                 kind |= Kind.CONTENT
-            if choice.finish_reason:
+            reason = bytes(choice.finish_reason)
+            if reason not in EMPTY:
                 kind |= Kind.FINISH
-                self._over.append(choice.index)
-                if choice.finish_reason == ABORT:
+                self._over.append(_index(choice.index, 0))
+                if reason == RAW_ABORT:
                     self.aborted = True
                 else:
                     self.finished = True
         if kind & Kind.CONTENT:
             self.tokens_seen += 1
-            if kind == Kind.CONTENT and chunk.usage is None and len(chunk.choices) == 1 and not self._before:
+            if kind == Kind.CONTENT and not has_usage and len(chunk.choices) == 1 and not self._before:
                 self._learn(event)
         return kind
+
+    def _read_loosely(self, payload: bytes) -> Kind:
+        """Of an event whose choices have another form: an error or a usage in it counts all the same."""
+        chunk: LooseChunk = decode_loose_chunk(payload)
+        if bytes(chunk.error) not in EMPTY:
+            return self._failed(chunk.error)
+        if bytes(chunk.usage) not in EMPTY:
+            self._take_usage(read_usage(chunk.usage))
+        return self._unreadable()
 
     def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
         return end_of_completion(self._first, self._over, choices, cut, wants_usage) if self._first else []
@@ -233,26 +247,33 @@ class TypedReader(StreamReader):
 
     __slots__ = ()
     delta = b""
-    """How the event that carries text begins."""
+    """How the event that carries text begins,"""
+    empty = b""
+    """and what is in it where the text is empty."""
 
     def plain(self, data: bytes, start: int) -> bool:
-        return data.startswith(self.delta, start) and _is_one(data, start)
+        return data.startswith(self.delta, start) and _is_one(data, start) and data.find(self.empty, start) < 0
 
     def read(self, event: bytes) -> Kind:
-        if event.startswith(self.delta):
+        if event.startswith(self.delta) and event.find(self.empty) < 0:
             self.tokens_seen += 1
             return Kind.CONTENT
         return super().read(event)
 
     def _read(self, event: bytes, payload: bytes) -> Kind:
-        try:
-            typed = decode_typed(payload)
-        except (DecodeError, RecursionError) as exc:
-            raise StreamError(f"an event has no type: {exc}") from exc
+        typed: Typed = decode_typed(payload)
         if bytes(typed.error) not in EMPTY:
             # vLLM's own errors come without a type, also where every event has one.
             return self._failed(typed.error)
         return self._take(typed)
+
+    def _content(self, delta: Raw) -> Kind:
+        """Of an event that carries a delta: an empty one is no output."""
+        raw = bytes(delta)
+        if raw == b'""' or raw.endswith(self.empty):
+            return Kind.OTHER
+        self.tokens_seen += 1
+        return Kind.CONTENT
 
     def _take(self, typed: Typed) -> Kind:
         raise NotImplementedError
@@ -263,6 +284,7 @@ class MessagesReader(TypedReader):
 
     __slots__ = ("_begun", "_block", "_stopped")
     delta = b"event: content_block_delta\n"
+    empty = b':""}'
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,18 +299,17 @@ class MessagesReader(TypedReader):
             case "error":
                 return self._failed(typed.error)
             case "content_block_delta":
-                self.tokens_seen += 1
-                return Kind.CONTENT
+                return self._content(typed.delta)
             case "content_block_start":
-                self._block = typed.index
+                self._block = _index(typed.index, -1)
             case "content_block_stop":
                 self._block = -1
             case "message_start":
                 self._begun = True
                 if typed.message is not None:
-                    self._usage(typed.message.usage)
+                    self._take_usage(read_usage(typed.message.usage))
             case "message_delta":
-                self._usage(typed.usage)
+                self._take_usage(read_usage(typed.usage))
                 self.aborted = _gave_up(typed.delta)
                 self._stopped = True
                 return Kind.FINISH
@@ -301,11 +322,15 @@ class MessagesReader(TypedReader):
         return end_of_message(self._block, self._stopped, cut) if self._begun else []
 
 
+_LAST_EVENTS: Final = (b"event: response.completed", b"event: response.incomplete")
+
+
 class ResponsesReader(TypedReader):
     """OpenAI Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
 
     __slots__ = ("_draft",)
     delta = b"event: response.output_text.delta\n"
+    empty = b'"delta":""'
 
     def __init__(self) -> None:
         super().__init__()
@@ -315,7 +340,7 @@ class ResponsesReader(TypedReader):
         self._draft = Draft()
 
     def plain(self, data: bytes, start: int) -> bool:
-        if not data.startswith(self.delta, start) or not _is_one(data, start):
+        if not super().plain(data, start):
             return False
         if self._draft is not None:
             self._draft.add(data[start:])
@@ -334,16 +359,20 @@ class ResponsesReader(TypedReader):
             case "response.completed" | "response.incomplete":
                 self.finished = self.done = True
                 if typed.response is not None:
-                    self._usage(typed.response.usage)
+                    self._take_usage(read_usage(typed.response.usage))
                 return Kind.FINISH
             case "response.failed":
                 return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
                 return self._failed(typed.error)
-        if typed.type.endswith(".delta"):
-            self.tokens_seen += 1
-            return Kind.CONTENT
-        return Kind.OTHER
+        return self._content(typed.delta) if typed.type.endswith(".delta") else Kind.OTHER
+
+    def read_long(self, head: bytes, tail: bytes) -> None:
+        super().read_long(head, tail)
+        # The last event repeats the whole answer, so that of all events it may well be the long one.
+        if head.startswith(_LAST_EVENTS):
+            self.finished = self.done = True
+            self._take_usage(usage_at_end(tail))
 
 
 READERS: Final[dict[Endpoint, type[StreamReader]]] = {
@@ -355,23 +384,22 @@ READERS: Final[dict[Endpoint, type[StreamReader]]] = {
 
 
 def _gave_up(delta: Raw) -> bool:
+    """Whether the end of a message gives null as its reason, as vLLM's does when it is told to stop."""
     try:
         return bytes(delta) not in EMPTY and decode_stop(delta).stop_reason is None
-    except DecodeError as exc:
-        raise StreamError(f"the end of a message cannot be read: {exc}") from exc
+    except UNREADABLE:
+        return False
+
+
+def _index(raw: Raw, otherwise: int) -> int:
+    """The place of a choice or a content block, as it stands in JSON."""
+    text = bytes(raw)
+    return int(text) if len(text) < 10 and text.isdigit() else otherwise
 
 
 def _is_one(data: bytes, start: int) -> bool:
     """Whether the chunk that ends with `data` ends with an event, and no other ends from `start` on."""
     return data.find(b"\n\n", start) == len(data) - 4
-
-
-def data_of(event: bytes) -> bytes:
-    """The joined `data:` lines of an event."""
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
-        return event[6:-2]
-    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines)
 
 
 def _has_output(delta: Delta) -> bool:

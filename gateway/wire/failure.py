@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Raw
 
 from gateway.core.model import End
-from gateway.wire.shapes import EMPTY, DecodeError, Error, decode_error
+from gateway.wire.numbers import count
+from gateway.wire.shapes import EMPTY, UNREADABLE, Error, decode_error
 
 # What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
 _STATUS_OF_TYPE: Final = {
@@ -32,6 +33,8 @@ def end_of(status: int, body: bytes) -> End:
         return End.BUSY
     if 400 <= status < 500:
         return End.REJECTED
+    if status < 400:
+        return End.UNREADABLE  # a redirect, say: whole, and of no use to a client
     return End.CLOSING if _SHUT_DOWN in body else End.FAILED
 
 
@@ -51,15 +54,16 @@ class EngineError:
 
 
 def engine_error(raw: Raw) -> EngineError:
-    """What an engine's error object means; engines differ in everything but `message`."""
+    """What an engine's error object means; engines differ in everything but `message`. Never raises."""
     try:
-        error = decode_error(raw) if bytes(raw) not in EMPTY else Error()
-    except DecodeError:
+        error: Error = decode_error(raw) if bytes(raw) not in EMPTY else Error()
+    except UNREADABLE:
         error = Error(message=bytes(raw).decode("utf-8", "replace"))
-    code = error.code
-    known = isinstance(code, int) or (isinstance(code, str) and code.isdecimal() and len(code) == 3)
-    status = int(code or 0) if known else _STATUS_OF_TYPE.get(error.type or "", 500)
-    status = status if 400 <= status < 600 else 500
-    return EngineError(
-        status, (error.message or "the engine gave no reason")[:500], b'{"error":%b}' % (bytes(raw) or b"{}")
+    said, kind, message = error.code, error.type, error.message
+    code = (
+        int(said) if isinstance(said, str) and len(said) == 3 and said.isascii() and said.isdecimal() else count(said)
     )
+    status = _STATUS_OF_TYPE.get(kind if isinstance(kind, str) else "", 500) if code is None else code
+    status = status if 400 <= status < 600 else 500
+    reason = message if isinstance(message, str) and message else "the engine gave no reason"
+    return EngineError(status, reason[:500], b'{"error":%b}' % (bytes(raw) or b"{}"))

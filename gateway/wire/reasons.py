@@ -95,6 +95,7 @@ ROWS: Final[Mapping[Why, Row]] = {
     Why.UPSTREAM_BUSY: _no_capacity("upstream_busy", "The replica is overloaded."),
     Why.UPSTREAM_ERROR: _failed(502, "upstream_error", "The replica failed."),
     Why.UPSTREAM_TRUNCATED: _failed(502, "upstream_truncated", "The replica's answer broke off."),
+    Why.UPSTREAM_UNREADABLE: _failed(502, "upstream_unreadable", "The replica's answer cannot be read."),
     Why.UPSTREAM_REJECTED: _refused(400, None, "The replica refused the request."),
     # Nobody reads these two: the status is for the log, nginx's word for a client that closed the connection.
     Why.CLIENT_GONE: _refused(499, "client_gone", "The client closed the connection."),

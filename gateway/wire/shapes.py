@@ -11,17 +11,20 @@ ABSENT = msgspec.Raw()
 EMPTY = (b"", b'""', b"null", b"[]", b"{}")
 """What stands for nothing, in the raw bytes of a field."""
 ABORT = "abort"
+RAW_ABORT = b'"abort"'
 """How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""
 DecodeError = msgspec.DecodeError
+UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
+"""What decoding raises: UnicodeDecodeError is a ValueError, an integer of 400 digits may be an OverflowError."""
 
 
 class Usage(msgspec.Struct):
-    """Token counts, in the words of either dialect."""
+    """Token counts, in the words of either dialect; `whole.counted` holds them to their range."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: object = None
+    completion_tokens: object = None
+    input_tokens: object = None
+    output_tokens: object = None
 
 
 class Delta(msgspec.Struct):
@@ -39,23 +42,30 @@ class Choice(msgspec.Struct):
     """One of `n` answers, as far as one event tells."""
 
     delta: Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-    index: int = 0
+    text: msgspec.Raw = ABSENT
+    finish_reason: msgspec.Raw = ABSENT
+    index: msgspec.Raw = ABSENT
 
 
 class Chunk(msgspec.Struct):
     """An event of the completion APIs."""
 
     choices: list[Choice] | None = None
-    usage: Usage | None = None
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+
+class LooseChunk(msgspec.Struct):
+    """The same, where the choices are not what they should be."""
+
+    usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
 
 class Inner(msgspec.Struct):
     """A message or a response inside an event."""
 
-    usage: Usage | None = None
+    usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
 
@@ -63,10 +73,10 @@ class Typed(msgspec.Struct):
     """An event of the Messages or Responses API."""
 
     type: str = ""
-    index: int = -1
+    index: msgspec.Raw = ABSENT
     message: Inner | None = None
     response: Inner | None = None
-    usage: Usage | None = None
+    usage: msgspec.Raw = ABSENT
     delta: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
     code: msgspec.Raw = ABSENT
@@ -87,23 +97,25 @@ class WholeChoice(msgspec.Struct):
 class Whole(msgspec.Struct):
     """An answer that was not streamed."""
 
-    usage: Usage | None = None
+    usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
-    choices: list[WholeChoice] | None = None
+    choices: msgspec.Raw = ABSENT
     stop_reason: object = msgspec.UNSET
 
 
 class Error(msgspec.Struct):
     """What an engine says of its failure; engines differ in everything but `message`."""
 
-    code: int | str | None = None
-    message: str | None = None
-    type: str | None = None
+    code: object = None
+    message: object = None
+    type: object = None
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
+decode_loose_chunk = msgspec.json.Decoder(LooseChunk).decode
 decode_typed = msgspec.json.Decoder(Typed).decode
 decode_whole = msgspec.json.Decoder(Whole).decode
 decode_usage = msgspec.json.Decoder(Usage).decode
+decode_choices = msgspec.json.Decoder(list[WholeChoice]).decode
 decode_stop = msgspec.json.Decoder(Stop).decode
 decode_error = msgspec.json.Decoder(Error).decode

@@ -2,50 +2,92 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from msgspec import Raw
+
 from gateway.core.model import GENERATING, Endpoint
 from gateway.wire.failure import EngineError, engine_error
-from gateway.wire.shapes import ABORT, ABSENT, EMPTY, DecodeError, Usage, decode_usage, decode_whole
+from gateway.wire.numbers import count
+from gateway.wire.shapes import (
+    ABORT,
+    ABSENT,
+    EMPTY,
+    UNREADABLE,
+    Usage,
+    decode_choices,
+    decode_usage,
+    decode_whole,
+)
 
 
 class AnswerError(Exception):
     """The answer is not what its API says it is."""
 
 
-def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Usage | None, EngineError | None]:
-    """Usage and error of an answer that was not streamed; raises `AnswerError` if it is not a JSON object."""
+class Aborted(Exception):
+    """The engine gave the answer up, and says so in it."""
+
+
+class Counted:
+    """Token counts that an engine told; None where it told none. `odd`: some were told, and were no counts."""
+
+    __slots__ = ("odd", "output", "prompt")
+
+    def __init__(self, prompt: int | None, output: int | None, odd: bool) -> None:
+        self.prompt = prompt
+        self.output = output
+        self.odd = odd
+
+
+UNTOLD: Final = Counted(None, None, False)
+GARBAGE: Final = Counted(None, None, True)
+
+
+def read_usage(raw: Raw | bytes) -> Counted:
+    """The token counts of a `usage` as it stands in JSON, in the words of either dialect; never raises."""
+    if bytes(raw) in EMPTY:
+        return UNTOLD
+    try:
+        usage: Usage = decode_usage(raw)
+    except UNREADABLE:
+        return GARBAGE
+    prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
+    output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
+    told = Counted(count(prompt), count(output), False)
+    told.odd = (told.prompt is None) is not (prompt is None) or (told.output is None) is not (output is None)
+    return told
+
+
+def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | None]:
+    """Usage and error of an answer that was not streamed.
+
+    Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine gave it up.
+    """
     if endpoint not in GENERATING and body[:1] == b"[":
-        return None, None  # SGLang and TEI rank documents in a bare list, without usage
+        return UNTOLD, None  # SGLang and TEI rank documents in a bare list, without usage
     try:
         whole = decode_whole(body)
-    except (DecodeError, RecursionError) as exc:
-        raise AnswerError(f"the answer is not JSON: {exc}") from exc
-    if whole.stop_reason is None:
-        raise AnswerError("the engine gave it up")
-    for choice in whole.choices or ():
-        if choice.finish_reason == ABORT:
-            raise AnswerError("the engine gave it up")
+    except UNREADABLE as exc:
+        raise AnswerError(f"the answer is not a JSON object: {exc}") from exc
+    if whole.stop_reason is None or (bytes(whole.choices) not in EMPTY and _is_aborted(whole.choices)):
+        raise Aborted
+    usage = read_usage(whole.usage)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:
-        return whole.usage, None
-    return whole.usage, engine_error(said)
+        return usage, None
+    return usage, engine_error(said)
 
 
-def counted(usage: Usage) -> tuple[int | None, int | None]:
-    """Prompt and output tokens, in whichever words."""
-    prompt, output = usage.input_tokens, usage.output_tokens
-    return (
-        usage.prompt_tokens if prompt is None else prompt,
-        usage.completion_tokens if output is None else output,
-    )
+def _is_aborted(choices: Raw) -> bool:
+    try:
+        return any(choice.finish_reason == ABORT for choice in decode_choices(choices))
+    except UNREADABLE:
+        return False  # choices in another form than ours say nothing of an abort
 
 
-def usage_at_end(tail: bytes) -> Usage | None:
-    """Usage from the last bytes of an answer too long to be held; None if it stands elsewhere."""
+def usage_at_end(tail: bytes) -> Counted:
+    """Usage from the last bytes of an answer too long to be held."""
     start = tail.rfind(b'"usage":')
     end = tail.find(b"}", start)
-    if start < 0 or end < 0:
-        return None
-    try:
-        return decode_usage(tail[start + 8 : end + 1])
-    except DecodeError:
-        return None
+    return UNTOLD if start < 0 or end < 0 else read_usage(tail[start + 8 : end + 1].strip())

@@ -13,7 +13,7 @@ from .playbook import Story, commit, dispatch, ended, play, refuse
 TWO = policy(pool("p", "r1", "r2", slots=4))
 HEALTH = Health(failures=3, open_s=5.0)
 FAULTS = (End.CLOSING, End.FAILED, End.UNREACHABLE, End.CONNECT_TIMEOUT, End.RESET, End.TRUNCATED)
-NEUTRAL = (End.REJECTED, End.BUSY, End.CANCELLED)
+NEUTRAL = (End.REJECTED, End.BUSY, End.UNREADABLE, End.CANCELLED)
 
 
 def breaker(state: ReplicaState) -> Breaker:

@@ -274,6 +274,7 @@ def test_every_call_is_told_with_its_answer() -> None:
         ("arrive", made, 0.0),
         ("sent", 1, 0.1),
         ("first_token", 1, 0.2),
+        ("full", 1, 0.25),
         ("progress", 1, 5, 0.3),
         ("repeats", 1, 0.35),
         ("paused", 1, 0.4),

@@ -22,6 +22,7 @@ from gateway.observe.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Fo
 from gateway.observe.families import RequestFamilies
 from gateway.observe.metrics import Metrics
 from gateway.observe.sources import Reload
+from gateway.wire.oddity import Oddity
 
 from .made import FREE, OK, POLICY, REFUSED, SOURCES, ask, policy
 
@@ -40,6 +41,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(Why.NOT_FOUND)
     metrics.upstream_error("short", "r1", End.RESET)
+    metrics.oddity("short", "r1", Oddity.LONG_EVENT)
     return metrics
 
 

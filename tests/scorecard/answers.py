@@ -88,8 +88,8 @@ def is_never_complete(path: str, response: Response) -> str:
     """Why a client could take a streamed answer of which the end was missing for a whole one; empty if it cannot."""
     if response.status != 200:
         return "" if response.status == 502 and response.whole else f"status {response.status}"
-    if response.whole:
-        return "it ended in peace"
+    if not response.whole:
+        return "it has no last chunk"
     for end in (b"[DONE]", b"message_stop"):
         if end in response.body:
             return f"it has {end.decode()}"

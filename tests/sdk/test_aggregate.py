@@ -290,7 +290,7 @@ async def test_a_stream_that_cannot_be_put_together(start: Start, post: Callable
     script.events = [_chunk({"content": "a"}), ("", {"id": "c", "choices": [strange]}), *_end("stop")]
     gateway = await start([script.url], tier=AGGREGATE)
     response = await post(gateway, CHAT, messages=HELLO)
-    assert (response.status_code, response.headers["x-tailgate-reason"]) == (502, "upstream-truncated")
+    assert (response.status_code, response.headers["x-tailgate-reason"]) == (502, "upstream-unreadable")
 
 
 async def test_an_engine_that_does_not_stream_is_good_as_well(

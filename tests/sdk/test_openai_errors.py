@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
 
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.core.model import Why
+from gateway.core.snapshot import ReplicaState
 from loadtests.emulator import Emulator
 
 from .conftest import Start, in_thread
@@ -219,7 +221,6 @@ async def test_a_full_queue(start: Start, openai_of: Clients, endless: Scripted)
 FAULTS = {
     "truncated": {"fault": "truncated", "after_events": 3},
     "reset": {"fault": "reset", "after_events": 3},
-    "garbage": {"fault": "garbage", "how": "json", "after_events": 3},
     "shut down": {"fault": "shutdown_like", "after_events": 3},
 }
 
@@ -243,6 +244,19 @@ async def test_a_stream_that_breaks_raises(
     assert 2 <= len(said) <= 3
     assert raised.value.code in ("upstream_truncated", "upstream_error")
     assert _received(replicas) == 1, "what has begun is not tried again"
+
+
+async def test_an_event_that_is_no_json_is_passed_on_and_harms_no_replica(
+    gateway: Gateway, openai_of: Clients, replicas: Emulator
+) -> None:
+    _everywhere(replicas, "garbage", how="json", after_events=3)
+    for _ in range(5):
+        stream = await openai_of(gateway, max_retries=0).chat.completions.create(
+            **ASK | {"max_tokens": 20}, stream=True
+        )
+        with pytest.raises(json.JSONDecodeError):
+            [chunk async for chunk in stream]
+    assert all(state is ReplicaState.UP for _, _, state, _ in gateway.controller.states())
 
 
 async def test_streams_of_the_other_endpoints_raise_too(

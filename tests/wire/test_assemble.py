@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.core.model import GENERATING, Endpoint
-from gateway.wire.assemble import MAX_BYTES, assembly
-from gateway.wire.events import StreamError
+from gateway.wire.assemble import MAX_BYTES, AssemblyError, assembly
 
 RECORDED = json.loads((Path(__file__).parents[1] / "loadtests/emulator/vllm-0.32.json").read_text())
 
@@ -103,19 +102,46 @@ def test_what_is_too_long_is_given_up() -> None:
     event = json.dumps({"id": "c", "choices": [{"index": 0, "delta": {"content": "x" * 500_000}}]}).encode()
     for _ in range(MAX_BYTES // 510_000):
         made.add([b"data: " + event + b"\n\n"])
-    with pytest.raises(StreamError, match="too long"):
+    with pytest.raises(AssemblyError, match="too long"):
         made.add([b"data: " + event + b"\n\n"] * 5)
 
 
 @pytest.mark.parametrize(
-    "event", ['{"choices": 5}', '{"choices": [{"delta": {}}]}', "[1]", '{"choices": [{"index": [], "delta": 1}]}']
+    "event", ['{"choices": 5}', '{"choices": [7]}', "[1]", '{"choices": [{"index": [], "delta": 1}]}']
 )
 def test_what_has_no_form_is_an_error(event: str) -> None:
-    with pytest.raises(StreamError):
+    with pytest.raises(AssemblyError):
         assembly(Endpoint.CHAT).add([f"data: {event}\n\n".encode()])
+
+
+def test_oddities_of_other_servers_are_put_together_all_the_same() -> None:
+    made = assembly(Endpoint.CHAT)
+    for event in (
+        b'{"choices":[],"prompt_filter_results":[]}',
+        b'{"id":"c","object":"chat.completion.chunk"}',
+        b'{"choices":[{"delta":{"role":"assistant","content":null}}]}',
+        b'{"choices":[{"delta":{"content":"a\xff"}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"id":"t","function":{"name":"f","arguments":"{\\"x\\""}}]}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":":1}"}}]},"finish_reason":""}]}',
+        b"[DONE] ",
+    ):
+        made.add([b"data: " + event + b"\n\n"])
+    (choice,) = json.loads(made.whole())["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "a\ufffd"
+    assert choice["message"]["tool_calls"] == [
+        {"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+    ]
+
+
+def test_a_response_without_its_last_event_is_no_answer() -> None:
+    made = assembly(Endpoint.RESPONSES)
+    made.add([b'data: {"type":"response.created","response":{"id":"r"}}\n\n'])
+    with pytest.raises(AssemblyError):
+        made.whole()
 
 
 def test_a_message_that_never_began_is_none() -> None:
     made = assembly(Endpoint.MESSAGES)
-    with pytest.raises(StreamError):
+    with pytest.raises(AssemblyError):
         made.add([b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}\n\n'])

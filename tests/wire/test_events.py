@@ -13,15 +13,14 @@ from gateway.core.model import GENERATING, End, Endpoint
 from gateway.wire.events import (
     READERS,
     CompletionReader,
-    EventSplitter,
     Kind,
     MessagesReader,
     ResponsesReader,
-    StreamError,
     StreamReader,
-    data_of,
 )
-from gateway.wire.whole import AnswerError, counted, read_whole, usage_at_end
+from gateway.wire.oddity import Oddity
+from gateway.wire.sse import MAX_EVENT_BYTES, EventSplitter, data_of
+from gateway.wire.whole import Aborted, AnswerError, read_usage, read_whole, usage_at_end
 
 
 def chat(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
@@ -50,11 +49,35 @@ def test_events_are_whole_however_the_bytes_are_cut(texts: list[str], end: str, 
         assert splitter.clean
 
 
-def test_an_event_without_end_is_bounded() -> None:
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(0, 30), st.sampled_from(["\n\n", "\r\n\r\n"]))
+def test_a_long_event_is_passed_on_in_pieces_and_the_events_around_it_are_whole(
+    sizes: list[int], length: int, end: str
+) -> None:
+    bound = 16
+    before, after = f"data: a{end}".encode(), f"data: b{end}".encode()
+    long = b"data: " + b"x" * (bound + length) + end.encode()
+    body = before + long + after
+    splitter = EventSplitter(bound)
+    events, passed, place = [], b"", 0
+    while place < len(body):
+        size = sizes[place % len(sizes)]
+        events += splitter.feed(body[place : place + size])
+        passed += splitter.take_passed()
+        place += size
+    assert b"".join(sorted([*events, passed])) == b"".join(sorted([before, after, passed])) or long in events
+    assert passed == (b"" if long in events else long)
+    assert splitter.clean
+    assert not splitter.is_long
+
+
+def test_an_event_that_never_ends_is_not_kept() -> None:
     splitter = EventSplitter()
-    splitter.feed(b"x" * 1024 * 1024)
-    with pytest.raises(StreamError):
-        splitter.feed(b"x")
+    got = 0
+    for _ in range(40):
+        assert splitter.feed(b"x" * 65536) == []
+        got += len(splitter.take_passed())
+    assert got > 40 * 65536 - MAX_EVENT_BYTES - 2 * 65536
+    assert splitter.rest() == b""
 
 
 def test_the_role_chunk_is_not_a_token_and_the_first_word_is() -> None:
@@ -155,10 +178,85 @@ def test_what_is_told_by_its_form_is_what_a_full_look_says(first: str, text: str
         assert reader.read(event) == (Kind.CONTENT if text and key == "content" else Kind.OTHER)
 
 
-@pytest.mark.parametrize("payload", [b"{", b"[]", b'{"choices":3}', b"[" * 100_000, b"\xff\xfe"])
-def test_garbage_is_an_error_of_the_stream(payload: bytes) -> None:
-    with pytest.raises(StreamError):
-        CompletionReader().read(b"data: " + payload + b"\n\n")
+@pytest.mark.parametrize(
+    "payload", [b"{", b"[]", b'{"choices":3}', b"[" * 100_000, b"\xff\xfe", b'{"choices":[{"delta":[]}]}']
+)
+def test_an_event_that_cannot_be_read_counts_as_output_and_as_odd(payload: bytes) -> None:
+    reader = CompletionReader()
+    assert reader.read(b"data: " + payload + b"\n\n") == Kind.CONTENT
+    assert reader.oddity is Oddity.UNREADABLE_EVENT
+    assert reader.tokens_seen == 1
+
+
+@pytest.mark.parametrize("reader", [CompletionReader(), MessagesReader(), ResponsesReader()])
+@given(data=st.binary(max_size=200))
+def test_reading_an_event_never_raises_whatever_its_bytes(reader: StreamReader, data: bytes) -> None:
+    reader.read(b"data: " + data + b"\n\n")
+    reader.read(b"event: response.output_text.delta\ndata: " + data + b"\n\n")
+    reader.read(b'data: {"type":"message_delta","delta":' + data + b',"usage":{"output_tokens":' + data + b"}}\n\n")
+
+
+def test_bytes_that_are_not_utf_8_hide_no_error_and_no_end() -> None:
+    reader = CompletionReader()
+    assert reader.read(b'data: {"error":{"message":"\xff","code":503}}\n\n') == Kind.ERROR
+    reader = CompletionReader()
+    assert reader.read(b'data: {"choices":[{"delta":{"content":"\xff"},"finish_reason":"st\xffop"}]}\n\n') & Kind.FINISH
+    assert MessagesReader().read(b'event: x\ndata: {"type":"message_stop","x\xff":"\xff"}\n\n') == Kind.DONE
+
+
+@pytest.mark.parametrize("finish", [b'""', b"null"])
+def test_done_ends_a_stream_in_which_no_choice_has_a_finish_reason(finish: bytes) -> None:
+    reader = CompletionReader()
+    reader.read(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":%b}]}\n\n' % finish)
+    assert not reader.complete
+    assert reader.read(b"data:[DONE] \n\n") == Kind.DONE
+    assert reader.complete
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens", "odd"),
+    [
+        (b"5", 5, False),
+        (b"5.0", 5, False),
+        (b"null", None, False),
+        (b"5.5", None, True),
+        (b"-1", None, True),
+        (b'"5"', None, True),
+        (b"true", None, True),
+        (b"1e300", None, True),
+        (b"9" * 400, None, True),
+        (b"9" * 5000, None, True),
+        (b"[" * 50_000 + b"]" * 50_000, None, True),
+    ],
+)
+def test_a_count_of_tokens_is_a_whole_number_of_64_bits_or_it_is_odd(
+    written: bytes, tokens: int | None, odd: bool
+) -> None:
+    told = read_usage(b'{"completion_tokens":%b}' % written)
+    assert (told.output, told.odd) == (tokens, odd)
+    reader = CompletionReader()
+    event = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":{"completion_tokens":%b}}\n\n' % written
+    reader.read(event)
+    assert reader.output_tokens == tokens
+    assert (reader.oddity is not None) is odd
+
+
+@pytest.mark.parametrize(
+    ("reader", "event"),
+    [
+        (CompletionReader(), chat({"content": ""})),
+        (CompletionReader(), chat({})),
+        (CompletionReader(), b'data: {"choices":[{"index":0,"text":"","finish_reason":null}]}\n\n'),
+        (MessagesReader(), typed("content_block_delta", index=0, delta={"type": "text_delta", "text": ""})),
+        (ResponsesReader(), typed("response.output_text.delta", delta="")),
+        (MessagesReader(), typed("ping")),
+    ],
+)
+def test_an_empty_delta_is_no_output(reader: StreamReader, event: bytes) -> None:
+    packed = event.replace(b'": ', b'":').replace(b', "', b',"')
+    for written in (event, packed):
+        assert reader.read(written) == Kind.OTHER or written is event
+        assert not reader.plain(packed + b"\r\n", 0)
 
 
 def test_comments_and_empty_events_are_nothing() -> None:
@@ -240,8 +338,7 @@ def test_data_lines_are_joined() -> None:
 
 def test_a_whole_answer_has_usage_or_an_error() -> None:
     usage, error = read_whole(Endpoint.CHAT, b'{"usage":{"prompt_tokens":5,"completion_tokens":6},"error":null}')
-    assert usage is not None
-    assert (counted(usage), error) == ((5, 6), None)
+    assert (usage.prompt, usage.output, error) == (5, 6, None)
     usage, error = read_whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
     assert error is not None
     assert error.end is End.BUSY
@@ -250,10 +347,8 @@ def test_a_whole_answer_has_usage_or_an_error() -> None:
 
 
 def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
-    usage = usage_at_end(b'0.123],"index":0}],"usage":{"prompt_tokens":8,"total_tokens":8}}')
-    assert usage is not None
-    assert counted(usage)[0] == 8
-    assert usage_at_end(b"no usage here") is None
+    assert usage_at_end(b'0.123],"index":0}],"usage":{"prompt_tokens":8,"total_tokens":8}}').prompt == 8
+    assert usage_at_end(b"no usage here").prompt is None
 
 
 # ---- what vLLM does with its requests when it is told to stop
@@ -281,20 +376,18 @@ def test_a_message_without_a_reason_to_stop_is_no_end(stop_reason: str | None, c
 
 def test_a_message_delta_that_says_nothing_of_the_end() -> None:
     reader = MessagesReader()
-    for fields in ({}, {"delta": {}}, {"delta": None}):
+    for fields in ({}, {"delta": {}}, {"delta": None}, {"delta": ["stop_reason"]}):
         reader.read(typed("message_delta", **fields))
         reader.read(typed("message_stop"))
         assert reader.complete, fields
-    with pytest.raises(StreamError):
-        reader.read(typed("message_delta", delta=["stop_reason"]))
 
 
 @pytest.mark.parametrize("space", ["", " "])
 def test_a_whole_answer_that_was_aborted(space: str) -> None:
     aborted = f'{{"choices":[{{"finish_reason":{space}"stop"}},{{"finish_reason":{space}"abort"}}]}}'
-    with pytest.raises(AnswerError):
+    with pytest.raises(Aborted):
         read_whole(Endpoint.CHAT, aborted.encode())
-    with pytest.raises(AnswerError):
+    with pytest.raises(Aborted):
         read_whole(Endpoint.MESSAGES, b'{"type":"message","stop_reason":null}')
 
 
@@ -306,6 +399,8 @@ def test_a_whole_answer_that_was_aborted(space: str) -> None:
         (Endpoint.COMPLETIONS, b'{"choices":[{"text":"abort","finish_reason":"length"}]}'),
         (Endpoint.EMBEDDINGS, b'{"data":["abort"]}'),
         (Endpoint.CHAT, b'{"choices":null}'),
+        (Endpoint.CHAT, b'{"choices":7}'),
+        (Endpoint.CHAT, b'{"choices":["abort"]}'),
         (Endpoint.CHAT, b'{"choices":[{"finish_reason":{"type":"abort"}}]}'),
         (Endpoint.RESPONSES, b'{"status":"cancelled","metadata":{"a":"abort"}}'),
         (Endpoint.MESSAGES, b'{"type":"message","stop_reason":"end_turn","content":[{"text":"abort"}]}'),
@@ -313,4 +408,5 @@ def test_a_whole_answer_that_was_aborted(space: str) -> None:
     ],
 )
 def test_a_whole_answer_that_merely_speaks_of_it(endpoint: Endpoint, body: bytes) -> None:
-    assert read_whole(endpoint, body) == (None, None)
+    usage, error = read_whole(endpoint, body)
+    assert (usage.prompt, usage.output, usage.odd, error) == (None, None, False, None)

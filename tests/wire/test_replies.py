@@ -37,7 +37,7 @@ STATUSES = {
     431: "headers-too-large",
     499: "client-gone client-stalled",
     500: "internal repetition output-length",
-    502: "upstream-error upstream-truncated",
+    502: "upstream-error upstream-truncated upstream-unreadable",
     503: "receiving-full no-replicas shutting-down upstream-busy upstream-unreachable",
     504: "queue-timeout connect-timeout ttft-timeout idle-timeout total-timeout",
 }

@@ -1,0 +1,121 @@
+"""Server-sent events as bytes: where one ends, and what its data are."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_EVENT_BYTES: Final = 1024 * 1024
+"""A longer event of a stream is passed on unparsed."""
+# Two line ends, each of any kind. A CR that is the last byte so far may be half of a CRLF.
+_EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
+_LONGEST_END: Final = 4
+_SHOWN_OF_LONG: Final = 1024
+"""Bytes of a long event that are looked at, at either end."""
+_BOM: Final = b"\xef\xbb\xbf"
+_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+MAX_SNIFFED: Final = 16
+"""Bytes after which it is clear whether a body is a stream of events."""
+
+
+class EventSplitter:
+    """Cuts a byte stream into whole events, each with the blank line that ends it.
+
+    An event longer than `max_bytes` is not kept: `passed` has its bytes, piece by piece as they come.
+    """
+
+    __slots__ = ("_end_of_tail", "_max_bytes", "_size", "_tail", "clean", "is_long", "long_head", "long_tail", "passed")
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._tail: list[bytes] = []
+        self._size = 0
+        self._end_of_tail = b""
+        self.clean = True
+        """Whether everything fed so far was whole events."""
+        self.is_long = False
+        """Whether a long event has begun and not ended."""
+        self.passed = b""
+        """Of a long event, what came with the latest `feed`; it precedes the events that `feed` gave."""
+        self.long_head = self.long_tail = b""
+        """The first and the latest bytes of the latest long event."""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The events that `piece` completes."""
+        if self.clean and piece.endswith(b"\n\n") and piece.find(b"\r") < 0 and piece.find(b"\n\n") == len(piece) - 2:
+            return [piece]
+        if self._size > self._max_bytes:
+            piece = self._pass(piece)
+        # Only the seam is searched again, since an event may come byte by byte.
+        seam = self._end_of_tail + piece
+        if self.is_long or _EVENT_END.search(seam) is None:
+            if not self.is_long and piece:
+                self._keep(piece, seam)
+            return []
+        data = piece if not self._tail else b"".join((*self._tail, piece))
+        events = []
+        start = 0
+        for match in _EVENT_END.finditer(data):
+            events.append(data[start : match.end()])
+            start = match.end()
+        self._drop()
+        if start < len(data):
+            rest = data[start:]
+            self._keep(rest, rest)
+        return events
+
+    def take_passed(self) -> bytes:
+        """`passed`, taken out."""
+        passed, self.passed = self.passed, b""
+        return passed
+
+    def rest(self) -> bytes:
+        """The event that has no end yet, taken out; of a long one everything is passed already."""
+        rest = b"".join(self._tail)
+        self._drop()
+        return rest
+
+    def _keep(self, piece: bytes, seam: bytes) -> None:
+        self._tail.append(piece)
+        self._size += len(piece)
+        self._end_of_tail = seam[1 - _LONGEST_END :]
+        self.clean = False
+
+    def _drop(self) -> None:
+        self._tail.clear()
+        self._size = 0
+        self._end_of_tail = b""
+        self.clean = True
+
+    def _pass(self, piece: bytes) -> bytes:
+        """Pass a long event on; what `piece` has behind its end."""
+        seam = self._end_of_tail + piece
+        found = _EVENT_END.search(seam)
+        upto = len(piece) if found is None else found.end() - len(self._end_of_tail)
+        before = b"".join(self._tail)
+        self.passed = before + piece[:upto]
+        if not self.is_long:
+            self.long_head, self.long_tail = before[:_SHOWN_OF_LONG], b""
+        self.long_tail = (self.long_tail + self.passed)[-_SHOWN_OF_LONG:]
+        self._tail.clear()
+        self.is_long = found is None
+        if found is None:
+            self._end_of_tail = seam[1 - _LONGEST_END :]
+        else:
+            self._drop()
+        return piece[upto:]
+
+
+def data_of(event: bytes) -> bytes:
+    """The joined `data:` lines of an event."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.find(b"\r") < 0:
+        return event[6:-2]
+    if event.startswith(_BOM):
+        event = event[len(_BOM) :]
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def looks_like_events(beginning: bytes) -> bool:
+    """Whether a body that begins so is a stream of events, whatever its content type says."""
+    return beginning.removeprefix(_BOM).lstrip(b"\r\n").startswith(_FIELDS)
