@@ -265,6 +265,7 @@ class Leg:
             if splitter.passed:
                 if not splitter.is_long:
                     reader.read_long(splitter.long_head, splitter.long_tail)
+                    self._odd(reader, b"")
                 out.append(splitter.take_passed())
                 content += 1
                 raw = None
@@ -273,6 +274,8 @@ class Leg:
                 if self._guard is not None:
                     self._guard.add(spoken(event))
                 kind = reader.read(event)
+                if reader.oddity is not None:
+                    event, raw = self._odd(reader, event), None
                 if kind == CONTENT:
                     content += 1
                 elif kind:
@@ -287,10 +290,8 @@ class Leg:
                     continue
                 kept.append(event)
             if kept:
-                out.append(piece if len(kept) == 1 and kept[0] is piece else b"".join(kept))
+                out.append(kept[0] if len(kept) == 1 else b"".join(kept))
                 shown += 1
-        if reader.oddity is not None:
-            self._odd(reader)
         self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
         if self._guard is not None and self._guard.found and not reader.finished:
             self.relay.driver.repeats(self.id)
@@ -302,10 +303,12 @@ class Leg:
             return False
         return not kind & USAGE_ONLY or self.relay.wants_usage
 
-    def _odd(self, reader: StreamReader) -> None:
+    def _odd(self, reader: StreamReader, event: bytes) -> bytes:
+        """Take note of an odd event; the same, as it may be passed on."""
         if reader.oddity is not None:
             self.upstream.odd(reader.oddity, "passed on as it came")
             reader.oddity = None
+        return self.upstream.without_key(event)
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
         """Pass whole events on, or hold them until there is something to commit to."""
@@ -432,6 +435,7 @@ class Leg:
                 self._tell(Finish(End.UNREADABLE))
                 return
             finish.tokens_seen = len(body) // BYTES_PER_TOKEN
+            body = self.upstream.without_key(body)
         else:
             if error is not None:
                 self._engine_failed(error)

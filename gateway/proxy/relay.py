@@ -177,7 +177,8 @@ class Relay:
             event = error_event(self._dialect, self.endpoint, problem)
             # With its last chunk: some clients throw on a missing one and never get to read the error.
             client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-            self._finish()
+            self._client = None
+            client.cut(politely=True)
 
     def ended(self, record: Record) -> None:
         """Everything is over and counted."""

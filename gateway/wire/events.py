@@ -21,6 +21,7 @@ from gateway.wire.shapes import (
     Chunk,
     Delta,
     LooseChunk,
+    Stop,
     Typed,
     decode_chunk,
     decode_loose_chunk,
@@ -310,13 +311,21 @@ class MessagesReader(TypedReader):
                     self._take_usage(read_usage(typed.message.usage))
             case "message_delta":
                 self._take_usage(read_usage(typed.usage))
-                self.aborted = _gave_up(typed.delta)
+                self._ends(typed.delta)
                 self._stopped = True
                 return Kind.FINISH
             case "message_stop":
                 self.finished = self.done = True
                 return Kind.DONE
         return Kind.OTHER
+
+    def _ends(self, delta: Raw) -> None:
+        """A reason to stop is an end; null is what vLLM gives when it is told to stop."""
+        if bytes(delta) in EMPTY:
+            return
+        stop: Stop = decode_stop(delta)
+        self.aborted = stop.stop_reason is None
+        self.finished = self.finished or isinstance(stop.stop_reason, str)
 
     def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
         return end_of_message(self._block, self._stopped, cut) if self._begun else []
@@ -381,14 +390,6 @@ READERS: Final[dict[Endpoint, type[StreamReader]]] = {
     Endpoint.RESPONSES: ResponsesReader,
     Endpoint.MESSAGES: MessagesReader,
 }
-
-
-def _gave_up(delta: Raw) -> bool:
-    """Whether the end of a message gives null as its reason, as vLLM's does when it is told to stop."""
-    try:
-        return bytes(delta) not in EMPTY and decode_stop(delta).stop_reason is None
-    except UNREADABLE:
-        return False
 
 
 def _index(raw: Raw, otherwise: int) -> int:

@@ -6,13 +6,31 @@ import asyncio
 
 import pytest
 
-from .answers import FIELDS, FIRST_TOKEN, STREAMED, Cut, asking, cuts, is_never_complete, recorded, unframed
+from .answers import (
+    FIELDS,
+    FIRST_TOKEN,
+    STREAMED,
+    Cut,
+    asking,
+    cuts,
+    is_error_event,
+    is_never_complete,
+    recorded,
+    unframed,
+)
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Capture, Then, chunk, completion, token, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import CHAT, Response, chat, connect
 from .waiting import SOAK
 
+OVER = {
+    CHAT: b'"finish_reason":"length"',
+    "/v1/completions": b'"finish_reason":"length"',
+    "/v1/responses": b"event: response.completed",
+    "/v1/messages": b'"stop_reason":"max_tokens"',
+}
+"""The event that says that the generation is over."""
 NEVER_OPEN = "health: {failures: 1000000}"
 CLIENTS = 8
 
@@ -28,7 +46,7 @@ async def _answers(url: str, path: str, places: list[int], *, stream: bool) -> d
             place = left.pop()
             client = client or await connect(url)
             answers[place] = await client.ask(asking(path, f"X-Request-Id: cut-{place}", stream=stream))
-            if not answers[place].whole:
+            if answers[place].status == 200:  # its connection ends with an error inside the stream
                 await client.close()
                 client = None
         if client is not None:
@@ -64,13 +82,17 @@ async def test_a_stream_without_framing_cut_anywhere_ends_in_an_error(
 ) -> None:
     """Here the end of the connection is the end of the answer, cut or not: what it says itself must tell."""
     answer = unframed(await recorded(path, stream=True))
+    over = answer.index(b"\n\n", answer.rindex(OVER[path]))
     gw = await gateway(rules(capture.url, pool=NEVER_OPEN))
     capture.answer = Cut(answer, Then.CLOSE)
     places = cuts(answer.removesuffix(b"\n"), every=1 if SOAK else 61)
     answers = await _answers(gw.url, path, [*places, len(answer)], stream=True)
     assert answers[len(answer)].whole
-    wrong = {place: why for place in places if (why := is_never_complete(path, answers[place]))}
+    wrong = {place: why for place in places if place < over and (why := is_never_complete(path, answers[place]))}
     assert not wrong
+    late = [answers[place] for place in places if place >= over]
+    assert late
+    assert all(response.whole and not is_error_event(path, response.events[-1]) for response in late)
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks", "none"])
@@ -117,8 +139,13 @@ async def test_a_whole_answer_too_long_to_be_held_has_no_end(
 ENDINGS = {
     "a stream without [DONE] is whole, as of engines that send none": (token("Hi", "stop") + b"0\r\n\r\n", True),
     "a last chunk before the generation is over": (token("Hi") + b"0\r\n\r\n", False),
-    "[DONE] before the generation is over": (token("Hi") + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n", False),
-    "an event that breaks off": (token("Hi", "stop") + chunk(b"data: [DO") + b"0\r\n\r\n", False),
+    "[DONE] and no finish reason, as of several servers": (
+        token("Hi") + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n",
+        True,
+    ),
+    "half an event behind the end": (token("Hi", "stop") + chunk(b"data: [DO") + b"0\r\n\r\n", True),
+    "[DONE] without its blank line": (token("Hi", "stop") + chunk(b"data: [DONE]") + b"0\r\n\r\n", True),
+    "what follows [DONE]": (token("Hi") + chunk(b"data: [DONE]\n\n") + chunk(b"data: {\n\n") + b"0\r\n\r\n", True),
     "an error, then [DONE], as an engine that is shut down": (
         token("Hi") + chunk(b'data: {"error":{"message":"dead","code":500}}\n\n') + chunk(b"data: [DONE]\n\n0\r\n\r\n"),
         False,

@@ -131,7 +131,7 @@ async def test_what_does_not_end_in_time_ends_in_an_error(tmp_path: Path, captur
         for answer in answers:
             assert answer.count(b"data:") == 1
             assert b'"code":"shutting_down"' in answer
-            assert not answer.endswith(b"0\r\n\r\n")
+            assert answer.endswith(b"0\r\n\r\n")
         for client in (whole, queued):
             response = await client.response()
             assert (response.status, response.reason) == (503, "shutting-down")
