@@ -26,6 +26,7 @@ from gateway.core.journal import Recorded
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
+from gateway.fleet.counts import EngineCounts
 from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import MAX_BODY_BYTES, Done, admin_app
@@ -131,6 +132,7 @@ class Gateway:
             max_connections=MAX_ADMIN_CONNECTIONS,
         )
         self.fleet = FleetWatcher(self.driver.observe, self.board, clock=monotonic, random=random.Random())
+        self.gate.counting.ask_engine = EngineCounts(monotonic, random.Random()).ask
         self._policy_path = policy_path
         self.watcher = (
             None if policy_path is None else PolicyWatcher(policy_path, policy, self.configure, self._reload_failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -33,6 +33,8 @@ class Failed:
 
     fault: Fault
     detail: str
+    status: int = field(default=0, compare=False)
+    """Of the answer, where there was one."""
 
     def __str__(self) -> str:
         return f"{self.fault}: {self.detail}"

@@ -88,7 +88,7 @@ class Fetcher:
             raise httpx.ConnectError("reset at once") from error
         try:
             if not response.is_success:
-                return Failed(Fault.STATUS, f"answered {response.status_code}")
+                return Failed(Fault.STATUS, f"answered {response.status_code}", response.status_code)
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 return Failed(Fault.ENCODED, "answered with a content encoding")
             body = bytearray()

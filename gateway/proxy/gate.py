@@ -14,6 +14,7 @@ import orjson
 from gateway.core.model import Ask, Endpoint, Record, Why
 from gateway.core.rules import ANONYMOUS, Policy, Tier
 from gateway.proxy.clock import monotonic
+from gateway.proxy.counting import Counting
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
@@ -26,10 +27,16 @@ from gateway.wire.request import BadRequest, Parsed, parse
 if TYPE_CHECKING:
     from gateway.proxy.server import FrontDoor
 
-POSTS: Final[dict[bytes, Endpoint]] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
+COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
+BATCHES: Final = b"/v1/messages/batches"
+POSTS: Final[dict[bytes, Endpoint]] = {
+    **{endpoint.value.encode(): endpoint for endpoint in Endpoint},
+    COUNT_TOKENS: Endpoint.MESSAGES,
+}
 MODELS: Final = b"/v1/models"
 HEALTH: Final = b"/health"
 READY: Final = b"/ready"
+NO_BATCHES: Final = "Batches of messages are not served here: send each message to /v1/messages."
 GETS: Final = (MODELS, HEALTH, READY)
 
 
@@ -86,6 +93,7 @@ class Gate:
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
+        self.counting = Counting(self)
 
     def configure(self, policy: Policy) -> None:
         """Take on a policy: requests from now on meet it."""
@@ -112,7 +120,7 @@ class Gate:
         """What may be said before the body: (endpoint, None for a GET; caller; problem)."""
         endpoint = POSTS.get(path)
         if endpoint is None and path not in GETS and not path.startswith(MODELS + b"/"):
-            return None, None, Problem(Why.NOT_FOUND)
+            return None, None, Problem(Why.NOT_FOUND, NO_BATCHES if path.startswith(BATCHES) else "")
         if method != (b"GET" if endpoint is None else b"POST"):
             return endpoint, None, Problem(Why.METHOD_NOT_ALLOWED, allow="GET" if endpoint is None else "POST")
         if path in (HEALTH, READY):
@@ -168,7 +176,7 @@ class Gate:
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model = policy.model(parsed.model)
-        if model is None or (model.any_name and self._catalog.one(policy, parsed.model, tier) is None):
+        if model is None or (model.any_name and not self.knows(parsed.model, tier)):
             return Problem(Why.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         exact = parsed.prompt_exact
         counter = self.counters.get(model.name)
@@ -197,6 +205,10 @@ class Gate:
             assembled=parsed.assembled,
         )
         return Relay(self, client, dialect, head, request_id, parsed, ask)
+
+    def knows(self, model: str, tier: Tier) -> bool:
+        """Whether there may be a model of that name, under the catch-all."""
+        return self._catalog.one(self.policy, model, tier) is not None
 
     def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
         """The answer to a GET: status and JSON."""

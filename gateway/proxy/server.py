@@ -21,7 +21,8 @@ from uvicorn.server import ServerState
 
 from gateway.core.model import Endpoint, Why
 from gateway.proxy.clock import monotonic
-from gateway.proxy.gate import Caller
+from gateway.proxy.counting import Count
+from gateway.proxy.gate import COUNT_TOKENS, Caller
 from gateway.proxy.guard import Guard
 from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
@@ -76,7 +77,7 @@ class FrontDoor:
         self._phase = _IDLE
         self._pipelined = False
         self.chunked = True
-        self._relay: Relay | None = None
+        self._relay: Relay | Count | None = None
         self._place: Presence | None = None
         """Of the pool that the request under way is in."""
         self._full = False
@@ -292,6 +293,13 @@ class FrontDoor:
             else:
                 self._answer_read(*found)
                 return
+        if problem is None and self._path == COUNT_TOKENS:
+            assert self._caller is not None
+            count = gate.counting.start(self, self._caller, body)
+            if isinstance(count, Count):
+                self._relay = count
+                return
+            problem = count
         if problem is None:
             assert self._endpoint is not None
             assert self._caller is not None
@@ -319,6 +327,10 @@ class FrontDoor:
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status_line(status), len(body))
         self.write(head + body)
         self.done()
+
+    def counted(self, body: bytes) -> None:
+        """The answer to a request for a count."""
+        self._answer_read(200, body)
 
     def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
         answer = self._guard.gate.turn_away(self._dialect, problem, rid, close=close)

@@ -131,3 +131,13 @@ SHAPES: Final[dict[Endpoint, Shape]] = {
         MESSAGES, ("model", "messages", "max_tokens"), prompt.chat, stop="stop_sequences", fit=history.messages
     ),
 }
+
+COUNTED: Final = Shape(
+    {name: MESSAGES[name] for name in ("model", "messages", "system", "tools", "tool_choice", "thinking")},
+    ("model", "messages"),
+    prompt.chat,
+    caps=(),
+    stop=None,
+    fit=history.messages,
+)
+"""A message whose tokens are to be counted: what becomes prompt."""

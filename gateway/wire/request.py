@@ -19,10 +19,11 @@ from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.table import SHAPES
 from gateway.wire.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.content import as_json
+from gateway.wire.fields import COUNTED
 from gateway.wire.prompt import Prompt
 from gateway.wire.tools import NOT_RENAMED, Renamed
 
-__all__ = ["BadRequest", "Parsed", "parse", "render"]
+__all__ = ["BadRequest", "Parsed", "parse", "parse_counted", "render"]
 
 _loads: Final = orjson.loads
 _dumps: Final = orjson.dumps
@@ -102,7 +103,15 @@ class Parsed:
 
 def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
     """Read and check a body; raises `BadRequest`, and nothing else whatever the bytes."""
-    shape = SHAPES[endpoint]
+    return _parse(endpoint, SHAPES[endpoint], body, caps)
+
+
+def parse_counted(body: bytes, caps: Caps) -> Parsed:
+    """The same of a message whose tokens are to be counted; nothing of the tier's is added to it."""
+    return _parse(Endpoint.MESSAGES, COUNTED, body, Caps(media=caps.media))
+
+
+def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
     document = _load(body)
     fields: dict[str, Any] = {}
     changed: list[str] = []

@@ -1,0 +1,88 @@
+"""Asks engines how many tokens a prompt has, where they tell it: `POST /v1/messages/count_tokens`.
+
+vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes no seat of the
+engine, but time of its API server; so one replica is asked, once, and one that cannot tell is left alone for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.core.model import Random
+from gateway.core.rules import Pool, ReplicaSpec
+from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fetch import Fetcher
+
+PATH: Final = "/v1/messages/count_tokens"
+TIMEOUT_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 64 * 1024
+MAX_TOKENS: Final = 2**31 - 1
+REST_S: Final = 30.0
+"""How long a replica is left alone that could not be asked,"""
+LONG_REST_S: Final = 600.0
+"""and one that has no such path."""
+MAX_RESTING: Final = 10_000
+_NO_SUCH_PATH: Final = (404, 405, 501)
+
+
+class _Count(msgspec.Struct):
+    input_tokens: int
+
+
+class EngineCounts:
+    """Remembers which replicas cannot count."""
+
+    def __init__(self, clock: Callable[[], float], random: Random) -> None:
+        self._clock = clock
+        self._random = random
+        self._resting: dict[str, float] = {}
+        """Until when a replica is left alone, by its address."""
+
+    async def ask(self, pools: Sequence[Pool], body: bytes) -> int | None:
+        """Prompt tokens of a request of Anthropic's kind; None if no replica tells."""
+        now = self._clock()
+        candidates = [
+            (spec, pool) for pool in pools for spec in pool.replicas if self._resting.get(spec.url, now) <= now
+        ]
+        if not candidates:
+            return None
+        spec, pool = candidates[int(self._random.random() * len(candidates))]
+        fetcher = Fetcher(
+            spec.url.rstrip("/") + PATH,
+            key=pool.upstream_key,
+            timeout_s=TIMEOUT_S,
+            limit_bytes=MAX_ANSWER_BYTES,
+            body=body,
+        )
+        try:
+            answer = await fetcher.get()
+        finally:
+            await fetcher.aclose()
+        tokens = answer if isinstance(answer, Failed) else _read(answer)
+        if isinstance(tokens, Failed):
+            self._rest(spec, tokens)
+            return None
+        return tokens
+
+    def _rest(self, spec: ReplicaSpec, failed: Failed) -> None:
+        """Leave a replica alone for what it cannot do, and not for what one request may have caused."""
+        if failed.status in _NO_SUCH_PATH:
+            rest_s = LONG_REST_S
+        elif failed.fault is Fault.TIMEOUT or 400 <= failed.status < 500:
+            return
+        else:
+            rest_s = REST_S
+        if len(self._resting) >= MAX_RESTING:
+            self._resting.clear()
+        self._resting[spec.url] = self._clock() + rest_s
+
+
+def _read(answer: bytes) -> int | Failed:
+    try:
+        tokens = msgspec.json.decode(answer, type=_Count).input_tokens
+    except msgspec.DecodeError:
+        return Failed(Fault.GARBAGE, "no count")
+    return tokens if 0 <= tokens <= MAX_TOKENS else Failed(Fault.GARBAGE, "an impossible count")

@@ -1,0 +1,106 @@
+"""`POST /v1/messages/count_tokens`: how long a prompt is, without running it.
+
+Claude Code asks dozens of times when it starts. So a count takes no seat and nothing of a tenant's limits, and is
+never refused for load: beyond a few at a time the engines are not asked, and the answer is what is known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from gateway.core.model import Why
+from gateway.core.rules import Model, Pool
+from gateway.wire.replies import Problem
+from gateway.wire.request import BadRequest, Parsed, parse_counted, render
+
+if TYPE_CHECKING:
+    from gateway.proxy.gate import Caller, Gate
+    from gateway.proxy.server import FrontDoor
+
+log = logging.getLogger("tailgate.counting")
+
+MAX_ASKED: Final = 64
+"""Counts that engines are asked for at a time,"""
+MAX_ASKED_OF_ONE: Final = 8
+"""and how many of them for one tenant."""
+
+EngineCounter = Callable[[Sequence[Pool], bytes], Awaitable[int | None]]
+
+
+async def ask_nobody(pools: Sequence[Pool], body: bytes) -> int | None:
+    """An `EngineCounter` where there is none."""
+    return None
+
+
+class Count:
+    """A count under way. The connection has it in the place of a `Relay`."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def left(self, why: Why) -> None:
+        """The client is gone."""
+        self._task.cancel()
+
+    def pause(self) -> None:
+        """Nothing is written before the answer."""
+
+    def resume(self) -> None:
+        """Nothing is written before the answer."""
+
+
+class Counting:
+    """Counts what clients ask for."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._asked: Counter[str] = Counter()
+        self.ask_engine: EngineCounter = ask_nobody
+
+    def start(self, client: FrontDoor, caller: Caller, body: bytes) -> Count | Problem:
+        """Begin to count; the client is answered later."""
+        gate, tier = self._gate, caller.tier
+        policy = gate.policy
+        try:
+            parsed = parse_counted(body, tier.caps)
+        except BadRequest as exc:
+            return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
+        model = policy.model(parsed.model)
+        if model is None or (model.any_name and not gate.knows(parsed.model, tier)):
+            return Problem(Why.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        pools = policy.route(model, tier)
+        if not pools:
+            return Problem(Why.FORBIDDEN_MODEL)
+        return Count(asyncio.get_running_loop().create_task(self._answer(client, caller.tenant, pools, parsed, model)))
+
+    async def _answer(
+        self, client: FrontDoor, tenant: str, pools: Sequence[Pool], parsed: Parsed, model: Model
+    ) -> None:
+        name = parsed.model if model.any_name else model.name
+        tokens: int | None = None
+        asked = self._asked
+        if asked[tenant] < MAX_ASKED_OF_ONE and asked.total() < MAX_ASKED:
+            asked[tenant] += 1
+            try:
+                tokens = await self.ask_engine(pools, render(parsed, model.upstream or name, 0))
+            except Exception:
+                log.exception("an engine could not be asked for a count")
+            finally:
+                asked[tenant] -= 1
+                if not asked[tenant]:
+                    del asked[tenant]
+        if tokens is None:
+            counter = self._gate.counters.get(model.name)
+            tokens = None if counter is None else counter(parsed)
+        if tokens is None:
+            # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
+            tokens = self._gate.driver.controller.prompts.estimate(name, parsed.prompt_bytes)[1]
+        client.counted(orjson.dumps({"input_tokens": tokens}))

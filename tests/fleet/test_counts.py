@@ -1,0 +1,82 @@
+"""Engines are asked how long a prompt is; one that cannot tell is left alone for a while."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.core.rules import Pool, ReplicaSpec
+from gateway.fleet.counts import LONG_REST_S, PATH, REST_S, EngineCounts
+
+from .replicas import FakeReplica, answer, replica
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeReplica]:
+    async with replica() as fake:
+        yield fake
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pool(*urls: str, key: str | None = None) -> Pool:
+    return Pool("main", tuple(ReplicaSpec(url, url) for url in urls), upstream_key=key)
+
+
+async def test_replica_that_counts_is_asked_with_the_pools_key(fake: FakeReplica) -> None:
+    fake.answers[PATH] = answer('{"input_tokens": 11, "context_management": {"original_input_tokens": 11}}')
+    counts = EngineCounts(Clock(), random.Random(1))
+    assert await counts.ask([pool(fake.url, key="secret")], b"{}") == 11
+    assert fake.paths() == [PATH]
+    assert fake.asked[0].startswith(b"POST ")
+    assert b"authorization: bearer secret" in fake.asked[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("said", "rest_s"),
+    [
+        (answer(status=404), LONG_REST_S),
+        (answer(status=405), LONG_REST_S),
+        (answer(status=503), REST_S),
+        (answer("{}"), REST_S),
+        (answer("[]"), REST_S),
+        (answer('{"input_tokens": -1}'), REST_S),
+        (answer('{"input_tokens": 1e40}'), REST_S),
+        (answer('{"input_tokens": ' + "9" * 400 + "}"), REST_S),
+        (answer(b"\xff"), REST_S),
+    ],
+)
+async def test_replica_that_cannot_count_is_left_alone_for_a_while(
+    fake: FakeReplica, said: bytes, rest_s: float
+) -> None:
+    fake.answers[PATH] = said
+    clock = Clock()
+    counts = EngineCounts(clock, random.Random(1))
+    for at, asked in ((0.0, 1), (rest_s - 1, 1), (rest_s + 1, 2)):
+        clock.now = at
+        assert await counts.ask([pool(fake.url)], b"{}") is None
+        assert len(fake.asked) == asked
+
+
+async def test_refusal_that_the_request_may_have_caused_rests_nobody(fake: FakeReplica) -> None:
+    fake.answers[PATH] = answer(status=400)
+    counts = EngineCounts(Clock(), random.Random(1))
+    assert [await counts.ask([pool(fake.url)], b"{}") for _ in range(2)] == [None, None]
+    assert len(fake.asked) == 2
+
+
+async def test_another_replica_is_asked_while_one_rests(fake: FakeReplica) -> None:
+    fake.answers[PATH] = answer('{"input_tokens": 5}')
+    async with replica() as mute:
+        counts = EngineCounts(Clock(), random.Random(1))
+        answers = [await counts.ask([pool(mute.url), pool(fake.url)], b"{}") for _ in range(20)]
+        assert set(answers) <= {5, None}
+        assert answers[-10:] == [5] * 10
+        assert len(mute.asked) <= 1

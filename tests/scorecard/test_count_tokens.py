@@ -1,0 +1,113 @@
+"""`/v1/messages/count_tokens`: an engine tells, or what is known here does; never refused for load."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.proxy.counting import MAX_ASKED_OF_ONE
+
+from .capture import Answer, Call, Capture, whole
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import MODEL, request
+from .state import held
+
+PATH = "/v1/messages/count_tokens"
+ASKED = {
+    "model": MODEL,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [{"role": "user", "content": "x" * 1000}],
+    "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}],
+}
+NOT_FOUND = whole(b'{"detail":"Not Found"}', "404 Not Found")
+TIGHT = "limits: {requests: 1/min, tokens: 1/min, concurrency: 1}"
+
+
+def count(path: str = PATH, *lines: str, **fields: object) -> bytes:
+    return request(path, json.dumps(ASKED | fields).encode(), *lines)
+
+
+async def test_engines_own_count_is_the_answer(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    capture.answer = lambda call: Answer(whole(b'{"input_tokens":258,"context_management":null}'))
+    answer = await client.ask(count(PATH + "?beta=true", metadata={"user_id": "u"}, max_tokens=5, stream=True))
+    assert (answer.status, answer.json()) == (200, {"input_tokens": 258})
+    call = capture.calls[0]
+    assert call.path == PATH
+    assert json.loads(call.body) == {**ASKED, "tools": ASKED["tools"][:1]}
+
+
+async def test_estimate_answers_where_no_engine_counts_and_no_limit_is_used(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, tier=TIGHT))
+    client = await connect(gw.url)
+    capture.answer = lambda call: Answer(NOT_FOUND)
+    for _ in range(3):
+        answer = await client.ask(count())
+        assert answer.status == 200
+        assert 200 <= answer.json()["input_tokens"] <= 600
+    assert len(capture.calls) == 1  # it is known by then that it cannot
+    assert held(gw) == {"client connections": 1}
+
+
+async def test_engine_is_asked_for_a_few_counts_of_one_tenant_at_a_time(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url))
+    waiting: list[Call] = []
+    capture.answer = waiting.append
+    clients = [await connect(gw.url) for _ in range(MAX_ASKED_OF_ONE + 1)]
+    for client in clients[:-1]:
+        client.send(count())
+    await capture.until(lambda: len(waiting) == MAX_ASKED_OF_ONE)
+    assert (await clients[-1].ask(count())).status == 200
+    assert len(waiting) == MAX_ASKED_OF_ONE
+    clients[0].rst()
+    await capture.until(lambda: any(call.aborted for call in waiting))
+    for call in waiting:
+        call.send(whole(b'{"input_tokens":7}'))
+    for client in clients[1:-1]:
+        assert (await client.response()).json() == {"input_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        ({"model": "unknown"}, 404, "not_found_error"),
+        ({"messages": []}, 400, "invalid_request_error"),
+        ({"tool_choice": {"type": "tool", "name": "web_search"}}, 400, "invalid_request_error"),
+    ],
+)
+async def test_what_cannot_be_counted_is_refused_in_anthropics_words(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, body: dict[str, object], status: int, kind: str
+) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    answer = await client.ask(count(**body))
+    assert (answer.status, answer.error["type"], answer.json()["type"]) == (status, kind, "error")
+
+
+async def test_count_takes_a_key_and_post_alone(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, keys={"secret": "t"}))
+    client = await connect(gw.url)
+    assert (await client.ask(count())).status == 401
+    capture.answer = lambda call: Answer(whole(b'{"input_tokens":7}'))
+    assert (await client.ask(count(PATH, "x-api-key: secret"))).json() == {"input_tokens": 7}
+    answer = await client.ask(request(PATH))
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/messages/batches/msgbatch_1/results"])
+async def test_batches_are_told_to_be_sent_one_by_one(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, path: str
+) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    for asked in (request(path), request(path, b"{}")):
+        answer = await client.ask(asked)
+        assert (answer.status, answer.json()["type"], answer.error["type"]) == (404, "error", "not_found_error")
+        assert "/v1/messages" in answer.error["message"]
