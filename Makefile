@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLIENTS := .venv-clients
+CLIENTS_STAMP := $(CLIENTS)/.installed
+NODE_STAMP := tests/clients/node/node_modules/.installed
 
-.PHONY: help setup run scenario test lint bench wheel test-compiled experiments test-vllm lock schema clean
+.PHONY: help setup run scenario test lint bench wheel test-compiled experiments test-vllm test-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -50,6 +53,19 @@ test-vllm: $(STAMP)  ## The same requests against a real engine: make test-vllm 
 	@test -n "$(URL)" || { echo "say where the engine is: make test-vllm URL=http://127.0.0.1:8000"; exit 2; }
 	@TAILGATE_TEST_ENGINE=$(URL) $(BIN)/python -m pytest tests/engine -v
 
+test-clients: $(STAMP) $(CLIENTS_STAMP) $(NODE_STAMP)  ## Real clients against the gateway; minutes, and 1.4 GB of packages
+	@TAILGATE_TEST_CLIENTS=1 $(BIN)/python -m pytest tests/clients -vv -rs -n 2 --dist worksteal
+
+$(CLIENTS_STAMP): tests/clients/python/requirements.txt
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt
+	@touch $(CLIENTS_STAMP)
+
+$(NODE_STAMP): tests/clients/node/package-lock.json
+	@command -v npm > /dev/null || { echo "there is no npm: the clients that need node are skipped"; exit 0; }; \
+	cd tests/clients/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel error && \
+	node node_modules/@anthropic-ai/claude-code/install.cjs && touch ../../../$(NODE_STAMP)
+
 lock:  ## Pin every dependency again, with hashes
 	uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --upgrade --quiet --custom-compile-command "make lock" -o requirements.lock
 	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --python-version 3.11 --upgrade --quiet --custom-compile-command "make lock" -o requirements-dev.lock
@@ -58,4 +74,4 @@ schema: $(STAMP)  ## Write the JSON Schema of policy files again
 	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json
 
 clean:  ## Remove what was installed and built
-	rm -rf $(VENV) .venv-serve build dist .bench bench.json loadtest-results
+	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules .venv-serve build dist .bench bench.json loadtest-results

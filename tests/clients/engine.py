@@ -13,7 +13,7 @@ from typing import Any
 from . import answers, asked
 
 MODEL = "scripted"
-MAX_TEMPERATURE = 2
+BOUNDS = {"temperature": 2, "top_p": 1}
 APIS = {
     "/v1/chat/completions": (asked.of_chat, answers.chat, answers.chat_events),
     "/v1/responses": (asked.of_responses, answers.responses, answers.responses_events),
@@ -37,8 +37,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """An answer in the API of the path."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if (body.get("temperature") or 0) > MAX_TEMPERATURE:
-            error = {"message": "temperature is out of range", "type": "BadRequestError", "param": "temperature"}
+        too_high = [name for name, bound in BOUNDS.items() if (body.get(name) or 0) > bound]
+        if too_high:
+            error = {"message": f"{too_high[0]} is out of range", "type": "BadRequestError", "param": too_high[0]}
             self._whole({"error": error | {"code": 400}}, 400)
         elif self.path == "/v1/embeddings":
             self._whole(answers.embeddings(body))

@@ -36,6 +36,13 @@ class Program:
         return f"{'node' if self.node else 'python'}:{self.package}"
 
     @property
+    def row(self) -> str:
+        """Of the table in docs/clients.md."""
+        client = f"`{self.package}`" + (self.package == "openai") * f" ({'node' if self.node else 'Python'})"
+        cells = [client, self.pin, *("yes" if check in self.checks else "" for check in CHECKS)]
+        return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+    @property
     def command(self) -> list[str]:
         """Runs it."""
         if self.file.endswith(".mjs"):
@@ -59,7 +66,23 @@ def without(*missing: str) -> tuple[str, ...]:
     return tuple(check for check in CHECKS if check not in missing)
 
 
+NO_EMBEDDINGS = without("embeddings")
 PROGRAMS = (
     Program("openai", "with_openai.py", light=True),
-    Program("anthropic", "with_anthropic.py", without("embeddings"), light=True),
+    Program("anthropic", "with_anthropic.py", NO_EMBEDDINGS, light=True),
+    Program("langchain-openai", "with_langchain_openai.py"),
+    Program("langchain-anthropic", "with_langchain_anthropic.py", NO_EMBEDDINGS),
+    Program("llama-index-llms-openai-like", "with_llama_index.py"),
+    Program("litellm", "with_litellm.py"),
+    Program("instructor", "with_instructor.py", NO_EMBEDDINGS),
+    Program("pydantic-ai-slim", "with_pydantic_ai.py"),
+    Program("openai-agents", "with_openai_agents.py", NO_EMBEDDINGS),
+    Program("llm", "with_llm.py", NO_EMBEDDINGS),
+    Program("openai", "openai.mjs", node=True),
+    Program("@anthropic-ai/sdk", "anthropic.mjs", NO_EMBEDDINGS, node=True),
+    Program("@ai-sdk/openai", "ai_openai.mjs", node=True),
+    Program("@ai-sdk/openai-compatible", "ai_compatible.mjs", node=True),
+    Program("@ai-sdk/anthropic", "ai_anthropic.mjs", NO_EMBEDDINGS, node=True),
+    Program("@openai/codex", "with_codex.py", NO_EMBEDDINGS, node=True),
+    Program("@anthropic-ai/claude-code", "with_claude_code.py", NO_EMBEDDINGS, node=True),
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,23 +15,26 @@ from .engine import MODEL
 
 KEY = "tg-the-key-of-the-clients"
 LIMITED_KEY = "tg-the-key-with-a-limit"
+SLOW_KEY = "tg-the-key-with-a-lower-limit"
+TENANTS = ((KEY, "acme", "standard"), (LIMITED_KEY, "small", "limited"), (SLOW_KEY, "smaller", "slow"))
 PROGRAM_S = 240
 FOLDER = Path(__file__).parent
 
 
 def policy(replica: str) -> str:
-    """One model and one replica; one tenant has a limit of requests, of which one a second comes back."""
+    """One model and one replica; a request of the limited tenants comes back after three seconds, or after ten."""
     keys = [
         f"  - {{sha256: {hashlib.sha256(key.encode()).hexdigest()}, tenant: {tenant}, tier: {tier}}}\n"
-        for key, tenant, tier in ((KEY, "acme", "standard"), (LIMITED_KEY, "small", "limited"))
+        for key, tenant, tier in TENANTS
     ]
     return f"""\
 apiVersion: tailgate/v1
-models: {{{MODEL}: {{pools: [main]}}}}
+models: {{{MODEL}: {{pools: [main], aliases: [default]}}}}
 pools: {{main: {{replicas: ["{replica}"], slots: 16}}}}
 tiers:
   standard: {{max_tokens: {{limit: 64000}}}}
-  limited: {{max_tokens: {{limit: 64000}}, limits: {{requests: 60/min}}}}
+  limited: {{max_tokens: {{limit: 64000}}, limits: {{requests: 20/min}}}}
+  slow: {{max_tokens: {{limit: 64000}}, limits: {{requests: 6/min}}}}
 defaults: {{tier: standard}}
 keys:
 {"".join(keys)}"""
@@ -47,19 +52,31 @@ class Outcome:
 def outside() -> dict[str, str]:
     """The environment of a program: no proxy, nothing of this project, no telemetry."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "SSL_CERT_FILE") if name in os.environ}
-    return kept | {"NO_PROXY": "*", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": ""}
+    return kept | {"NO_PROXY": "*", "DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
 def run(command: list[str], home: Path, url: str, admin_url: str) -> Outcome:
     """Run a program in front of the gateway at `url`; `home` is its home."""
-    given = {"URL": url, "ADMIN": admin_url, "MODEL": MODEL, "KEY": KEY, "LIMITED_KEY": LIMITED_KEY}
+    given = {
+        "URL": url,
+        "ADMIN": admin_url,
+        "MODEL": MODEL,
+        "KEY": KEY,
+        "LIMITED_KEY": LIMITED_KEY,
+        "SLOW_KEY": SLOW_KEY,
+    }
     environment = outside() | {f"CLIENTS_{name}": value for name, value in given.items()} | {"HOME": str(home)}
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=PROGRAM_S)
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=home, env=environment, start_new_session=True, **both) as process:
+        late = threading.Timer(PROGRAM_S, os.killpg, (process.pid, signal.SIGKILL))  # with all that it has started
+        late.start()
+        written = process.communicate()[0]
+        late.cancel()
     outcome, version = {}, ""
-    for line in done.stdout.splitlines():
+    for line in written.splitlines():
         if line.startswith('{"'):
             said = json.loads(line)
             version = said.get("version", version)
             if "check" in said:
                 outcome[said["check"]] = said["error"]
-    return Outcome(version, outcome, done.stdout + done.stderr)
+    return Outcome(version, outcome, written)

@@ -21,6 +21,8 @@ V1 = f"{URL}/v1"
 MODEL = os.environ["CLIENTS_MODEL"]
 KEY = os.environ["CLIENTS_KEY"]
 LIMITED_KEY = os.environ["CLIENTS_LIMITED_KEY"]
+SLOW_KEY = os.environ["CLIENTS_SLOW_KEY"]
+"""Of a limit that lasts longer than an agent takes to start."""
 ADMIN = os.environ["CLIENTS_ADMIN"]
 HELLO = "Hello there, here is an answer in a few words."
 CITY = "Where is the capital of France?"
@@ -28,12 +30,17 @@ CALL = 'CALL get_weather {"city": "Paris"}'
 SUNNY = "The tool said: sunny in Paris"
 TRIES = 10
 T = TypeVar("T")
-TOO_HOT = 9.0  # a temperature that no API takes
+TOO_HOT = 9.0  # a temperature or top_p that no API takes
 
 
 def run(package: str, *checks: Callable[[], Any]) -> None:
     """Print the version of the package, then a line of JSON for each check: its name, and what went wrong or null."""
-    print(json.dumps({"package": package, "version": version(package)}), flush=True)
+    print(json.dumps({"version": version(package)}), flush=True)
+    perform(*checks)
+
+
+def perform(*checks: Callable[[], Any]) -> None:
+    """Print a line of JSON for each check."""
     for check in checks:
         error = None
         try:
@@ -50,6 +57,11 @@ def run(package: str, *checks: Callable[[], Any]) -> None:
 def same(found: object, wanted: object) -> None:
     """An assertion that says both sides."""
     assert found == wanted, f"{found!r} is not {wanted!r}"
+
+
+def calling(tool: str, **arguments: object) -> str:
+    """A prompt that has the engine call a tool."""
+    return f"CALL {tool} {json.dumps(arguments)}"
 
 
 def weather(city: str) -> str:
@@ -77,10 +89,10 @@ def refused() -> int:
     return int(sum(map(float, lines)))
 
 
-def use_up_the_limit() -> None:
-    """Ask as the limited tenant until it is refused."""
+def use_up_the_limit(key: str) -> None:
+    """Ask with this key until it is refused."""
     body = json.dumps({"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}).encode()
-    headers = {"authorization": f"Bearer {LIMITED_KEY}", "content-type": "application/json"}
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     request = urllib.request.Request(f"{V1}/chat/completions", body, headers)
     try:
         for _ in range(1000):
@@ -91,10 +103,10 @@ def use_up_the_limit() -> None:
         raise AssertionError("the limit was never reached")
 
 
-def refused_then_served(call: Callable[[], T]) -> T:
+def refused_then_served(call: Callable[[], T], key: str = LIMITED_KEY) -> T:
     """The outcome of a call that was refused at first. On a busy machine the limit may be over before the call."""
     for _ in range(TRIES):
-        use_up_the_limit()
+        use_up_the_limit(key)
         before = refused()
         outcome = call()
         if refused() > before:

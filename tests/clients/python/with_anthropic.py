@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import anthropic
-import pydantic
 from checks import (
     CALL,
     CITY,
@@ -22,15 +21,10 @@ from checks import (
     same,
     weather,
 )
+from shapes import PARAMETERS, PARIS, Answer
 
 client = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0)
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOL = {"name": "get_weather", "description": "The weather", "input_schema": SCHEMA}
-
-
-class Answer(pydantic.BaseModel):
-    city: str
-    people: int
+TOOL = {"name": "get_weather", "description": "The weather", "input_schema": PARAMETERS}
 
 
 def asked(text: str) -> dict:
@@ -63,7 +57,7 @@ def tools() -> None:
 
 def schemas() -> None:
     message = client.messages.parse(**asked(CITY), output_format=Answer)
-    same(message.parsed_output, Answer(city="Paris", people=7))
+    same(message.parsed_output, PARIS)
 
 
 def errors() -> None:

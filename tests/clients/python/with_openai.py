@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import openai
-import pydantic
 from checks import (
     CALL,
     CITY,
@@ -22,21 +21,10 @@ from checks import (
     same,
     weather,
 )
+from shapes import PARAMETERS, PARIS, TOOL, VECTORS, Answer
 
 client = openai.OpenAI(base_url=V1, api_key=KEY, max_retries=0)
-PARAMETERS = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
 FLAT = {"type": "function", "name": "get_weather", "parameters": PARAMETERS, "strict": True}
-
-
-class Answer(pydantic.BaseModel):
-    city: str
-    people: int
 
 
 def user(text: str) -> dict[str, str]:
@@ -73,14 +61,14 @@ def tools() -> None:
 
 def schemas() -> None:
     chat = client.chat.completions.parse(model=MODEL, messages=[user(CITY)], response_format=Answer)
-    same(chat.choices[0].message.parsed, Answer(city="Paris", people=7))
+    same(chat.choices[0].message.parsed, PARIS)
     response = client.responses.parse(model=MODEL, input=CITY, text_format=Answer)
-    same(response.output_parsed, Answer(city="Paris", people=7))
+    same(response.output_parsed, PARIS)
 
 
 def embeddings() -> None:
     answer = client.embeddings.create(model=MODEL, input=["one", "two"])
-    same([entry.embedding for entry in answer.data], [[0.5, -0.5, 0.25, 1.0]] * 2)
+    same([entry.embedding for entry in answer.data], VECTORS)
 
 
 def errors() -> None:

@@ -1,0 +1,50 @@
+"""Codex, as `codex exec`. It always streams, over responses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from checks import CITY, HELLO, KEY, SLOW_KEY, calling, refused_then_served, same
+from commands import HOME, MADE, PARIS, SCHEMA, WORK, agent, configuration, path_of, run
+
+
+def codex(*words: str, key: str = KEY, status: int = 0) -> str:
+    return agent(path_of("codex"), "exec", "--skip-git-repo-check", *words, status=status, TAILGATE_KEY=key)
+
+
+def configure() -> None:
+    (HOME / ".codex").mkdir()
+    (HOME / ".codex" / "config.toml").write_text(configuration("model_provider"))
+    (HOME / "schema.json").write_text(json.dumps(SCHEMA))
+
+
+def streaming() -> None:
+    same(codex("Say hello"), HELLO)
+
+
+def tools() -> None:
+    # Its sandbox wants namespaces, which containers often do not give; the folder is a temporary one.
+    said = codex("--sandbox", "danger-full-access", calling("exec_command", cmd=MADE))
+    assert re.fullmatch(r"The tool said: .*\bmade", said, re.DOTALL), said
+    same((WORK / "made.txt").read_text(), "made\n")
+    same(codex("resume", "--last", "And again"), HELLO)
+
+
+def schemas() -> None:
+    same(json.loads(codex("--output-schema", str(HOME / "schema.json"), CITY)), PARIS)
+
+
+def errors() -> None:
+    unknown = ("--model", "no-such-model")
+    for words, key, wanted in (((), "wrong", "401"), (unknown, KEY, "The model `no-such-model` does not exist.")):
+        said = codex(*words, "hi", key=key, status=1)
+        assert wanted in said, said
+
+
+def waits() -> None:
+    same(refused_then_served(lambda: codex("hi", key=SLOW_KEY), SLOW_KEY), HELLO)
+
+
+configure()
+run("@openai/codex", streaming, tools, schemas, errors, waits)
