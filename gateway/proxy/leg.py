@@ -149,6 +149,11 @@ class Leg:
             self.relay.driver.progress(self.id, reader.tokens_seen)
         return True
 
+    @property
+    def is_inside_event(self) -> bool:
+        """Whether the client was shown a part of an event, which is too long to be held until it ends."""
+        return self._splitter.is_long
+
     def cancel(self) -> None:
         """Close the call; the driver knows."""
         self.over = True
@@ -164,6 +169,8 @@ class Leg:
         if reader is None:
             return []
         end = reader.cut_short(why, prompt_tokens, relay.ask.choices, relay.wants_usage)
+        if self.is_inside_event and end:
+            end = [b"\n\n", *end]
         return end if self.assembly is None or not end else self._put_together(self.assembly, end)
 
     def _put_together(self, assembly: Assembly, end: list[bytes]) -> list[bytes]:

@@ -175,6 +175,8 @@ class Relay:
             client.cut(politely=False)
         else:
             event = error_event(self._dialect, self.endpoint, problem)
+            if self._committed.is_inside_event:
+                event = b"\n\n" + event  # else it would be read as the rest of the other
             # With its last chunk: some clients throw on a missing one and never get to read the error.
             client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
             self._client = None

@@ -125,6 +125,11 @@ class Upstream:
             self._idle.pop(0).transport.close()
 
     @property
+    def idle_connections(self) -> tuple[Connection, ...]:
+        """Connections that wait for a request."""
+        return tuple(self._idle)
+
+    @property
     def open_connections(self) -> int:
         """Connections, idle and in use."""
         return len(self._all)

@@ -5,6 +5,7 @@ What is absent from a stream and null in an answer is null here as well: the nam
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ from gateway.wire.sse import EventSplitter, data_of
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a stream that is put together: far beyond any answer, and short of what would hurt."""
+
+MAX_DIGITS: Final = 19
+"""An integer of so many digits may be beyond 64 bits, which orjson neither reads nor writes."""
 
 _NULL: Final = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _NULL_OF_CHATS: Final = ("prompt_logprobs", "prompt_token_ids", "prompt_text")
@@ -235,14 +239,23 @@ def _finish_message(message: dict[str, Any]) -> bool:
 
 
 def _loads(payload: bytes) -> dict[str, Any]:
-    """The JSON of an event; bytes that are not UTF-8 are replaced."""
+    """The JSON of an event; bytes that are not UTF-8 are replaced, numbers that no client could read are null."""
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
-        event = orjson.loads(payload.decode("utf-8", "replace"))
+        text = payload.decode("utf-8", "replace")
+        event = json.loads(text, parse_int=_bounded, parse_constant=_no_number)
     if type(event) is not dict:
         raise TypeError("an event is not an object")
     return event
+
+
+def _bounded(digits: str) -> int | None:
+    return int(digits) if len(digits) < MAX_DIGITS else None
+
+
+def _no_number(_name: str) -> None:
+    """NaN and the infinities, which JSON does not have."""
 
 
 def _object(text: str) -> Any:

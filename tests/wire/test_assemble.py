@@ -121,12 +121,15 @@ def test_oddities_of_other_servers_are_put_together_all_the_same() -> None:
         b'{"id":"c","object":"chat.completion.chunk"}',
         b'{"choices":[{"delta":{"role":"assistant","content":null}}]}',
         b'{"choices":[{"delta":{"content":"a\xff"}}]}',
+        b'{"choices":[],"usage":{"completion_tokens":%b,"prompt_tokens":NaN}}' % (b"9" * 400),
         b'{"choices":[{"delta":{"tool_calls":[{"id":"t","function":{"name":"f","arguments":"{\\"x\\""}}]}}]}',
         b'{"choices":[{"delta":{"tool_calls":[{"function":{"arguments":":1}"}}]},"finish_reason":""}]}',
         b"[DONE] ",
     ):
         made.add([b"data: " + event + b"\n\n"])
-    (choice,) = json.loads(made.whole())["choices"]
+    answer = json.loads(made.whole())
+    assert (answer["usage"]["completion_tokens"], answer["usage"]["prompt_tokens"]) == (None, None)
+    (choice,) = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "a\ufffd"
     assert choice["message"]["tool_calls"] == [
