@@ -376,8 +376,8 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = monotonic()
-            self.guard.sweep(now)
-            self._admin_guard.sweep(now)
+            while any(guard.sweep(now) for guard in (self.guard, self._admin_guard)):  # noqa: ASYNC110 - no wait
+                await asyncio.sleep(0)  # others are served in between
             self.upstreams.sweep(now)
             self._tell_states()
             if self._little.is_due(now):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+import socket
+from typing import TYPE_CHECKING, Final, cast
 
 from gateway.core.model import End
 from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailgate.upstream")
 
+# Of connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and of a stream whose reader is slow
+# all of that would be kept here. A stream needs less in any round trip; whole answers, which may be large, need more.
+STREAM_BUFFER_BYTES: Final = 32 * 1024
+
 
 class Connection(asyncio.Protocol):
     """One TCP connection to a replica. `cancel` is the only way to give up a request; it closes the connection."""
@@ -27,6 +32,7 @@ class Connection(asyncio.Protocol):
         "_in_body",
         "_keep_alive",
         "_left",
+        "_narrow",
         "_paused",
         "_started",
         "idle_since",
@@ -45,6 +51,8 @@ class Connection(asyncio.Protocol):
         self.reused = False
         self.idle_since = 0.0
         self._paused = False
+        self._narrow = False
+        """Whether the kernel takes in no more for it than a stream needs."""
         self._reset()
 
     def _reset(self) -> None:
@@ -60,6 +68,10 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: bytes, receiver: Leg) -> None:
         """Start a request on this connection, which is idle."""
+        if receiver.relay.streams and not self._narrow:
+            self._narrow = True
+            read_from: socket.socket = self.transport.get_extra_info("socket")
+            read_from.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STREAM_BUFFER_BYTES)
         receiver.line = self
         self.receiver = receiver
         self.request = request

@@ -97,7 +97,9 @@ class Guard:
         for door in list(self._doors):
             door.abort()
 
-    def sweep(self, now: float) -> None:
-        """Act on every deadline that has passed; called every `SWEEP_S`."""
+    def sweep(self, now: float) -> bool:
+        """Act on deadlines that have passed; whether there are more. Called every `SWEEP_S`, and while there are."""
+        more = False
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
-            deadline.sweep(now)
+            more = deadline.sweep(now) or more
+        return more

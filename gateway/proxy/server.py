@@ -33,7 +33,10 @@ from gateway.wire.replies import Dialect, Problem
 
 log = logging.getLogger("tailgate.server")
 
-WRITE_HIGH_WATER_BYTES: Final = 64 * 1024
+WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
+"""Bytes that may wait for a client before its replica is read no more: with a read of it, 64 KiB."""
+# uvloop keeps nearly 1 kB beside each piece that it could not write: beyond this, pieces wait here instead.
+TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 # Bytes on the wire for each byte of a body; chunks of one byte need six.
 MAX_FRAMING: Final = 8
 QUESTION_MARK: Final = 0x3F
@@ -80,8 +83,13 @@ class FrontDoor:
         self._relay: Relay | Count | None = None
         self._place: Presence | None = None
         """Of the pool that the request under way is in."""
+        self._blocked = False
+        """Whether the kernel takes no more for the client: pieces wait,"""
+        self._waiting: list[bytes] = []
+        """in order,"""
+        self._waiting_bytes = 0
         self._full = False
-        """Whether so much waits for the client that nothing may be added to it."""
+        """and whether so much waits for the client that nothing may be added to it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -111,7 +119,7 @@ class FrontDoor:
         if not guard.opened(self):
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        transport.set_write_buffer_limits(high=TRANSPORT_HIGH_WATER_BYTES)
         guard.receiving.start(self, monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -244,7 +252,7 @@ class FrontDoor:
         elif b"expect" in head.fields and self.chunked:
             # A client that asks first must not be made to send what is refused anyway.
             if self._problem is None:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             else:
                 self._urgent = True
 
@@ -347,6 +355,7 @@ class FrontDoor:
         self._body = b""
         head = self._head if self._head_done else read_head(bytes(self._raw_head) + b"\r\n\r\n")
         self._turn_away(problem, request_id(head.fields.get(b"x-request-id")), close=True)
+        self._hand_on()
         self._phase = _LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():
@@ -357,8 +366,31 @@ class FrontDoor:
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is going away."""
-        if not self.transport.is_closing():
+        if self._blocked:
+            self._wait(data)
+        elif not self.transport.is_closing():
             self.transport.write(data)
+
+    def _wait(self, data: bytes) -> None:
+        """Keep a piece until the client has taken what is before it."""
+        if not self.transport.is_closing():
+            self._waiting.append(data)
+            self._waiting_bytes += len(data)
+            if not self._full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
+                self._fill()
+
+    def _hand_on(self) -> None:
+        """Leave everything that waits to the transport, in one piece."""
+        if self._waiting:
+            waiting = b"".join(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self.transport.write(waiting)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the kernel has not taken."""
+        return self._waiting_bytes + self.transport.get_write_buffer_size()
 
     def placed(self, pool: str, since: float) -> None:
         """The request is in that pool, since it was first dispatched."""
@@ -401,6 +433,12 @@ class FrontDoor:
             self.transport.abort()
 
     def pause_writing(self) -> None:
+        self._blocked = True
+        if not self._full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
+            self._fill()
+
+    def _fill(self) -> None:
+        """Too much waits for the client: nothing may be added."""
         self._full = True
         self._guard.stalled.start(self, monotonic())
         if self._relay is not None:
@@ -409,11 +447,19 @@ class FrontDoor:
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self._blocked = False
         if self.transport.is_closing():
+            self._full = False
             # What is left is little, and must not stay for ever either.
             self._guard.stalled.start(self, monotonic())
             return
+        self._hand_on()
+        if not self._full:
+            return
+        if self._blocked and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
+            self._guard.stalled.start(self, monotonic())  # it has taken something
+            return
+        self._full = False
         self._guard.stalled.stop(self)
         if self._relay is not None:
             self._relay.resume()
@@ -436,6 +482,7 @@ class FrontDoor:
 
     def close(self) -> None:
         """Close after what was written has gone out, or in `write_stall_s` if it does not."""
+        self._hand_on()
         self.transport.close()
         self._guard.stalled.start(self, monotonic())
 

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.core.model import Outcome, Why
+from gateway.proxy.connection import STREAM_BUFFER_BYTES
 from gateway.proxy.server import WRITE_HIGH_WATER_BYTES
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, completion, token, whole
@@ -23,11 +24,11 @@ from .waiting import until
 
 READERS = 200
 STALL_S = 1.5
-READ_BYTES = 256 * 1024
-"""The most that uvloop reads at once, and so the most that goes on top of a buffer that is nearly full."""
+READ_BYTES = 4 * STREAM_BUFFER_BYTES
+"""More than the kernel gives at once, and so the most that goes on top of a buffer that is nearly full."""
 TAKEN_BYTES = 16 * 1024 * 1024
 """Of one stream, with what kernels on the way keep. Unread for `STALL_S`, a firehose that is not paused gives more."""
-RSS_BYTES_PER_READER = 512 * 1024
+RSS_BYTES_PER_READER = 256 * 1024
 
 
 SlowReaders = Callable[[str], Awaitable[Client]]
@@ -54,7 +55,7 @@ def _rss_bytes() -> int:
 
 def _buffered(gw: Gateway) -> int:
     """The fullest buffer of any client connection."""
-    return max((door.transport.get_write_buffer_size() for door in gw.guard._doors), default=0)
+    return max((door.unsent_bytes for door in gw.guard._doors), default=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")
