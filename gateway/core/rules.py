@@ -301,8 +301,8 @@ class Pool:
     slots: int | None = None
     queue_limit: int = 256
     """Requests that may wait for a slot."""
-    queue_bytes: int = 64 * 1024 * 1024
-    """Bytes of request bodies that may wait for a slot."""
+    queue_bytes: int = 256 * 1024 * 1024
+    """Bytes of request bodies that may wait for a slot. Those of agents, with files and pictures, have 2 to 10 MB."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
     kv_headroom: float = 0.2

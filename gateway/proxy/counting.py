@@ -16,6 +16,7 @@ import orjson
 
 from gateway.core.model import Why
 from gateway.core.rules import Model, Pool
+from gateway.wire.pictures import correction
 from gateway.wire.replies import Problem
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 
@@ -102,5 +103,6 @@ class Counting:
             tokens = None if counter is None else counter(parsed)
         if tokens is None:
             # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
-            tokens = self._gate.driver.controller.prompts.estimate(name, parsed.prompt_bytes)[1]
+            size = parsed.prompt_bytes + correction(parsed.fields, model.upstream or name)
+            tokens = self._gate.driver.controller.prompts.estimate(name, size)[1]
         client.counted(orjson.dumps({"input_tokens": tokens}))

@@ -19,8 +19,10 @@ from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.apis.table import served
+from gateway.wire.content import MEDIA_BYTES
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.headers import BadHeader, RequestHead, asked_slo
+from gateway.wire.pictures import correction
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.request import BadRequest, Parsed, parse
 
@@ -182,6 +184,10 @@ class Gate:
         counter = self.counters.get(model.name)
         if exact is None and counter is not None:
             exact = counter(parsed)
+        prompt_bytes = parsed.prompt_bytes
+        if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
+            name = model.upstream or (parsed.model if model.any_name else model.name)
+            prompt_bytes += correction(parsed.fields, name)
         body_at = monotonic()
         ask = Ask(
             id=self.driver.next_id(),
@@ -191,7 +197,7 @@ class Gate:
             tenant=caller.tenant,
             endpoint=endpoint,
             stream=parsed.stream,
-            prompt_bytes=parsed.prompt_bytes,
+            prompt_bytes=prompt_bytes,
             prompt_exact=exact,
             max_tokens=parsed.max_tokens,
             choices=parsed.choices,

@@ -17,6 +17,7 @@ from gateway.core.model import GENERATING, Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.apis.row import STRIP
 from gateway.wire.apis.table import SHAPES
+from gateway.wire.pictures import correction
 from gateway.wire.request import BadRequest, parse, render
 
 from .bodies import MINIMAL
@@ -330,6 +331,7 @@ def test_no_document_makes_the_parser_fail(endpoint: Endpoint, fields: dict[str,
         return
     json.loads(render(parsed, "upstream", 1))
     assert parsed.prompt_bytes >= 0
+    assert parsed.prompt_bytes + correction(parsed.fields, "qwen2-vl") >= 0
     assert parsed.choices >= 1
 
 

@@ -1,0 +1,36 @@
+"""A picture is charged what the model's family makes of it, told by its own head."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import pytest
+
+from .capture import Capture
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import MODEL, chat_body, request
+
+
+def png(width: int, height: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, height, 8, 6, 0, 0, 0)
+    return "data:image/png;base64," + base64.b64encode(head + bytes(60)).decode()
+
+
+@pytest.mark.parametrize(
+    ("upstream", "width", "served"),
+    [("Qwen/Qwen2.5-VL-7B", 280, True), ("Qwen/Qwen2.5-VL-7B", 3360, False), ("google/gemma-3-4b-it", 3360, True)],
+)
+async def test_picture_that_is_too_large_for_the_pool_is_refused_by_its_familys_count(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, upstream: str, width: int, served: bool
+) -> None:
+    policy = rules(capture.url, tier="caps: {media: true}", pool="max_prompt_tokens: 1000")
+    gw = await gateway(policy.replace("aliases: [default]", f"aliases: [default], upstream: {upstream}"))
+    client = await connect(gw.url)
+    content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": png(width, width)}}]
+    body = chat_body(messages=[{"role": "user", "content": content}], model=MODEL)
+    answer = await client.ask(request(body=body))
+    assert (answer.status, len(capture.calls)) == ((200, 1) if served else (400, 0))
+    if not served:
+        assert answer.error["code"] == "context_length_exceeded"
