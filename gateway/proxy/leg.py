@@ -52,6 +52,7 @@ class Leg:
     """
 
     __slots__ = (
+        "_bare",
         "_beginning",
         "_client",
         "_client_of_content",
@@ -70,6 +71,7 @@ class Leg:
         "held",
         "id",
         "line",
+        "max_tokens",
         "over",
         "reader",
         "relay",
@@ -96,6 +98,10 @@ class Leg:
         """Whether the answer is whole."""
         self.over = False
         """Whether the driver has been told the end."""
+        self.max_tokens = 0
+        """The output cap that was sent; 0: none."""
+        self._bare = False
+        """Whether it was sent again, without `stream_options`."""
         self._splitter = EventSplitter()
         self._end: list[bytes] = []
         """The answer's own marks of its end: shown once the connection says that it has ended, too."""
@@ -195,6 +201,9 @@ class Leg:
         self._framed = head.framed
         if 200 <= head.status < 300:
             self.status = 200
+            if self._bare:
+                self.upstream.takes_stream_options = False
+                log.info("replica %s takes no stream_options: its token counts are estimated", self.upstream.spec.name)
             # Told by its body, since some servers send whole answers as text/event-stream, and streams without a type.
             self._beginning = b"" if self.relay.streams else None
 
@@ -251,8 +260,25 @@ class Leg:
         elif self.status == 200:
             self._whole_ended()
         else:
-            end = end_of(self.status, b"".join(self.held))
+            body = b"".join(self.held)
+            if self._does_without_options(body):
+                return
+            end = end_of(self.status, body)
             self._tell(Finish(end, status=self.status, retry_after_s=self.retry_after_s))
+
+    def _does_without_options(self, body: bytes) -> bool:
+        """Send it once more, if what was refused are the stream options, which are ours. It is remembered only if
+        that helps: an error may have those words from the request."""
+        if self._bare or self.status not in (400, 422) or body.find(b"stream_options") < 0:
+            return False
+        request = self.relay.without_options(self)
+        if request is None:
+            return False
+        self._bare = True
+        self.status = self._held_bytes = 0
+        self.held = []
+        self.upstream.send(request, self)
+        return True
 
     def on_lost(self, end: End) -> None:
         """There will be no more: never connected, broken off, or not HTTP."""

@@ -110,8 +110,22 @@ class Relay:
                 self._extra += b"request-id: %b\r\n" % self._rid
         head = upstream_head(upstream.prefixes[self.endpoint], self._head, self._rid, len(body))
         leg = Leg(self, attempt, upstream)
+        leg.max_tokens = max_tokens
         self._legs[attempt] = leg
-        upstream.send(head + body, leg)
+        request = head + body
+        if not upstream.takes_stream_options:
+            request = self.without_options(leg) or request
+        upstream.send(request, leg)
+
+    def without_options(self, leg: Leg) -> bytes | None:
+        """What an attempt sends to a replica that does not take `stream_options`; None if there are none."""
+        parsed = self._parsed
+        if parsed is None or "stream_options" not in parsed.fields:
+            return None
+        model: Model = self.ask.model
+        name = model.upstream or (parsed.model if model.any_name else model.name)
+        body = render(parsed, name, leg.max_tokens, False)
+        return upstream_head(leg.upstream.prefixes[self.endpoint], self._head, self._rid, len(body)) + body
 
     def commit(self, attempt: int, hedged: Hedged | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""

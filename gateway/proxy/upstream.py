@@ -53,6 +53,8 @@ class Upstream:
         self.spec = spec
         self.pool = pool
         self._oddities = oddities
+        self.takes_stream_options = True
+        """Whether it can be asked for usage in streams; Azure's OpenAI and Mistral's API once refused it."""
         self._served_by: dict[str, bytes] = {}
         self.prefixes = {e: upstream_prefix(e, spec, pool.upstream_key) for e in Endpoint}
         url = urlsplit(spec.url)

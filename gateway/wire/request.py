@@ -211,10 +211,10 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
     return as_json(fields)
 
 
-def render(parsed: Parsed, upstream_model: str, max_tokens: int) -> bytes:
+def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
     """The body for an engine that knows the model as `upstream_model`; each choice may be `max_tokens` long.
 
-    0: as long as the engine likes.
+    0: as long as the engine likes. Not `with_options`: without `stream_options`, which not every server takes.
     """
     first: dict[str, Any] = {"model": upstream_model}
     if not max_tokens:
@@ -223,7 +223,10 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int) -> bytes:
         first[parsed.cap_field] = max_tokens
         if parsed.tied:
             _bound(first, parsed.tied, max_tokens)
-    return _dumps(first)[:-1] + b"," + parsed.payload[1:]
+    payload = parsed.payload
+    if not with_options:
+        payload = as_json({name: value for name, value in parsed.fields.items() if name != "stream_options"})
+    return _dumps(first)[:-1] + b"," + payload[1:]
 
 
 def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
