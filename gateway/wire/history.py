@@ -13,9 +13,10 @@ from typing import Any, Final
 from gateway.core.rules import Caps
 from gateway.wire import tools
 from gateway.wire.checks import BadRequest, short, wrong_type
-from gateway.wire.content import MEDIA_PARTS, as_json
+from gateway.wire.content import MEDIA_PARTS, TEXT_PARTS, as_json
 
-NO_IMAGE: Final = "[A picture stood here. It was left out: this service takes text only.]"
+LEFT_OUT: Final = "[A %s stood here. It was left out: it cannot be read in this service.]"
+_PICTURES: Final = frozenset({"image", "image_url", "input_image"})
 _OTHER_CALLS: Final = {
     "custom_tool_call": "input",
     "local_shell_call": "action",
@@ -80,7 +81,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
         elif item_type == "function_call_output":
             call_id = item.get("call_id")
             if type(call_id) is not str or call_id not in gone:
-                _without_pictures(item, "output", caps, changed)
+                _without_files(item, "output", caps, changed)
                 out.append(item)
         elif item_type == "reasoning":
             _reasoning(item, out, changed)
@@ -91,7 +92,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
             out.append(_call(item, _OTHER_CALLS[item_type]))
         elif item_type in _OTHER_OUTPUTS:
             changed.append(f"input.{item_type}")
-            _without_pictures(item, "output", caps, changed)
+            _without_files(item, "output", caps, changed)
             out.append({**_only(item, ("call_id", "output")), "type": "function_call_output"})
         else:
             changed.append(f"input.{item_type}")
@@ -153,7 +154,7 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
     for i, block in enumerate(content):
         block_type = block.get("type") if type(block) is dict else None
         if block_type == "tool_result":
-            _without_pictures(block, "content", caps, changed)
+            _without_files(block, "content", caps, changed)
         elif type(block_type) is str and block_type in _SERVER_BLOCKS:
             changed.append(f"messages.{block_type}")
             gone.add(i)
@@ -161,16 +162,19 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
         message["content"] = [block for i, block in enumerate(content) if i not in gone] or ""
 
 
-def _without_pictures(holder: dict[str, Any], name: str, caps: Caps, changed: list[str]) -> None:
-    """In a tier without media a picture in a tool's result becomes a text, else the rest of the session would fail."""
+def _without_files(holder: dict[str, Any], name: str, caps: Caps, changed: list[str]) -> None:
+    """What is no text in a tool's result, or a picture in a tier without media, becomes a text that says so: it would
+    be refused, and with it every later request of the session."""
     content = holder.get(name)
-    if caps.media or type(content) is not list:
+    if type(content) is not list:
         return
     for i, part in enumerate(content):
         part_type = part.get("type") if type(part) is dict else None
-        if type(part_type) is str and part_type in MEDIA_PARTS:
-            changed.append(f"tool_result.{part_type}")
-            content[i] = {"type": "input_text" if name == "output" else "text", "text": NO_IMAGE}
+        if type(part_type) is not str or part_type in TEXT_PARTS or (caps.media and part_type in MEDIA_PARTS):
+            continue
+        changed.append(f"tool_result.{part_type}")
+        text = LEFT_OUT % ("picture" if part_type in _PICTURES else "file")
+        content[i] = {"type": "input_text" if name == "output" else "text", "text": text}
 
 
 def _only(item: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import pytest
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.history import NO_IMAGE
+from gateway.wire.history import LEFT_OUT
 from gateway.wire.request import BadRequest
 
 from .agents import CLAUDE_CODE, CODEX_FIRST, CODEX_LATER, PICTURE, SHELL, said
 from .bodies import CHAT, MESSAGES, RESPONSES, read, sent
 
 MEDIA = Caps(media=True)
+NO_IMAGE = LEFT_OUT % "picture"
 
 
 def test_codex_later_request_reaches_the_engine_as_calls_and_messages() -> None:
@@ -94,6 +95,16 @@ def test_picture_in_an_output_becomes_a_text_in_a_tier_without_media() -> None:
     assert sent(Endpoint.RESPONSES, document)["input"][0]["output"] == [{"type": "input_text", "text": NO_IMAGE}]
     assert read(Endpoint.RESPONSES, document).changed == ("tool_result.input_image",)
     assert sent(Endpoint.RESPONSES, document, caps=MEDIA)["input"][0] == item
+
+
+def test_file_in_a_result_becomes_a_text_in_every_tier() -> None:
+    block = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block, {"type": "text", "text": "two pages"}]}
+    document = {**MESSAGES, "messages": [{"role": "user", "content": [result]}]}
+    for caps in (Caps(), MEDIA):
+        content = sent(Endpoint.MESSAGES, document, caps=caps)["messages"][0]["content"][0]["content"]
+        assert content == [{"type": "text", "text": LEFT_OUT % "file"}, {"type": "text", "text": "two pages"}]
+    assert read(Endpoint.MESSAGES, document).changed == ("tool_result.document",)
 
 
 def test_picture_of_the_users_is_still_refused_in_a_tier_without_media() -> None:

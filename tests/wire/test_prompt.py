@@ -259,10 +259,7 @@ def test_media_in_a_tools_result_is_media() -> None:
         ({"type": None, "role": "user"}, "input[0].type"),
         ({"content": "x"}, "input[0].role"),
         ({"role": "user", "content": [{"type": "input_image", "image_url": PIXEL}]}, "input[0].content[0]"),
-        (
-            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_url": PIXEL}]},
-            "input[0].output[0]",
-        ),
+        ({"type": "function_call_output", "call_id": "c", "output": [{"text": "hi"}]}, "input[0].output[0].type"),
     ],
 )
 def test_items_that_are_not_served_are_named(item: object, field: str) -> None:
