@@ -244,7 +244,10 @@ def _loads(payload: bytes) -> dict[str, Any]:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
         text = payload.decode("utf-8", "replace")
-        event = json.loads(text, parse_int=_bounded, parse_constant=_no_number)
+        try:
+            event = json.loads(text, parse_int=_bounded, parse_constant=_no_number)
+        except RecursionError as deep:
+            raise ValueError("an event is nested too deeply") from deep
     if type(event) is not dict:
         raise TypeError("an event is not an object")
     return event

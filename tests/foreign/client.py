@@ -81,13 +81,16 @@ class Door(asyncio.Transport):
                 self._end()
 
     def abort(self) -> None:
-        if not self.over:
-            self.closed = True
-            self._buffer.clear()
-            self._kernel.clear()
-            self._end()
+        self.leave()
 
     # ---- the client
+
+    def leave(self) -> None:
+        """Be gone, whatever the state."""
+        self.closed = True
+        self._buffer.clear()
+        self._kernel.clear()
+        self._end()
 
     def _fill(self) -> None:
         room = KERNEL_BYTES - len(self._kernel)
@@ -148,14 +151,16 @@ def read_answer(raw: bytes) -> Answer | None:
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     status = int(first.split(" ")[1])
     if fields.get("transfer-encoding") == "chunked":
-        body, at, whole = _chunks(rest)
+        body, at, whole = chunks(rest)
         return Answer(status, fields, body, whole, rest[at:] if whole else b"")
     length = int(fields["content-length"])
     return Answer(status, fields, rest[:length], len(rest) >= length, rest[length:])
 
 
-def _chunks(raw: bytes) -> tuple[bytes, int, bool]:
-    pieces, at = [], 0
+def chunks(raw: bytes) -> tuple[bytes, int, bool]:
+    """The payload, where it ends in `raw`, and whether it came to its end."""
+    pieces: list[bytes] = []
+    at = 0
     while (line_end := raw.find(b"\r\n", at)) >= 0:
         size = int(raw[at:line_end], 16)
         start, at_next = line_end + 2, line_end + 4 + size

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.wire.replies import Dialect
-from tests.foreign.client import Answer, error_in, request, said_in_stream, said_in_whole
+from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream, said_in_whole
 from tests.foreign.replica import Play
 from tests.foreign.script import MESSAGES, Ends, Script
 from tests.foreign.world import World, sound
@@ -16,7 +16,8 @@ LATE_S: Final = 30.0
 """After which the first replica of a hedged request begins."""
 
 
-def _lines(data: bytes) -> list[bytes]:
+def in_lines(data: bytes) -> list[bytes]:
+    """A piece for each line."""
     return data.splitlines(keepends=True) if data.count(b"\n") < 2000 else _every(data, 1000)
 
 
@@ -34,13 +35,18 @@ def _few(data: bytes) -> list[bytes]:
 
 CUTS: Final[dict[str, Callable[[bytes], list[bytes]]]] = {
     "whole": lambda data: [data] if data else [],
-    "lines": _lines,
+    "lines": in_lines,
     "bytes": _bytes,
     "few": _few,
 }
-SIZES: Final = ("whole", "lines", "bytes")
-SIZES_OF_TWO: Final = ("whole", "lines", "few")
-"""Where two replicas play, bytes come by sevens: it takes long enough."""
+LARGE_BYTES: Final = 200_000
+
+
+def sizes_of(script: Script, hedged: bool) -> tuple[str, ...]:
+    """Sizes of reads. Where two replicas play, bytes come by sevens, and of what is large there are fewer: time."""
+    if len(script.data) > LARGE_BYTES:
+        return ("few",) if hedged else ("whole", "bytes")
+    return ("whole", "lines", "few" if hedged else "bytes")
 
 
 def play_of(script: Script, pieces: Iterable[bytes], *late_s: float) -> Callable[[bytes], Play]:
@@ -105,7 +111,7 @@ def judged(script: Script, answer: Answer | None, aggregate: bool) -> list[str]:
         return ["no answer"]
     match expected(script, aggregate):
         case Ends.WHOLE:
-            return _whole(script, answer)
+            return _whole(script, answer, put_together=aggregate and script.stream)
         case Ends.BROKEN:
             return _error(script, answer, 502)
         case Ends.REFUSED:
@@ -114,14 +120,15 @@ def judged(script: Script, answer: Answer | None, aggregate: bool) -> list[str]:
             return [] if answer.status == 200 and answer.framed else _error(script, answer, 502)
 
 
-def _whole(script: Script, answer: Answer) -> list[str]:
+def _whole(script: Script, answer: Answer, put_together: bool) -> list[str]:
     found = [] if answer.framed else ["the answer has no end"]
     if answer.status != 200:
         return [*found, f"status {answer.status}: {answer.body[:120]!r}"]
     if answer.streamed and (error := error_in(answer.body)) is not None:
         return [*found, f"an error event: {error}"]
     if script.text is None:
-        return found
+        as_it_is = put_together or answer.streamed or answer.body == payload_of(script.data)
+        return found if as_it_is else [*found, f"not passed on as it is: {answer.body[:80]!r}"]
     read = said_in_stream if answer.streamed else said_in_whole
     said = read(script.path, answer.body)
     if said != script.text:
@@ -146,6 +153,21 @@ def _error(script: Script, answer: Answer, status: int, refused: bool = False) -
     if answer.status != status and (refused or answer.status not in (503, 504)):
         return [*found, f"status {answer.status}, not {status}: {answer.body[:120]!r}"]
     return found + _dialect(script, answer)
+
+
+def payload_of(data: bytes) -> bytes:
+    """The body of a whole answer that is right in HTTP."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return chunks(rest)[0] if b"transfer-encoding" in head else rest
+
+
+def dialect_faults(script: Script, answer: Answer) -> list[str]:
+    """What is wrong with an answer, whatever it ought to have been."""
+    if answer.status != 200:
+        return ([] if answer.framed else ["the error has no end"]) + _dialect(script, answer)
+    # Too long to be held, a whole answer is shown before it is known whether it has an end.
+    may_break = not answer.streamed and len(answer.body) > 1024 * 1024
+    return [] if answer.framed or may_break else ["the answer has no end"]
 
 
 def _dialect(script: Script, answer: Answer) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Final
 
 from tests.foreign.script import Then
 
@@ -14,12 +16,16 @@ PIECES_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What a replica sends for one request: at once, or `after_s` later."""
+    """What a replica sends for one request: at once, or `after_s` seconds later."""
 
     pieces: Iterable[bytes]
     then: Then = Then.KEEP
     after_s: float = 0.0
+    between_s: float = 0.0
+    """From each piece to the next; 0: as fast as they are read."""
 
+
+_NO_SOCKET: Final = SimpleNamespace(setsockopt=lambda *_: None)
 
 Part = Callable[[bytes], Play]
 """The play for a request, of which the body is given."""
@@ -36,6 +42,7 @@ class Line(asyncio.Transport):
         self._asked = b""
         self._pieces: list[bytes] = []
         self._at = 0
+        self._between_s = 0.0
         self._then = Then.KEEP
         self._turn: asyncio.Handle | None = None
         self.reading = True
@@ -74,7 +81,7 @@ class Line(asyncio.Transport):
         pass
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return default
+        return _NO_SOCKET if name == "socket" else default
 
     def close(self) -> None:
         self._lose(None)
@@ -92,6 +99,7 @@ class Line(asyncio.Transport):
     def _begin(self, play: Play) -> None:
         self.played += 1
         self._pieces, self._at, self._then = list(play.pieces), 0, play.then
+        self._between_s = play.between_s
         if play.after_s:
             self._turn = self._loop.call_later(play.after_s, self._go_on)
         else:
@@ -111,6 +119,9 @@ class Line(asyncio.Transport):
             piece = self._pieces[self._at]
             self._at += 1
             self.protocol.data_received(piece)
+            if self._between_s and self.unread:
+                self._turn = self._turn or self._loop.call_later(self._between_s, self._go_on)
+                return
         if self.closed or not self.reading:
             return
         if self._at < len(self._pieces):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -44,16 +44,15 @@ def sound(body: bytes) -> Play:
     return Play([SOUND_STREAM if b'"stream":true' in body else SOUND_WHOLE])
 
 
-@cache
-def policy(aggregate: bool, hedged: bool) -> Policy:
-    """One tier and one pool: one replica, or two if hedged. The first fault that counts opens a breaker."""
-    ports = PORTS if hedged else PORTS[:1]
+def policy_of(ports: Iterable[int], aggregate: bool, hedged: bool = False, failures: int = 1) -> Policy:
+    """One tier, and one pool of a replica at each port; so many faults that count open a breaker."""
+    urls = ", ".join(f"http://127.0.0.1:{port}" for port in ports)
     hedge = ", hedge: {holdout: 0%, budget: 100%}" if hedged else ""
     return load_text(
         "apiVersion: tailgate/v1\n"
         "models: {emulated: {pools: [main]}}\n"
-        f"pools: {{main: {{replicas: [{', '.join(f'http://127.0.0.1:{port}' for port in ports)}], slots: 64, "
-        f"health: {{failures: 1, open: {OPEN_S:g}s, ejection: {{mode: off}}}}}}}}\n"
+        f"pools: {{main: {{replicas: [{urls}], slots: 64, "
+        f"health: {{failures: {failures}, open: {OPEN_S:g}s, ejection: {{mode: off}}}}}}}}\n"
         f"tiers: {{free: {{aggregate: {str(aggregate).lower()}, max_tokens: {{default: 16, limit: 4000}}, "
         f"caps: {{n: 4}}, "
         f"timeouts: {{queue: 5s, ttft: {TTFT_S:g}s, idle: 30s, total: 300s}}, admission: {{mode: off}}{hedge}}}}}\n"
@@ -61,6 +60,12 @@ def policy(aggregate: bool, hedged: bool) -> Policy:
         "policy.yaml",
         {},
     )
+
+
+@cache
+def policy(aggregate: bool, hedged: bool) -> Policy:
+    """One replica, or two if hedged."""
+    return policy_of(PORTS if hedged else PORTS[:1], aggregate, hedged)
 
 
 @cache
@@ -166,6 +171,10 @@ class World:
                     await door.news.wait()
         except TimeoutError:
             return None
+
+    async def turn(self) -> None:
+        """Let everything that is due happen, and no time pass to speak of."""
+        await asyncio.sleep(0.001)
 
     async def served(self) -> bool:
         """Whether one more client gets an ordinary answer."""

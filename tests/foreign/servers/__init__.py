@@ -44,3 +44,8 @@ SERVERS: Final[dict[str, tuple[Script, ...]]] = {
     "any http": http.SCRIPTS,
     "any failure": failing.SCRIPTS,
 }
+
+FLEET: Final[dict[str, Script]] = {
+    f"{server}: {script.name}": script for server, scripts in SERVERS.items() for script in scripts
+}
+"""All of them by name."""

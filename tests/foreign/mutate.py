@@ -1,0 +1,229 @@
+"""Scripts cut, joined and damaged by chance, for readers fast and slow: `python -m tests.foreign.mutate --count 10000`.
+
+Whatever bytes a replica sends, its client gets exactly one answer or one error, nothing hangs beyond its timeout, the
+connection is safe to use again or closed, and no other client's request fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from gateway.core.model import Outcome, Record
+from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
+from tests.foreign.loop import clock_of
+from tests.foreign.play import dialect_faults
+from tests.foreign.replica import Play
+from tests.foreign.script import CHAT, DONE, TEXT, Script, Then, chunk
+from tests.foreign.servers import FLEET
+from tests.foreign.stage import Kind, Stage
+from tests.foreign.world import SOUND_STREAM, World, sound, watched
+
+MAX_BYTES: Final = 60_000
+"""Of a script that is taken often; one in thirty is any."""
+PACES: Final[tuple[dict[str, float], ...]] = ({}, {}, {"pace": 2048, "beat_s": 0.01}, {"pace": 300, "beat_s": 0.01})
+AFTERWARDS: Final = (Then.KEEP, Then.KEEP, Then.CLOSE, Then.RESET)
+KINDS: Final[tuple[Kind, ...]] = ((False, False), (False, False), (True, False), (False, True), (True, True))
+ODD: Final = (
+    *(b"\x00", b"\xff\xfe", b"\xf0\x9f", b"\xef\xbb\xbf", b"\r\n\r\n", b"\n\n", b"\r", b"0\r\n\r\n"),
+    *(b"data: [DONE]\n\n", b"data:", b"event: error\n", b"HTTP/1.1 200 OK\r\n\r\n", b"null", b'""', b"{}", b"[]"),
+    *(b"1e999", b"-1", b"9" * 400, b"18446744073709551616", b"[" * 3000, b'"\\ud83d"'),
+    *(b'"error":{"message":"x","code":503}', b'"usage":{"prompt_tokens":1e300}', b'"finish_reason":"stop"'),
+)
+"""Put in anywhere."""
+
+SCRIPTS: Final = list(FLEET.values())
+SMALL: Final = [script for script in SCRIPTS if len(script.data) <= MAX_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One example, made by chance."""
+
+    script: Script
+    kind: Kind
+    pieces: list[bytes]
+    pace: dict[str, float]
+    leaves: bool
+    """Whether the client goes away in the middle."""
+
+
+# ---- making one
+
+
+def _damaged(random: Random, data: bytes) -> bytes:
+    at = random.randrange(len(data) + 1)
+    upto = min(len(data), at + random.choice((1, 1, 3, 20, 200)))
+    match random.randrange(7):
+        case 0:
+            return data[:at] + bytes([random.randrange(256)]) + data[at + 1 :]
+        case 1:
+            return data[:at] + data[upto:]
+        case 2:
+            return data[:upto] + data[at:]
+        case 3:
+            return data[:at] + random.choice(ODD) + data[at:]
+        case 4:
+            return data[:at] + random.choice(ODD) + data[upto:]
+        case 5:
+            return data[:at]
+        case _:
+            return data[:at] + random.choice(SMALL).data[-random.randrange(1, 400) :]
+
+
+def _rechunked(random: Random, data: bytes) -> bytes:
+    """Damaged inside, in chunks that are right: what is wrong is found by whoever reads the payload."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    try:
+        payload, _, _ = chunks(rest)
+    except ValueError:
+        return _damaged(random, data)
+    for _ in range(random.randrange(1, 4)):
+        payload = _damaged(random, payload)
+    size = random.choice((7, 100, 1000, 100_000))
+    parts = [payload[at : at + size] for at in range(0, len(payload), size)]
+    return head + b"\r\n\r\n" + b"".join(chunk(part) for part in parts) + b"0\r\n\r\n"
+
+
+def _cut(random: Random, data: bytes) -> list[bytes]:
+    pieces, at = [], 0
+    size = random.choice((1, 10, 300, 5000, 2**20)) if len(data) < 3000 else random.choice((500, 20_000, 2**20))
+    while at < len(data):
+        step = random.randrange(1, 2 * size)
+        pieces.append(data[at : at + step])
+        at += step
+    return pieces
+
+
+def case_of(seed: int) -> Case:
+    """The example of that seed."""
+    random = Random(seed)
+    script = random.choice(SCRIPTS if random.random() < 1 / 30 else SMALL)
+    data = script.data
+    chunked = b"transfer-encoding: chunked\r\n" in data[:300]
+    if chunked and random.random() < 0.6:
+        data = _rechunked(random, data)
+    else:
+        for _ in range(random.randrange(4)):
+            data = _damaged(random, data)
+    then = random.choice(AFTERWARDS)
+    played = replace(script, data=data, then=then, stream=script.stream if random.random() < 0.9 else not script.stream)
+    return Case(played, random.choice(KINDS), _cut(random, data), random.choice(PACES), random.random() < 0.05)
+
+
+# ---- playing one
+
+
+async def faults(world: World, case: Case) -> list[str]:
+    """What is not as it must be."""
+    script = case.script
+    first, second = SOUND_STREAM[:500], SOUND_STREAM[500:]
+    world.set_parts(lambda _: Play([first, second], between_s=2.0))
+    neighbour = world.door()
+    neighbour.protocol.data_received(request(CHAT, True, world.unlike()))
+    await world.turn()
+    world.set_parts(lambda _: Play(case.pieces, script.then))
+    door = world.door(**case.pace)
+    data = request(script.path, script.stream, world.unlike(), script.choices if script.stream else 1)
+    if case.leaves:
+        door.protocol.data_received(data)
+        await world.turn()
+        door.leave()
+        found = []
+    else:
+        answer = await world.ask(door, data)
+        if answer is None:
+            found = ["no answer"]
+        else:
+            found = dialect_faults(script, answer)
+            if answer.extra:
+                found.append(f"more than one answer: {answer.extra[:80]!r}")
+            found += _told(script, answer, world.records)
+    beside = await world.answer(neighbour)
+    if (
+        beside is None
+        or beside.status != 200
+        or said_in_stream(CHAT, beside.body) != TEXT
+        or b"[DONE]" not in beside.body
+    ):
+        found.append(f"who was served beside it was not: {beside}")
+    world.set_parts(sound)
+    for one in (door, neighbour):
+        one.leave()
+    await world.turn()
+    found += world.held()
+    if not world.down() and not await world.served():
+        found.append("who comes next is not served")
+    if not await world.recovered():
+        found.append("a replica does not come back")
+    return found
+
+
+def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
+    """What is wrong with the error of a stream that had begun: its client must not take it for one that is whole."""
+    if not answer.streamed or answer.status != 200:
+        return []
+    record = max(records, key=lambda record: record.ask.id)
+    if record.outcome is Outcome.OK:
+        return []
+    if error_in(answer.body) is None:
+        return [f"no error event at the end of a stream that failed: {answer.body[-120:]!r}"]
+    return ["[DONE] after an error event"] if answer.body.endswith(DONE) else []
+
+
+def run(seeds: range, report: Callable[[int, Case, list[str]], None]) -> None:
+    """Play the examples of all seeds; `report` hears of those that go wrong."""
+    stage = Stage()
+    with clock_of(stage.loop):
+        for seed in seeds:
+            case = case_of(seed)
+            found = stage.loop.run_until_complete(_one(stage, case))
+            if found:
+                report(seed, case, found)
+        stage.close()
+
+
+async def _one(stage: Stage, case: Case) -> list[str]:
+    world = await stage.world(case.kind)
+    with watched(stage.loop) as seen:
+        found = await faults(world, case)
+    found += [f"logged: {line}" for line in seen]
+    if found:
+        stage.drop(case.kind)
+    return found
+
+
+def main() -> int:
+    """The long form."""
+    parser = argparse.ArgumentParser(prog="python -m tests.foreign.mutate", description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", action="store_true", help="print the bytes of what goes wrong")
+    given = parser.parse_args()
+    logging.getLogger("tailgate").propagate = False
+    wrong: Counter[str] = Counter()
+
+    def tell(seed: int, case: Case, found: list[str]) -> None:
+        wrong[found[0][:60]] += 1
+        print(
+            f"seed {seed}, {case.script.name!r}, {case.kind}, {case.script.then.name}: {'; '.join(found)[:400]}",
+            flush=True,
+        )
+        if given.show:
+            print(case.pieces, file=sys.stderr)
+
+    run(range(given.seed, given.seed + given.count), tell)
+    print(f"{given.count} examples from seed {given.seed}: {sum(wrong.values())} wrong")
+    for what, n in wrong.most_common(20):
+        print(f"  {n:5} {what}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""One loop, and on it a gateway for each kind of tier."""
+
+from __future__ import annotations
+
+from tests.foreign.loop import VirtualLoop
+from tests.foreign.play import problems
+from tests.foreign.script import Script
+from tests.foreign.world import World, watched
+
+Kind = tuple[bool, bool]
+"""Whether it aggregates, and whether it hedges."""
+
+
+class Stage:
+    """One loop, and one gateway for each kind of tier; a gateway at which anything went wrong is not used again."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self._worlds: dict[Kind, World] = {}
+
+    async def world(self, kind: Kind) -> World:
+        """The gateway of that kind."""
+        world = self._worlds.get(kind)
+        if world is None:
+            aggregate, hedged = kind
+            world = self._worlds[kind] = World(self.loop, aggregate, hedged)
+            if hedged:
+                await world.warm()
+        self.loop.connect = world.replicas.connect
+        return world
+
+    async def play(self, script: Script, cut: str, kind: Kind) -> list[str]:
+        """What is wrong."""
+        world = await self.world(kind)
+        with watched(self.loop) as seen:
+            found = await problems(world, script, cut, *kind)
+        found += [f"logged: {line}" for line in seen]
+        if found:
+            self.drop(kind)
+        return found
+
+    def drop(self, kind: Kind) -> None:
+        """Use that gateway no more."""
+        self._worlds.pop(kind).close()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for world in self._worlds.values():
+            world.close()
+        self.loop.close()

@@ -1,0 +1,24 @@
+"""Whatever bytes a replica sends: one answer or one error, no hang, no harm to others. The long form: `mutate.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.foreign.mutate import Case, run
+from tests.interpreted import interpreted
+
+FIRST = 0
+EXAMPLES = 300
+AT_ONCE = 100
+
+
+@interpreted
+@pytest.mark.parametrize("first", range(FIRST, FIRST + EXAMPLES, AT_ONCE))
+def test_whatever_a_replica_sends_its_client_gets_one_answer_or_one_error_and_others_theirs(first: int) -> None:
+    wrong: dict[int, list[str]] = {}
+
+    def tell(seed: int, case: Case, found: list[str]) -> None:
+        wrong[seed] = [case.script.name, *found]
+
+    run(range(first, first + AT_ONCE), tell)
+    assert wrong == {}
