@@ -111,7 +111,9 @@ class Gateway:
             Controller(policy, chance) if self.journal is None else Recorded(policy, chance, self.journal.tell)
         )
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
-        self.gate = Gate(policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write)
+        self.gate = Gate(
+            policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write, settings.host
+        )
         self.guard = Guard(
             self.gate,
             max_body_bytes=settings.max_body_bytes,

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gateway.core.rules import Policy, Pool, ReplicaSpec
 from gateway.policy import PolicyErrors, load
-from gateway.policy.exposure import is_loopback
+from gateway.policy.hosts import is_loopback
 from gateway.sim.profiles import PROFILES
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, show

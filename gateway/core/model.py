@@ -65,6 +65,8 @@ class Why(StrEnum):
     # refused before it became an Ask
     BAD_REQUEST = "bad-request"
     UNAUTHORIZED = "unauthorized"
+    HOST_NOT_ALLOWED = "host-not-allowed"
+    ORIGIN_NOT_ALLOWED = "origin-not-allowed"
     NOT_FOUND = "not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     MODEL_NOT_FOUND = "model-not-found"

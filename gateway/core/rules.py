@@ -359,6 +359,10 @@ class Policy:
     digest: str = ""
     open_on_any_address: bool = False
     """Whether serving without keys on other than loopback was asked for in words."""
+    host_names: tuple[str, ...] = ()
+    """Names in a Host header that are served without keys, in lower case."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the API, in lower case; "*" is every one."""
     _routes: dict[tuple[str, str], tuple[Pool, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

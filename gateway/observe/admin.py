@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -24,6 +23,7 @@ from gateway.observe.page import Page
 from gateway.observe.question import asked
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, state
+from gateway.policy.hosts import is_known
 
 MAX_BODY_BYTES = 64 * 1024
 """A question, or the name of a replica, takes a few hundred."""
@@ -100,10 +100,10 @@ def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
 
 
 def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIRouter:
-    known = {name.lower() for name in names} | {"localhost"}
+    known = {name.lower() for name in names}
 
     async def known_host(request: Request) -> None:
-        if not _is_known(request.headers.get("host", ""), known):
+        if not is_known(request.headers.get("host", ""), known, any_address=True):
             raise HTTPException(403, "this Host is not one that the admin port is known by: use its address")
 
     router = APIRouter(dependencies=[Depends(known_host)])
@@ -189,15 +189,3 @@ def _replica(body: bytes) -> str:
 def _is_token(authorization: str, token: str) -> bool:
     scheme, _, given = authorization.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-
-
-def _is_known(host: str, known: Collection[str]) -> bool:
-    """Whether a Host header's name, less its port, is an IP address or a known name."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if name.lower() in known:
-        return True
-    try:
-        ip_address(name.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return False
-    return True

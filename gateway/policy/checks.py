@@ -261,6 +261,13 @@ def key_hashes(root: At) -> None:
             place.wrong(f"this key is already listed {first[digest].where}: a key has one tenant and one tier")
 
 
+def origins(root: At) -> None:
+    """Every page on the web may use the API only where it needs a key to."""
+    for place in root["listen"]["origins"].entries():
+        if place.data == "*" and not root["keys"].data:
+            place.wrong("* opens the replicas to every web page, since there are no keys: add keys, or list the pages")
+
+
 CHECKS = (
     references,
     default_tier,
@@ -273,4 +280,5 @@ CHECKS = (
     objectives,
     answer_lengths,
     key_hashes,
+    origins,
 )

@@ -36,6 +36,8 @@ def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
         generation=1,
         digest=digest,
         open_on_any_address=file.listen.open_on_any_address,
+        host_names=tuple(file.listen.names),
+        origins=tuple(file.listen.origins),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from gateway.core.rules import Policy
+from gateway.policy.hosts import is_loopback
 
 
 def exposure_error(policy: Policy, host: str) -> str | None:
@@ -16,15 +15,3 @@ def exposure_error(policy: Policy, host: str) -> str | None:
         "Add keys to the policy (`tailgate key new`), or serve on 127.0.0.1, "
         "or say `listen: {open_on_any_address: true}` in the policy"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; names other than localhost are not trusted to be."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -26,6 +26,8 @@ def _unused(policy: Policy) -> Iterator[str]:
             yield f"tiers.{name}: no key has this tier, so nobody gets it"
     if not policy.keys and not policy.open_on_any_address:
         yield "keys: there are none, so this policy is served on loopback only"
+    if policy.keys and policy.host_names:
+        yield "listen.names: has no effect with keys, every Host is served"
 
 
 def _of_tier(tier: Tier) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from gateway.policy.pools import PoolSection
 from gateway.policy.section import Section, nested, optional, plain
 from gateway.policy.tiers import TierSection
-from gateway.policy.values import ModelName, Name, Sha256, Text
+from gateway.policy.values import HostName, ModelName, Name, Origin, Sha256, Text
 
 
 class ModelSection(Section):
@@ -43,6 +43,12 @@ class ListenSection(Section):
 
     open_on_any_address: bool = plain(
         False, "Serve without keys on addresses other than loopback: whoever can reach it may use it."
+    )
+    names: list[HostName] = plain(
+        [], "Without keys: names that a Host header may have, besides localhost and the addresses of loopback."
+    )
+    origins: list[Origin] = plain(
+        [], "Web pages that may use the API from a browser, such as https://chat.example; * is every page, with keys."
     )
 
 

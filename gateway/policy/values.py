@@ -14,6 +14,8 @@ from gateway.policy import units
 from gateway.policy.errors import among
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
+ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}"
 MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
 # An editor must also accept what `${NAME}` stands for.
 _OR_VARIABLE = r"|.*\$\{.+\}.*"
@@ -45,6 +47,25 @@ def _name(text: str) -> str:
 def _model_name(text: str) -> str:
     if not re.fullmatch(MODEL_NAME, text):
         raise ValueError("{value} is not a model name: it has no spaces and at most 200 characters")
+    return text
+
+
+def _host_name(text: str) -> str:
+    if not re.fullmatch(HOST_NAME, text):
+        raise ValueError("{value} is not a host name: write it as in a URL, without scheme and port")
+    return text.lower()
+
+
+def _origin(text: str) -> str:
+    if text == "*":
+        return text
+    if not re.fullmatch(ORIGIN, text) or not text.isascii():
+        raise ValueError("{value} is not an origin: write scheme://host or scheme://host:port, and nothing behind it")
+    text = text.lower()
+    # Browsers leave out the port that a scheme has anyway.
+    for scheme, port in (("http://", ":80"), ("https://", ":443")):
+        if text.startswith(scheme):
+            return text.removesuffix(port)
     return text
 
 
@@ -145,6 +166,8 @@ SHARE_ABOVE_ZERO = _share(rf"(?![0.]+%){_EDITOR_SHARE}", "exclusiveMinimum", "1%
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Name = Annotated[str, AfterValidator(_name), _text(NAME)]
+HostName = Annotated[str, AfterValidator(_host_name), _text(HOST_NAME, "tailgate.internal")]
+Origin = Annotated[str, AfterValidator(_origin), _text(rf"\*|{ORIGIN}", "https://chat.example")]
 ModelName = Annotated[str, AfterValidator(_model_name), _text(r"\S{1,200}")]
 Sha256 = Annotated[str, BeforeValidator(read_sha256), _text("[0-9a-fA-F]{64}")]
 Secret = Annotated[str, BeforeValidator(_secret), _text(r"[!-~]+", "${VLLM_API_KEY}")]

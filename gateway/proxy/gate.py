@@ -13,6 +13,7 @@ import orjson
 
 from gateway.core.model import Ask, Endpoint, Record, Why
 from gateway.core.rules import ANONYMOUS, Policy, Tier
+from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import Counting
 from gateway.proxy.driver import Driver, Meter
@@ -82,7 +83,9 @@ class Gate:
         meter: Meter,
         catalog: Catalog,
         log: Callable[[Record, str], None],
+        bound_host: str,
     ) -> None:
+        self._bound_host = bound_host
         self.configure(policy)
         self.driver = driver
         self.upstreams = upstreams
@@ -104,6 +107,7 @@ class Gate:
         serves = {tier.name: served(tier) for tier in tiers.values()}
         default = policy.default_tier
         self._anyone = None if policy.keys else Caller(ANONYMOUS, tiers[default], serves[default])
+        self._browsers = BrowserAccess(policy, self._bound_host)
         self._callers: dict[bytes, tuple[bytes, Caller | None]] = {
             digest: (key.sha256, Caller(key.tenant, tiers[key.tier], serves[key.tier]))
             for digest, key in policy.keys.items()
@@ -127,17 +131,21 @@ class Gate:
             return endpoint, None, Problem(Why.METHOD_NOT_ALLOWED, allow="GET" if endpoint is None else "POST")
         if path in (HEALTH, READY):
             return None, None, None
-        caller = self.caller(head)
-        if caller is None:
-            return endpoint, None, Problem(Why.UNAUTHORIZED)
+        caller = self._anyone
+        if caller is not None:
+            problem = self._browsers.problem(head)
+            if problem is not None:
+                return endpoint, caller, problem
+        else:
+            caller = self.caller(head)
+            if caller is None:
+                return endpoint, None, Problem(Why.UNAUTHORIZED)
         if endpoint is not None and endpoint not in caller.serves:
             return endpoint, caller, Problem(Why.NOT_FOUND, f"{endpoint.value} is not served in this tier.")
         return endpoint, caller, None
 
     def caller(self, head: RequestHead) -> Caller | None:
-        """Who the key belongs to; without keys in the policy everyone is the same caller."""
-        if self._anyone is not None:
-            return self._anyone
+        """Who the key belongs to."""
         given = head.key
         if not given:
             return None

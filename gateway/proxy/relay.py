@@ -14,6 +14,7 @@ from gateway.wire.fingerprint import fingerprint
 from gateway.wire.framing import LAST_CHUNK, chunk
 from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.lines import milliseconds
+from gateway.wire.renamed import put_back
 from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error
 from gateway.wire.request import Parsed, render
 
@@ -40,6 +41,7 @@ class Relay:
         "_legs",
         "_parsed",
         "_paused",
+        "_renamed",
         "_rid",
         "ask",
         "driver",
@@ -81,6 +83,7 @@ class Relay:
         self._legs: dict[int, Leg] = {}
         self._committed: Leg | None = None
         self._paused = False
+        self._renamed = parsed.renamed
         self._dispatched_at = 0.0
         self._extra = b""
 
@@ -209,12 +212,16 @@ class Relay:
         """Pass payload on, each piece a chunk."""
         client = self._client
         if client is not None:
+            if self._renamed:
+                pieces = put_back(pieces, self._renamed)
             client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
 
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
         """Pass on payload whose framing may stay as it is."""
         client = self._client
-        if client is not None:
+        if self._renamed:
+            self.show(pieces)
+        elif client is not None:
             client.write(raw if client.chunked else b"".join(pieces))
 
     def gaps(self, upstream: Upstream) -> LogHistogram:
@@ -275,6 +282,8 @@ class Relay:
     def _open(self, first_lines: bytes, leg: Leg, held: list[bytes]) -> None:
         client = self._client
         assert client is not None
+        if self._renamed:
+            held = put_back(held, self._renamed)
         parts = [first_lines, self._lines(leg)]
         if client.chunked:
             parts.append(b"transfer-encoding: chunked\r\n\r\n")
@@ -293,6 +302,8 @@ class Relay:
     def _show_whole(self, leg: Leg, body: bytes) -> None:
         client = self._client
         assert client is not None
+        if self._renamed:
+            body = put_back([body], self._renamed)[0]
         client.write(b"".join((whole_head(leg.content_type, len(body)), self._lines(leg), b"\r\n", body)))
         self._finish()
 

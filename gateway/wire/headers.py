@@ -39,7 +39,7 @@ _IDS: Final = _Ids()
 class RequestHead:
     """What the gateway takes from a client's header; everything else is dropped."""
 
-    __slots__ = ("asks_slo", "fields", "http_11", "repeated", "unusual")
+    __slots__ = ("asks_slo", "fields", "has_origin", "http_11", "repeated", "unusual")
 
     def __init__(self) -> None:
         self.fields: dict[bytes, bytes] = {}
@@ -50,6 +50,8 @@ class RequestHead:
         """Whether there is a header that changes how the request is read."""
         self.asks_slo = False
         """Whether it asks for an objective of its own."""
+        self.has_origin = False
+        """Whether it has an Origin, as requests of web pages do."""
         self.repeated: bytes | None = None
         """The name of a header that may stand once and stood twice."""
 
@@ -84,6 +86,7 @@ _MILLISECONDS: Final = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 
 # Headers that change how a request is read; an ordinary one has none of them.
 UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"content-encoding"})
+ORIGIN: Final = b"origin"
 WANTED: Final = UNUSUAL | {
     b"host",
     b"connection",
@@ -94,11 +97,12 @@ WANTED: Final = UNUSUAL | {
     b"tracestate",
     b"anthropic-version",
     b"content-length",
+    ORIGIN,
     *SLO_HEADERS,
 }
 
 _NAMES: Final = Names(WANTED)
-_NOTED: Final = UNUSUAL | SLO_HEADERS
+_NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
@@ -128,6 +132,7 @@ def read_head(raw: bytes) -> RequestHead:
         elif name in _NOTED:
             head.unusual = head.unusual or name in UNUSUAL
             head.asks_slo = head.asks_slo or name in SLO_HEADERS
+            head.has_origin = head.has_origin or name == ORIGIN
         fields[name] = value
     return head
 

@@ -32,6 +32,10 @@ def _refused(
     return Row(status, openai_type, code, anthropic_type, False, message)
 
 
+def _forbidden(code: str, message: str) -> Row:
+    return _refused(403, code, message, "permission_error", "permission_error")
+
+
 def _limit(openai_type: str, message: str) -> Row:
     return Row(429, openai_type, "rate_limit_exceeded", "rate_limit_error", True, message)
 
@@ -55,6 +59,8 @@ def _failed(status: int, code: str, message: str) -> Row:
 ROWS: Final[Mapping[Why, Row]] = {
     Why.BAD_REQUEST: _refused(400, None, "The request is malformed."),
     Why.UNAUTHORIZED: _refused(401, "invalid_api_key", "The API key is missing or unknown.", "authentication_error"),
+    Why.HOST_NOT_ALLOWED: _forbidden("host_not_allowed", "This Host is not one that the gateway is known by."),
+    Why.ORIGIN_NOT_ALLOWED: _forbidden("origin_not_allowed", "Pages of this Origin may not use the gateway."),
     Why.NOT_FOUND: _refused(404, "not_found", "There is nothing at this path.", "not_found_error"),
     Why.METHOD_NOT_ALLOWED: _refused(405, "method_not_allowed", "This path does not take this method."),
     Why.MODEL_NOT_FOUND: _refused(404, "model_not_found", "The model does not exist.", "not_found_error"),
@@ -71,9 +77,7 @@ ROWS: Final[Mapping[Why, Row]] = {
     Why.CONTEXT_LENGTH: _refused(
         400, "context_length_exceeded", "The prompt is longer than any replica of this model accepts."
     ),
-    Why.FORBIDDEN_MODEL: _refused(
-        403, "permission_denied", "This key may not use this model.", "permission_error", "permission_error"
-    ),
+    Why.FORBIDDEN_MODEL: _forbidden("permission_denied", "This key may not use this model."),
     Why.LIMIT_REQUESTS: _limit("requests", "The limit of requests per minute is reached."),
     Why.LIMIT_TOKENS: _limit("tokens", "The limit of tokens per minute is reached."),
     Why.LIMIT_CONCURRENCY: _limit("requests", "The limit of concurrent requests is reached."),

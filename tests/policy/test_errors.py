@@ -435,6 +435,23 @@ CASES = {
         "listen: {open_on_any_address: yes}\ndefaults:",
         "p.yaml:27: listen.open_on_any_address: yes is neither true nor false",
     ),
+    "host name with a port": (
+        "defaults:",
+        "listen: {names: [gpu-box:8080]}\ndefaults:",
+        "p.yaml:27: listen.names[0]: gpu-box:8080 is not a host name: write it as in a URL, without scheme and port",
+    ),
+    "origin with a path": (
+        "defaults:",
+        "listen: {origins: [https://chat.example/]}\ndefaults:",
+        "p.yaml:27: listen.origins[0]: https://chat.example/ is not an origin: write scheme://host or "
+        "scheme://host:port, and nothing behind it",
+    ),
+    "origin of no page": (
+        "defaults:",
+        "listen: {origins: ['null']}\ndefaults:",
+        "p.yaml:27: listen.origins[0]: null is not an origin: write scheme://host or "
+        "scheme://host:port, and nothing behind it",
+    ),
     "number for a text": (
         "    aliases: [gpt]",
         "    upstream: 7",
@@ -584,3 +601,13 @@ def test_a_name_with_a_line_break_in_it_leaves_every_error_on_one_line() -> None
     assert any("one of 'c\\nd', free" in error for error in errors)
     assert any("the tier 'c\\nd' is bound to other pools: add 'a\\nb' to its pools" in error for error in errors)
     assert not any("\n" in error for error in errors)
+
+
+def test_every_page_may_be_let_in_only_where_there_are_keys() -> None:
+    every_page = "listen: {origins: ['*']}\n"
+    assert errors_of(SAMPLE + every_page) == []
+    without = SAMPLE[: SAMPLE.index("keys:")] + SAMPLE[SAMPLE.index("defaults:") :]
+    assert errors_of(without + every_page) == [
+        "p.yaml:26: listen.origins[0]: * opens the replicas to every web page, since there are no keys: "
+        "add keys, or list the pages"
+    ]

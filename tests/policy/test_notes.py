@@ -19,6 +19,7 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
     [
         ("    pools: [short, long]", "    pools: [long]", "pools.short: no model lists this pool"),
         (", tier: paid}", "}", "tiers.paid: no key has this tier"),
+        ("defaults:", "listen: {names: [a]}\ndefaults:", "listen.names: has no effect with keys"),
         ("limit: 20", "degrade: true", "tiers.free.max_tokens.degrade: has no effect without an e2e objective"),
     ],
 )

@@ -20,7 +20,7 @@ REQUESTS = 25
 def request(stream: bool, model: str = "emulated", **more: object) -> bytes:
     body = {"model": model, "stream": stream, "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
     data = json.dumps(body | more).encode()
-    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
 
 
 async def ask(gateway: Gateway, data: bytes, until: bytes) -> bytes:

@@ -49,7 +49,7 @@ class Response:
 
 
 def head(
-    path: str = CHAT, *lines: str, method: str = "POST", version: str = "HTTP/1.1", host: str = "gateway"
+    path: str = CHAT, *lines: str, method: str = "POST", version: str = "HTTP/1.1", host: str = "localhost"
 ) -> bytes:
     """A request head with a Host line (none if `host` is empty) and the given lines."""
     first = [f"{method} {path} {version}"] + ([f"Host: {host}"] if host else [])

@@ -12,12 +12,12 @@ from .raw import CHAT, chat_body
 
 HIDDEN = b"smuggled"
 _HIDDEN_BODY = chat_body(content="smuggled")
-SMUGGLED = b"POST %b HTTP/1.1\r\nHost: gateway\r\nContent-Length: %d\r\n\r\n%b" % (
+SMUGGLED = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
     CHAT.encode(),
     len(_HIDDEN_BODY),
     _HIDDEN_BODY,
 )
-SMUGGLED_GET = b"GET /smuggled HTTP/1.1\r\nHost: gateway\r\nX: "
+SMUGGLED_GET = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\nX: "
 
 TRANSFER_ENCODINGS = (
     *(b"Transfer-Encoding: chunked", b"Transfer-Encoding : chunked", b"Transfer-Encoding\t: chunked"),
@@ -165,7 +165,7 @@ def _others() -> Iterator[tuple[str, bytes]]:
     yield "preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + plain
     yield (
         "get-with-body",
-        b"GET /v1/models HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED,
+        b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED,
     )
     yield (
         "get-with-chunks",
@@ -186,7 +186,7 @@ def _others() -> Iterator[tuple[str, bytes]]:
 
 
 def _post(*lines: bytes, version: bytes = b"HTTP/1.1") -> bytes:
-    return b"\r\n".join([b"POST %b %b" % (CHAT.encode(), version), b"Host: gateway", *lines, b"", b""])
+    return b"\r\n".join([b"POST %b %b" % (CHAT.encode(), version), b"Host: localhost", *lines, b"", b""])
 
 
 def _json(body: bytes) -> bytes:

@@ -12,7 +12,7 @@ async def ask(
     client: Client, *lines: str, stream: bool = False, host: bool = True
 ) -> tuple[int, dict[str, str], bytes]:
     data = request(CHAT, chat_body(stream=stream), *lines, version="HTTP/1.0")
-    client.send(data if host else data.replace(b"Host: gateway\r\n", b""))
+    client.send(data if host else data.replace(b"Host: localhost\r\n", b""))
     status, headers = await client.head()
     return status, headers, await client.rest()
 

@@ -27,7 +27,7 @@ from gateway.wire.replies import (
 STATUSES = {
     400: "bad-request quarantined context-length upstream-rejected",
     401: "unauthorized",
-    403: "forbidden-model",
+    403: "forbidden-model host-not-allowed origin-not-allowed",
     404: "not-found model-not-found",
     405: "method-not-allowed",
     408: "receive-timeout",

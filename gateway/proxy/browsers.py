@@ -1,0 +1,77 @@
+"""What web pages may do here, told by Host and Origin: a gateway without keys on loopback is open to every page else.
+
+A page whose name was made to point at 127.0.0.1 (DNS rebinding) has its own name in Host; a form or a `text/plain`
+request from any page has its Origin. Where there are keys, a page needs one like everybody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.model import Why
+from gateway.core.rules import Policy
+from gateway.policy.hosts import is_known, is_loopback
+from gateway.wire.headers import RequestHead
+from gateway.wire.replies import Problem
+
+MAX_REMEMBERED: Final = 64
+MAX_SHOWN: Final = 100
+
+
+class BrowserAccess:
+    """The rules of one policy for a gateway that is bound to one address."""
+
+    __slots__ = ("_hosts", "_is_keyless", "_loopback", "_names", "_origins", "_shuts_hosts")
+
+    def __init__(self, policy: Policy, bound_host: str) -> None:
+        self._is_keyless = not policy.keys
+        self._loopback = is_loopback(bound_host)
+        self._names = frozenset(policy.host_names)
+        self._origins = frozenset(origin.encode() for origin in policy.origins)
+        # On other addresses the name under which clients know the gateway is not known here, unless it is told.
+        self._shuts_hosts = self._is_keyless and (self._loopback or bool(self._names))
+        self._hosts: set[bytes] = set()
+        """Hosts that were found good, since most requests have the same one."""
+
+    def problem(self, head: RequestHead) -> Problem | None:
+        """Why a request that needs no key is not served."""
+        host = head.fields.get(b"host")
+        # Only HTTP/1.0 has no Host, and no browser speaks it.
+        if self._shuts_hosts and host is not None and host not in self._hosts and not self._is_known(host):
+            return Problem(Why.HOST_NOT_ALLOWED, self._host_message(host))
+        if head.has_origin and self._is_keyless and not self._is_own(head.fields[b"origin"], host):
+            return self._foreign(head.fields[b"origin"])
+        return None
+
+    def _is_known(self, host: bytes) -> bool:
+        if not is_known(host.decode("latin-1"), self._names, any_address=not self._loopback):
+            return False
+        if len(self._hosts) < MAX_REMEMBERED:
+            self._hosts.add(host)
+        return True
+
+    def _is_own(self, origin: bytes, host: bytes | None) -> bool:
+        """Whether it is listed, or a page of the very host and port that was asked, where these are known."""
+        origin = origin.lower()
+        if origin in self._origins:
+            return True
+        return self._shuts_hosts and host is not None and origin.partition(b"://")[2] == host.lower()
+
+    def _host_message(self, host: bytes) -> str:
+        known = "localhost or an address of loopback" if self._loopback else "localhost or an address"
+        return (
+            f"The Host header says {_shown(host)!r}. Without keys the gateway answers to {known} only: "
+            "use one as base URL, or list the name in `listen.names` of the policy."
+        )
+
+    @staticmethod
+    def _foreign(origin: bytes) -> Problem:
+        return Problem(
+            Why.ORIGIN_NOT_ALLOWED,
+            f"The Origin header says {_shown(origin)!r}, a web page that may not use the gateway: "
+            "list it in `listen.origins` of the policy.",
+        )
+
+
+def _shown(value: bytes) -> str:
+    return value[:MAX_SHOWN].decode("latin-1")

@@ -1,0 +1,42 @@
+"""Puts a function's own name, and its namespace, back into an answer of the Responses API.
+
+Codex runs a call only under both: `mcp__disk__list_files` in one piece is an unsupported call to it, whoever joined
+the names (openai/codex#23186). In JSON a quote inside a text is escaped, so bytes are enough: what a model wrote
+never looks like a field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import orjson
+
+from gateway.wire.tools import Renamed
+
+_NAME: Final = re.compile(rb'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
+
+
+def put_back(pieces: list[bytes], renamed: Renamed) -> list[bytes]:
+    """The same pieces of an answer, under the names that the client knows."""
+    return [_put_back(piece, renamed) if piece.find(b'"name"') >= 0 else piece for piece in pieces]
+
+
+def _put_back(piece: bytes, renamed: Renamed) -> bytes:
+    out: list[bytes] = []
+    end = 0
+    for match in _NAME.finditer(piece):
+        known = renamed.get(_text(match[1]))
+        if known is not None:
+            named = orjson.dumps({"name": known[1], "namespace": known[0]})
+            out += (piece[end : match.start()], named[1:-1])
+            end = match.end()
+    return b"".join((*out, piece[end:])) if out else piece
+
+
+def _text(quoted: bytes) -> str:
+    try:
+        text = orjson.loads(quoted)
+    except orjson.JSONDecodeError:
+        return ""
+    return text if type(text) is str else ""

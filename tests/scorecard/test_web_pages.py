@@ -1,0 +1,142 @@
+"""What pages in a browser can do with a gateway: nothing without keys, unless they are listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from .capture import Capture
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import CHAT, Client, Response, chat_body, head
+
+KEY = "sk-of-the-test-0123456789"
+PAGE = "https://chat.example"
+OURS = ("localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:9", "127.8.9.10:65535", "[::1]", "[::1]:8080")
+FOREIGN = (
+    *("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "localhost.", ""),
+    *("evil.example:127.0.0.1", "10.0.0.1", "0.0.0.0", "[::]", "127.1", "2130706433", "0x7f.0.0.1", "localhost:"),
+    *("localhost:x", "localhost@evil.example", "evil.example#localhost", "localhost,evil.example", "\xb2localhost"),
+    *("x.localhost", "[::1", "::1]", "127.0.0.1:\xb2"),
+)
+
+
+def listen(fields: str) -> str:
+    return f"listen: {{{fields}}}\n"
+
+
+async def post(client: Client, *lines: str, host: str = "localhost", body: bytes | None = None) -> Response:
+    """A request as a page can send it without asking: text/plain."""
+    body = chat_body() if body is None else body
+    lines = (*lines, "Content-Type: text/plain;charset=UTF-8", f"Content-Length: {len(body)}")
+    return await client.ask(head(CHAT, *lines, host=host) + body)
+
+
+async def test_a_gateway_without_keys_answers_only_to_hosts_of_loopback(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    for host in (*OURS, *OURS):
+        assert (await post(client, host=host)).status == 200, host
+    assert len(capture.calls) == 2 * len(OURS)
+    for host in FOREIGN:
+        # "" is a Host header without a value, not a request without the header.
+        response = await post(client, *(() if host else ("Host:",)), host=host)
+        assert (response.status, response.reason) == (403, "host-not-allowed"), host
+        assert response.error["type"] == "permission_error"
+        assert repr(host) in response.error["message"]
+        assert "`listen.names`" in response.error["message"]
+    assert len(capture.calls) == 2 * len(OURS)
+
+
+async def test_a_listed_name_is_served_with_any_port(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url) + listen("names: [GPU-box.internal]"))).url)
+    for host in ("gpu-box.internal", "GPU-BOX.internal:8080", "localhost"):
+        assert (await post(client, host=host)).status == 200, host
+    assert (await post(client, host="evil.internal")).status == 403
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:3000", "null", "", "http://localhost.:1"])
+async def test_a_page_reaches_no_replica_without_keys(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, origin: str
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    response = await post(client, f"Origin: {origin}", host="localhost:8080")
+    assert (response.status, response.reason) == (403, "origin-not-allowed")
+    assert "access-control-allow-origin" not in response.headers
+    assert "`listen.origins`" in response.error["message"]
+    assert not capture.calls
+
+
+async def test_an_error_for_a_foreign_page_is_in_the_dialect_of_the_path(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    response = await client.ask(head("/v1/messages", "Origin: https://evil.example", "Content-Length: 2") + b"{}")
+    assert response.json()["type"] == "error"
+    assert response.error["type"] == "permission_error"
+
+
+async def test_a_page_of_the_very_host_and_a_listed_one_are_served_without_keys(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url) + listen(f"origins: ['{PAGE}:443']"))).url)
+    assert (await post(client, "Origin: http://localhost:8080", host="localhost:8080")).status == 200
+    assert (await post(client, f"Origin: {PAGE}")).status == 200
+    assert (await post(client, f"Origin: {PAGE}:8443")).status == 403
+    assert (await post(client, "Origin: http://evil.example:8080", host="evil.example:8080")).status == 403
+    assert (await post(client, f"Origin: {PAGE}", "Origin: https://evil.example")).status == 400
+
+
+async def test_with_keys_any_host_and_any_page_that_has_one_is_served(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url, keys={KEY: "acme"}))).url)
+    lines = ("Origin: https://evil.example", f"Authorization: Bearer {KEY}")
+    assert (await post(client, *lines, host="evil.example")).status == 200
+    assert (await post(client, lines[0], host="evil.example")).status == 401
+
+
+async def test_an_open_gateway_on_any_address_knows_its_hosts_only_if_they_are_listed(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    open_to_all = "open_on_any_address: true"
+    unlisted = await connect((await gateway(rules(capture.url) + listen(open_to_all), host="0.0.0.0")).url)
+    assert (await post(unlisted, host="gpu.example")).status == 200
+    response = await post(unlisted, "Origin: http://gpu.example", host="gpu.example")
+    assert (response.status, response.reason) == (403, "origin-not-allowed")
+    policy = rules(capture.url) + listen(f"{open_to_all}, names: [gpu.example]")
+    listed = await connect((await gateway(policy, host="0.0.0.0")).url)
+    for host in ("gpu.example", "10.1.2.3:8080", "localhost"):
+        assert (await post(listed, host=host)).status == 200, host
+    assert (await post(listed, host="evil.example")).status == 403
+    assert (await post(listed, "Origin: http://gpu.example", host="gpu.example")).status == 200
+
+
+async def test_health_and_readiness_answer_to_any_host(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    assert (await client.ask(head("/health", method="GET", host="pod.svc"))).status == 200
+    assert (await client.ask(head("/v1/models", method="GET", host="pod.svc"))).status == 403
+
+
+async def test_a_request_without_host_is_one_of_http_1_0_and_served(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    assert (await client.ask(head("/v1/models", method="GET", host="", version="HTTP/1.0"))).status == 200
+
+
+async def test_a_reload_changes_who_is_let_in(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    from gateway.policy import load_text
+
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    page = f"Origin: {PAGE}"
+    assert (await post(client, page)).status == 403
+    gw.configure(load_text(rules(capture.url) + listen(f"names: [a.example], origins: ['{PAGE}']"), "p.yaml"))
+    assert (await post(client, page, host="a.example")).status == 200
+    gw.configure(load_text(rules(capture.url), "p.yaml"))
+    assert (await post(client, host="a.example")).status == 403

@@ -1,0 +1,40 @@
+"""Names of functions in answers: the client reads its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.renamed import put_back
+
+RENAMED = {"mcp__disk__ls": ("mcp__disk", "ls"), 'ü__"': ("ü", '"')}
+
+
+def restored(document: Any, **how: Any) -> Any:
+    return json.loads(b"".join(put_back([json.dumps(document, **how).encode()], RENAMED)))
+
+
+def test_call_gets_its_name_and_its_namespace_back_however_it_is_spelled() -> None:
+    for flat, (namespace, name) in RENAMED.items():
+        call = {"type": "function_call", "name": flat, "arguments": "{}"}
+        for how in ({}, {"separators": (",", ":")}, {"ensure_ascii": False}, {"indent": 1}):
+            assert restored({"item": call}, **how) == {"item": {**call, "name": name, "namespace": namespace}}
+
+
+def test_text_that_looks_like_a_call_stays() -> None:
+    document = {"delta": '{"name":"mcp__disk__ls"}', "name": "other", "arguments": '"name": "mcp__disk__ls"'}
+    assert restored(document) == document
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
+def test_documents_without_such_calls_stay_as_they_are(document: Any) -> None:
+    data = json.dumps({"name": document}).encode()
+    assert put_back([data], RENAMED) == [data]
+
+
+def test_bytes_that_are_no_json_stay_as_they_are() -> None:
+    data = b'"name":"\xff\\q" "name": "unended'
+    assert put_back([data], RENAMED) == [data]
