@@ -74,6 +74,7 @@ class Why(StrEnum):
     HEADERS_TOO_LARGE = "headers-too-large"
     RECEIVE_TIMEOUT = "receive-timeout"
     EXPECTATION_FAILED = "expectation-failed"
+    NO_WEBSOCKETS = "no-websockets"
     RECEIVING_FULL = "receiving-full"
     # refused for what it did to replicas
     QUARANTINED = "quarantined"

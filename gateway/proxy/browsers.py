@@ -1,7 +1,8 @@
 """What web pages may do here, told by Host and Origin: a gateway without keys on loopback is open to every page else.
 
 A page whose name was made to point at 127.0.0.1 (DNS rebinding) has its own name in Host; a form or a `text/plain`
-request from any page has its Origin. Where there are keys, a page needs one like everybody.
+request from any page has its Origin. Where there are keys, a page needs one like everybody. Pages that are listed may
+read the answers (CORS); never with cookies or the like, so that listing every page gives none of them a key.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Final
 from gateway.core.model import Why
 from gateway.core.rules import Policy
 from gateway.policy.hosts import is_known, is_loopback
-from gateway.wire.headers import RequestHead
+from gateway.wire.cors import cors_lines
+from gateway.wire.headers import ORIGIN, RequestHead
 from gateway.wire.replies import Problem
 
+EVERY_ORIGIN: Final = b"*"
 MAX_REMEMBERED: Final = 64
 MAX_SHOWN: Final = 100
 
@@ -21,13 +24,14 @@ MAX_SHOWN: Final = 100
 class BrowserAccess:
     """The rules of one policy for a gateway that is bound to one address."""
 
-    __slots__ = ("_hosts", "_is_keyless", "_loopback", "_names", "_origins", "_shuts_hosts")
+    __slots__ = ("_any_origin", "_hosts", "_is_keyless", "_loopback", "_names", "_origins", "_shuts_hosts")
 
     def __init__(self, policy: Policy, bound_host: str) -> None:
         self._is_keyless = not policy.keys
         self._loopback = is_loopback(bound_host)
         self._names = frozenset(policy.host_names)
         self._origins = frozenset(origin.encode() for origin in policy.origins)
+        self._any_origin = EVERY_ORIGIN in self._origins
         # On other addresses the name under which clients know the gateway is not known here, unless it is told.
         self._shuts_hosts = self._is_keyless and (self._loopback or bool(self._names))
         self._hosts: set[bytes] = set()
@@ -39,9 +43,21 @@ class BrowserAccess:
         # Only HTTP/1.0 has no Host, and no browser speaks it.
         if self._shuts_hosts and host is not None and host not in self._hosts and not self._is_known(host):
             return Problem(Why.HOST_NOT_ALLOWED, self._host_message(host))
-        if head.has_origin and self._is_keyless and not self._is_own(head.fields[b"origin"], host):
-            return self._foreign(head.fields[b"origin"])
+        if head.has_origin and self._is_keyless and not self._is_own(head.fields[ORIGIN], host):
+            return self._foreign(head.fields[ORIGIN])
         return None
+
+    def greet(self, head: RequestHead) -> None:
+        """Note what the answer to a page has to say, if the page is listed."""
+        origin = head.fields[ORIGIN]
+        if self._any_origin:
+            head.cors = cors_lines(EVERY_ORIGIN)
+        elif origin.lower() in self._origins:
+            head.cors = cors_lines(origin)
+
+    def preflight_problem(self, head: RequestHead) -> Problem | None:
+        """Why a page may not ask; its browser asks without the key, for any path, to know what it may send."""
+        return self.problem(head) or (None if head.cors else self._foreign(head.fields[ORIGIN]))
 
     def _is_known(self, host: bytes) -> bool:
         if not is_known(host.decode("latin-1"), self._names, any_address=not self._loopback):

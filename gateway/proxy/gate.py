@@ -21,26 +21,16 @@ from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.apis.table import served
 from gateway.wire.content import MEDIA_BYTES
+from gateway.wire.cors import preflight_lines
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.pictures import correction
 from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, nothing_at
 
 if TYPE_CHECKING:
     from gateway.proxy.server import FrontDoor
-
-COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
-BATCHES: Final = b"/v1/messages/batches"
-POSTS: Final[dict[bytes, Endpoint]] = {
-    **{endpoint.value.encode(): endpoint for endpoint in Endpoint},
-    COUNT_TOKENS: Endpoint.MESSAGES,
-}
-MODELS: Final = b"/v1/models"
-HEALTH: Final = b"/health"
-READY: Final = b"/ready"
-NO_BATCHES: Final = "Batches of messages are not served here: send each message to /v1/messages."
-GETS: Final = (MODELS, HEALTH, READY)
 
 
 class Catalog(Protocol):
@@ -66,6 +56,7 @@ class Caller:
     """The endpoints that the tier has."""
 
 
+OPTIONS: Final = b"OPTIONS"
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
@@ -124,9 +115,11 @@ class Gate:
         self, method: bytes, path: bytes, head: RequestHead
     ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
         """What may be said before the body: (endpoint, None for a GET; caller; problem)."""
+        if head.has_origin and method == OPTIONS:
+            return None, None, self._browsers.preflight_problem(head)
         endpoint = POSTS.get(path)
         if endpoint is None and path not in GETS and not path.startswith(MODELS + b"/"):
-            return None, None, Problem(Why.NOT_FOUND, NO_BATCHES if path.startswith(BATCHES) else "")
+            return None, None, Problem(Why.NOT_FOUND, nothing_at(path))
         if method != (b"GET" if endpoint is None else b"POST"):
             return endpoint, None, Problem(Why.METHOD_NOT_ALLOWED, allow="GET" if endpoint is None else "POST")
         if path in (HEALTH, READY):
@@ -158,10 +151,16 @@ class Gate:
         """Whose error format the caller expects."""
         return dialect_of(path, head.anthropic)
 
-    def turn_away(self, dialect: Dialect, problem: Problem, request_id: str, close: bool) -> bytes:
+    def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
+        """Take in that a web page asks: the answer, and every error, has to say whether it may read it."""
+        self._browsers.greet(head)
+        if method == OPTIONS and head.cors:
+            head.preflight = preflight_lines(raw)
+
+    def turn_away(self, dialect: Dialect, problem: Problem, request_id: str, cors: bytes, close: bool) -> bytes:
         """The whole answer to a request that never became an ask."""
         self.meter.refused_early(problem.why)
-        return error_response(dialect, problem, request_id, close=close)
+        return error_response(dialect, problem, request_id, cors, close=close)
 
     # ---- with the body
 

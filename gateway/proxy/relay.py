@@ -327,7 +327,10 @@ class Relay:
         )
 
     def _limit_lines(self) -> bytes:
+        """The lines of answers and errors alike."""
         limits = self.ask.tier.limits
         if limits.requests_per_min is None and limits.tokens_per_min is None:
-            return b""
-        return rate_limit_lines(self.driver.controller.left(self.ask.tenant, self.ask.tier.name, monotonic()))
+            return self._head.cors
+        return self._head.cors + rate_limit_lines(
+            self.driver.controller.left(self.ask.tenant, self.ask.tier.name, monotonic())
+        )

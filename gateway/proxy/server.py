@@ -22,14 +22,15 @@ from uvicorn.server import ServerState
 from gateway.core.model import Endpoint, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import Count
-from gateway.proxy.gate import COUNT_TOKENS, Caller
+from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
 from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
-from gateway.wire.headers import RequestHead, read_head, request_id, status_line, without_upgrade
+from gateway.wire.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
 from gateway.wire.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.replies import Dialect, Problem
+from gateway.wire.target import COUNT_TOKENS, POSTS, read_target
 
 log = logging.getLogger("tailgate.server")
 
@@ -174,9 +175,13 @@ class FrontDoor:
     def _ignore_upgrade(self) -> None:
         """Read a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8); Java's client asks for h2c.
 
-        llhttp takes what comes behind such a head for another protocol, and not for the body.
+        llhttp takes what comes behind such a head for another protocol, and not for the body. A client that opens a
+        WebSocket (Codex does, on /v1/responses) hears at once that it has to go on without.
         """
         raw = bytes(self._raw_head)
+        if self.parser.get_method() == b"GET" and asks_websocket(raw):
+            self._reject(Problem(Why.NO_WEBSOCKETS))
+            return
         plain = without_upgrade(raw)
         if plain == raw:
             self._reject(Problem(Why.BAD_REQUEST, "This server is no tunnel."))
@@ -231,15 +236,12 @@ class FrontDoor:
         self._head_done = True
         self._head_at = monotonic()
         parser = self.parser
-        raw = self._raw_head
-        head = self._head = read_head(raw if isinstance(raw, bytes) else bytes(raw))
+        head = self._read_head()
         self._raw_head = b""
         version = "1.1" if head.http_11 else parser.get_http_version()
         self.chunked = version == "1.1"
         self._keep_alive = self.chunked and parser.should_keep_alive()
-        self._path = self.url.partition(b"?")[0] if QUESTION_MARK in self.url else self.url
         gate = self._guard.gate
-        self._dialect = gate.dialect(self._path, head)
         self._problem = malformed(version, head)
         if self._problem is not None:
             self._urgent = True
@@ -255,6 +257,22 @@ class FrontDoor:
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             else:
                 self._urgent = True
+
+    def _read_head(self) -> RequestHead:
+        """Read the head as it has come, whole or not: what to answer, and how to say it."""
+        raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
+        head = self._head = read_head(raw)
+        path = self.url.partition(b"?")[0] if QUESTION_MARK in self.url else self.url
+        if path not in POSTS:
+            path, authority = read_target(path)
+            if authority is not None and b"host" in head.fields:
+                head.fields[b"host"] = authority
+        self._path = path
+        gate = self._guard.gate
+        self._dialect = gate.dialect(path, head)
+        if head.has_origin:
+            gate.greet(self.parser.get_method(), head, raw)
+        return head
 
     def on_body(self, body: bytes) -> None:
         if self._pipelined:
@@ -295,6 +313,10 @@ class FrontDoor:
         rid = request_id(self._head.fields.get(b"x-request-id"))
         problem = self._problem
         if problem is None and self._endpoint is None:
+            if self._head.preflight:
+                self.write(b"".join((status_line(204), self._head.cors, self._head.preflight, b"\r\n")))
+                self.done()
+                return
             found = gate.read(self._path, self._caller)
             if isinstance(found, Problem):
                 problem = found
@@ -332,8 +354,8 @@ class FrontDoor:
             self.abort()
 
     def _answer_read(self, status: int, body: bytes) -> None:
-        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status_line(status), len(body))
-        self.write(head + body)
+        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (status_line(status), len(body))
+        self.write(b"".join((head, self._head.cors, b"\r\n", body)))
         self.done()
 
     def counted(self, body: bytes) -> None:
@@ -341,7 +363,7 @@ class FrontDoor:
         self._answer_read(200, body)
 
     def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
-        answer = self._guard.gate.turn_away(self._dialect, problem, rid, close=close)
+        answer = self._guard.gate.turn_away(self._dialect, problem, rid, self._head.cors, close=close)
         if self.parser.get_method() == b"HEAD":
             # What follows the head would be taken for the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
@@ -353,7 +375,10 @@ class FrontDoor:
         guard.receiving.stop(self)
         guard.let_go(self)
         self._body = b""
-        head = self._head if self._head_done else read_head(bytes(self._raw_head) + b"\r\n\r\n")
+        if not self._head_done:
+            self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
+            self._read_head()
+        head = self._head
         self._turn_away(problem, request_id(head.fields.get(b"x-request-id")), close=True)
         self._hand_on()
         self._phase = _LINGERING

@@ -39,7 +39,7 @@ _IDS: Final = _Ids()
 class RequestHead:
     """What the gateway takes from a client's header; everything else is dropped."""
 
-    __slots__ = ("asks_slo", "fields", "has_origin", "http_11", "repeated", "unusual")
+    __slots__ = ("asks_slo", "cors", "fields", "has_origin", "http_11", "preflight", "repeated", "unusual")
 
     def __init__(self) -> None:
         self.fields: dict[bytes, bytes] = {}
@@ -52,6 +52,10 @@ class RequestHead:
         """Whether it asks for an objective of its own."""
         self.has_origin = False
         """Whether it has an Origin, as requests of web pages do."""
+        self.cors = b""
+        """Lines of whatever is answered, where a page may read it."""
+        self.preflight = b""
+        """Further lines of the answer, where a browser asks what a page may send."""
         self.repeated: bytes | None = None
         """The name of a header that may stand once and stood twice."""
 
@@ -106,6 +110,8 @@ _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
+# Of two that contradict each other neither counts, and a new one begins: nothing but a log depends on them.
+TRACING: Final = frozenset({b"traceparent", b"x-request-id"})
 
 
 def read_head(raw: bytes) -> RequestHead:
@@ -127,6 +133,8 @@ def read_head(raw: bytes) -> RequestHead:
         if before is not None:
             if name in LISTS:
                 value = before + b"," + value
+            elif name in TRACING:
+                value = b""
             else:
                 head.repeated = name
         elif name in _NOTED:
@@ -164,6 +172,14 @@ def _seconds(name: bytes, value: bytes) -> float:
 
 
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+
+
+_WEBSOCKET: Final = re.compile(rb"\r\nupgrade:[^\r]*\bwebsocket\b", re.IGNORECASE)
+
+
+def asks_websocket(raw: bytes) -> bool:
+    """Whether a head wants to go on as a WebSocket."""
+    return _WEBSOCKET.search(raw, 0, raw.find(b"\r\n\r\n") + 2) is not None
 
 
 def without_upgrade(raw: bytes) -> bytes:

@@ -70,6 +70,9 @@ ROWS: Final[Mapping[Why, Row]] = {
         408, "timeout_error", "receive_timeout", "timeout_error", True, "The request did not arrive in time."
     ),
     Why.EXPECTATION_FAILED: _refused(417, "expectation_failed", "This Expect header cannot be met."),
+    Why.NO_WEBSOCKETS: _refused(
+        426, "no_websockets", "There are no WebSockets here: use plain HTTP, which can stream."
+    ),
     Why.RECEIVING_FULL: _no_capacity("receiving_full", "Too much is being received from other clients."),
     Why.QUARANTINED: _refused(
         400, "request_quarantined", "Two replicas broke off over this very request; it is not sent to another for now."

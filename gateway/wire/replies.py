@@ -142,6 +142,8 @@ def _response(
         lines.append(b"x-should-retry: false\r\n")
     if row.status == 405:
         lines.append(b"allow: %b\r\n" % _OUTSIDE.sub("", problem.allow).encode())
+    if row.status == 426:
+        lines.append(b"upgrade: HTTP/1.1\r\n")  # what to go on with (RFC 9110, 15.5.22)
     if close:
         lines.append(b"connection: close\r\n")
     lines += (extra_headers, b"\r\n", body)

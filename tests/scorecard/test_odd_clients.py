@@ -108,7 +108,10 @@ async def test_asking_for_another_protocol_changes_nothing(
         body = chat_body()
         chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         chunked = head(CHAT, "Transfer-Encoding: chunked", *lines) + chunks
-        for data in (chat(*lines), request("/v1/models", None, *lines), chunked):
+        for data in (chat(*lines), chunked):
+            assert (await client.ask(data)).status == 200, lines
+        # A GET that asks for a WebSocket opens one, and can do nothing without it.
+        for data in [request("/v1/models", None, *lines)] if "Upgrade: websocket" not in lines else []:
             assert (await client.ask(data)).status == 200, lines
         for byte in chat(*lines):
             client.send(bytes([byte]))
@@ -120,6 +123,35 @@ async def test_asking_for_another_protocol_changes_nothing(
     bodies = {call.body for call in capture.calls}
     assert len(bodies) == 1
     assert len(capture.calls) == 3 * len(OTHER_PROTOCOLS)
+
+
+async def test_opening_a_websocket_is_answered_at_once_with_426(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """Codex opens one on /v1/responses, and goes on over HTTP when it hears this."""
+    gw = await gateway(rules(capture.url))
+    for path, upgrade in (
+        ("/v1/responses", "websocket"),
+        ("/v1/responses?a=b", "WebSocket"),
+        ("/v1/realtime", "h2c, websocket"),
+    ):
+        client = await connect(gw.url)
+        lines = (
+            "Connection: keep-alive, Upgrade",
+            f"Upgrade: {upgrade}",
+            "Sec-WebSocket-Key: AA==",
+            "X-Request-Id: mine",
+        )
+        response = await client.ask(head(path, *lines, method="GET"))
+        assert (response.status, response.reason) == (426, "no-websockets"), path
+        assert response.headers["upgrade"] == "HTTP/1.1"
+        assert response.headers["x-request-id"] == "mine"
+        assert "HTTP" in response.error["message"]
+        assert await client.rest() == b""
+    client = await connect(gw.url)
+    lines = ("Connection: Upgrade", "Upgrade: websocket", "anthropic-version: 2023-06-01")
+    assert (await client.ask(head("/v1/messages", *lines, method="GET"))).json()["type"] == "error"
+    assert not capture.traffic
 
 
 async def test_it_is_no_tunnel(gateway: GatewayFactory, connect: Connect, capture: Capture) -> None:

@@ -96,3 +96,21 @@ async def test_breaking_trace_context_is_refused(gateway: GatewayFactory, captur
         client = await connect(gw.url)
         assert (await client.ask(chat(line))).status == 400, line
     assert not capture.calls
+
+
+async def test_an_id_or_a_trace_that_stands_twice_does_not_count_and_a_new_one_begins(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url))).url)
+    other = TRACE.replace("4bf9", "5bf9")
+    for _ in range(2):
+        response = await client.ask(
+            chat(
+                *("X-Request-Id: a", "x-request-id: a", "X-Request-ID: b"),
+                *(f"traceparent: {TRACE}", f"Traceparent: {other}", "tracestate: a=b"),
+            )
+        )
+        assert response.status == 200
+        call = capture.calls[-1]
+        assert OWN_ID.fullmatch(response.headers["x-request-id"])
+        assert call.header("traceparent") == call.header("tracestate") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .capture import Capture
-from .conftest import Connect, GatewayFactory
+from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
 from .raw import CHAT, Client, Response, chat_body, head
 
@@ -127,6 +127,113 @@ async def test_a_request_without_host_is_one_of_http_1_0_and_served(
 ) -> None:
     client = await connect((await gateway(rules(capture.url))).url)
     assert (await client.ask(head("/v1/models", method="GET", host="", version="HTTP/1.0"))).status == 200
+
+
+PREFLIGHT = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization,x-stainless-os")
+
+
+async def preflight(client: Client, origin: str, *lines: str, path: str = CHAT, host: str = "localhost") -> Response:
+    client.send(head(path, f"Origin: {origin}", *(lines or PREFLIGHT), method="OPTIONS", host=host))
+    status, headers = await client.head()
+    length = int(headers.get("content-length", 0))
+    return Response(status, headers, await client.reader.readexactly(length))
+
+
+async def test_a_browser_is_told_without_a_key_what_a_listed_page_may_send(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, keys={KEY: "acme"}) + listen(f"origins: ['{PAGE}']"))
+    client = await connect(gw.url)
+    for path in (CHAT, "/v1/models", "/chat/completions"):
+        answer = await preflight(client, PAGE, path=path)
+        assert answer.status == 204
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert answer.headers["access-control-allow-methods"] == "GET, POST"
+        assert answer.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
+        assert int(answer.headers["access-control-max-age"]) > 0
+        assert answer.headers["vary"] == "origin"
+        assert not {"content-length", "transfer-encoding", "access-control-allow-credentials"} & set(answer.headers)
+    for asked in ("a" * 2000, "a\xe9", "", "a: b"):
+        answer = await preflight(client, PAGE, f"Access-Control-Request-Headers: {asked}")
+        assert answer.headers["access-control-allow-headers"].startswith("authorization, content-type"), asked
+    foreign = await preflight(client, "https://evil.example")
+    assert (foreign.status, foreign.headers["x-tailgate-reason"]) == (403, "origin-not-allowed")
+    assert "access-control-allow-origin" not in foreign.headers
+    assert not capture.traffic
+
+
+def readable(response: Response, origin: str = PAGE) -> bool:
+    """Whether a page may read the answer, and its headers."""
+    found = response.headers.get("access-control-allow-origin")
+    assert found is None or response.headers["access-control-expose-headers"] == "*"
+    return found == origin
+
+
+async def test_a_listed_page_reads_answers_and_errors_of_every_kind(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    limits = "limits: {requests: 3/min}"
+    gw = await gateway(rules(capture.url, keys={KEY: "acme"}, tier=limits) + listen(f"origins: ['{PAGE}']"))
+    client = await connect(gw.url)
+    page, key = f"Origin: {PAGE}", f"Authorization: Bearer {KEY}"
+    for response, status in (
+        (await post(client, page, key), 200),
+        (await client.ask(head("/v1/models", page, key, method="GET")), 200),
+        (await client.ask(head("/v1/models/none", page, key, method="GET")), 404),
+        (await post(client, page), 401),
+        (await post(client, page, key, body=b"{}"), 400),
+        (await client.ask(head("/nowhere", page, method="GET")), 404),
+        (await client.ask(head(CHAT, page, method="GET")), 405),
+        (await post(client, page, key), 200),
+        (await post(client, page, key), 200),
+        (await post(client, page, key), 429),
+    ):
+        assert response.status == status
+        assert readable(response), status
+    assert not readable(await post(client, "Origin: https://evil.example", key))
+    assert not readable(await post(client, key))
+    # What is refused before the request is whole, and what is not even one.
+    for data in (
+        head(CHAT, page, "Content-Length: 99999999999"),
+        head(CHAT, page, "Content-Length: 3", "X: y\x00"),
+        head(CHAT, page, "X: " + "y" * 70_000),
+        head(CHAT, page, "Connection: Upgrade", "Upgrade: websocket", method="GET"),
+    ):
+        response = await (await connect(gw.url)).ask(data)
+        assert response.status >= 400
+        assert readable(response), response
+
+
+async def test_a_listed_page_reads_a_stream(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    emulated = await emulator()
+    policy = rules(emulated.urls[0]) + listen(f"origins: ['{PAGE}']")
+    client = await connect((await gateway(policy)).url)
+    response = await post(client, f"Origin: {PAGE}", body=chat_body(stream=True))
+    assert response.status == 200
+    assert readable(response)
+    assert response.events[-1] == "[DONE]"
+
+
+async def test_every_page_is_let_in_where_there_are_keys_and_it_is_said(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, keys={KEY: "acme"}) + listen("origins: ['*']"))
+    client = await connect(gw.url)
+    for origin in (PAGE, "null", "a\xe9 b"):
+        assert (await preflight(client, origin)).headers["access-control-allow-origin"] == "*"
+        assert readable(await post(client, f"Origin: {origin}", f"Authorization: Bearer {KEY}"), "*")
+        assert (await post(client, f"Origin: {origin}")).status == 401
+
+
+async def test_a_page_under_a_foreign_name_gets_no_preflight_without_keys(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    client = await connect((await gateway(rules(capture.url) + listen(f"origins: ['{PAGE}']"))).url)
+    assert (await preflight(client, PAGE)).status == 204
+    answer = await preflight(client, PAGE, host="evil.example")
+    assert (answer.status, answer.headers["x-tailgate-reason"]) == (403, "host-not-allowed")
 
 
 async def test_a_reload_changes_who_is_let_in(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:

@@ -1,0 +1,64 @@
+"""Targets of requests: the paths there are, and what a client may have meant by another one.
+
+Only a path that is listed here is ever served, and a replica gets it as it stands in the list. Forms that mean a listed
+path beyond doubt are read as it: a URL with the host in it, slashes that stand twice or at the end. Escapes, dots and
+semicolons are not: servers do not agree on their meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.core.model import Endpoint
+
+COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
+BATCHES: Final = b"/v1/messages/batches"
+POSTS: Final[dict[bytes, Endpoint]] = {
+    **{endpoint.value.encode(): endpoint for endpoint in Endpoint},
+    COUNT_TOKENS: Endpoint.MESSAGES,
+}
+MODELS: Final = b"/v1/models"
+HEALTH: Final = b"/health"
+READY: Final = b"/ready"
+GETS: Final = (MODELS, HEALTH, READY)
+NO_BATCHES: Final = "Batches of messages are not served here: send each message to /v1/messages."
+MAX_SHOWN: Final = 100
+
+_ABSOLUTE: Final = re.compile(rb"https?://([^/@?#]+)(.*)", re.IGNORECASE | re.DOTALL)
+_SLASHES: Final = re.compile(rb"/{2,}")
+_V1: Final = b"/v1"
+# Those that end alike, such as /v1/completions and /v1/chat/completions: the longer one first.
+_BY_LENGTH: Final = sorted((path for path in (*POSTS, MODELS) if path.startswith(_V1)), key=len, reverse=True)
+
+
+def read_target(path: bytes) -> tuple[bytes, bytes | None]:
+    """The path of a request target without its query, cleaned, and the authority if it has one (RFC 9112, 3.2.2)."""
+    authority = None
+    if path[:1] != b"/":
+        found = _ABSOLUTE.fullmatch(path)
+        if found is None:
+            return path, None
+        authority, path = found[1], found[2]
+    plain = _plain(path)
+    return (plain if plain in POSTS or plain in GETS else path), authority
+
+
+def _plain(path: bytes) -> bytes:
+    return _SLASHES.sub(b"/", path).rstrip(b"/")
+
+
+def nothing_at(path: bytes) -> str:
+    """The words for a path that is not listed, with the one that was probably meant: a wrong base URL is common."""
+    if path.startswith(BATCHES):
+        return NO_BATCHES
+    plain = _plain(path)
+    shown = path[:MAX_SHOWN].decode("latin-1") or "/"
+    for known in _BY_LENGTH:
+        if plain.endswith(known[len(_V1) :]):
+            meant = known.decode()
+            return (
+                f"There is nothing at {shown}; {meant} was probably meant. Check the base URL of the client: "
+                "for OpenAI's clients it ends with /v1, for Anthropic's it has no path."
+            )
+    return f"There is nothing at {shown}."
