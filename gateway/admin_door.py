@@ -18,6 +18,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.core.model import Callback
 from gateway.proxy.guard import Guard
 from gateway.proxy.server import WRITE_HIGH_WATER_BYTES
 
@@ -171,6 +172,11 @@ class AdminDoor(HttpToolsProtocol):
         """Close after what was written has gone out."""
         self.transport.close()
         self._guard.stalled.start(self, monotonic())
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """Something raised while it worked on this connection: close it."""
+        self._guard.gate.driver.supervisor.caught(callback, error)
+        self.transport.abort()
 
     def abort(self) -> None:
         """Close at once."""

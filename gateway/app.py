@@ -23,6 +23,7 @@ from gateway.admin_door import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
 from gateway.admin_door import AdminDoor, bound_socket
 from gateway.core.controller import Controller
 from gateway.core.journal import Recorded
+from gateway.core.model import Callback
 from gateway.core.rules import Policy
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
@@ -133,7 +134,13 @@ class Gateway:
             write_stall_s=settings.write_stall_s,
             max_connections=MAX_ADMIN_CONNECTIONS,
         )
-        self.fleet = FleetWatcher(self.driver.observe, self.board, clock=monotonic, random=random.Random())
+        self.fleet = FleetWatcher(
+            self.driver.observe,
+            self.board,
+            clock=monotonic,
+            random=random.Random(),
+            on_bug=partial(self.driver.supervisor.caught, Callback.WATCH),
+        )
         self.gate.counting.ask_engine = EngineCounts(monotonic, random.Random()).ask
         self._policy_path = policy_path
         self.watcher = (
@@ -142,7 +149,7 @@ class Gateway:
         self._tokenizers = Tokenizers()
         self._reload = Reload(time.time())
         self._little = Little(self.metrics, self._presences, monotonic())
-        self._lag = LoopLag(monotonic, self.metrics.roll)
+        self._lag = LoopLag(monotonic, partial(self._supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self._states: dict[str, tuple[ReplicaState, str]] = {}
         self.stop = asyncio.Event()
@@ -375,18 +382,30 @@ class Gateway:
         return "" if self.controller.alive() else "no replica can be reached"
 
     async def _sweep(self) -> None:
+        steps = (self.upstreams.sweep, self._tell_states, self._hold_little, self._tell_quarantine)
         while True:
             await asyncio.sleep(SWEEP_S)
             now = monotonic()
             while any(guard.sweep(now) for guard in (self.guard, self._admin_guard)):  # noqa: ASYNC110 - no wait
                 await asyncio.sleep(0)  # others are served in between
-            self.upstreams.sweep(now)
-            self._tell_states()
-            if self._little.is_due(now):
-                self._little.read(now, self.controller.held(now))
-            log_quarantine(self.controller.quarantined(now))
+            for step in steps:
+                self._supervised(step, now)
 
-    def _tell_states(self) -> None:
+    def _supervised(self, step: Callable[[float], None], now: float) -> None:
+        """Do what is done again and again: a bug in it must not end the task, which would end the process."""
+        try:
+            step(now)
+        except Exception as error:  # noqa: BLE001 - the other steps, and the next time, are no part of it
+            self.driver.supervisor.caught(Callback.TIMER, error)
+
+    def _hold_little(self, now: float) -> None:
+        if self._little.is_due(now):
+            self._little.read(now, self.controller.held(now))
+
+    def _tell_quarantine(self, now: float) -> None:
+        log_quarantine(self.controller.quarantined(now))
+
+    def _tell_states(self, _now: float = 0.0) -> None:
         """Log each replica whose state has changed since the last look: the core itself writes no log."""
         for pool, name, state, why in self.controller.states():
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)

@@ -28,6 +28,7 @@ re-entered: the caller carries commands out after the call has returned.
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Final
 
 from gateway.core.admit import Admission, Verdict
@@ -100,6 +101,12 @@ class Controller:
         self._retries = Retries(self._fleet, self._extra, random)
         self._hedges = Hedges(policy, self._admission, self._quarantine, self._extra, random)
         self.policy = policy
+        self.decided: list[Command] = []
+        """The answer to the latest call; of one that raised, as far as it had come."""
+        self.woken = 0
+        """The request whose deadline was acted on last."""
+        self._due: deque[int] = deque()
+        """Whose alarms have rung and are not acted on yet: empty between calls, unless one has raised."""
 
     # ---- what happens to requests
 
@@ -107,7 +114,7 @@ class Controller:
         """A request is complete and wants a replica."""
         live = Live(ask)
         self._live[ask.id] = live
-        out: list[Command] = []
+        out = self._begin()
         if ask.body_hash is not None and self._quarantine.refuses(ask.body_hash, now):
             self._refuse(live, Outcome.INVALID, Why.QUARANTINED, out, now)
             return out
@@ -135,7 +142,7 @@ class Controller:
         """The first content, reasoning or tool-call token of a streamed answer, or more than can be held back."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        out: list[Command] = []
+        out = self._begin()
         pool = attempt.replica.pool
         saturated = pool.saturated
         attempt.replica.pulse.heard(now)
@@ -163,7 +170,7 @@ class Controller:
         """More came before the first token than can be held back: it is shown, and teaches no TTFT."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        out: list[Command] = []
+        out = self._begin()
         attempt.replica.pulse.heard(now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             self._commit(attempt, out)
@@ -172,31 +179,36 @@ class Controller:
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
+        out = self._begin()
         attempt = self._attempts[attempt_id]
         attempt.replica.pool.progressed(attempt, tokens)
         attempt.replica.pulse.heard(now)
         self.forecaster.progress(attempt, tokens, now)
         attempt.last_at = now
-        return self._watch(attempt, tokens, now) if attempt.live.ask.tier.caps.watch else []
+        if attempt.live.ask.tier.caps.watch:
+            self._watch(attempt, tokens, out, now)
+        return out
 
     def repeats(self, attempt_id: int, now: float) -> list[Command]:
         """What this attempt says has begun to repeat itself without end."""
         live = self._attempts[attempt_id].live
-        out: list[Command] = []
+        out = self._begin()
         if live.can_be_cut and live.committed is self._attempts[attempt_id]:
             self._cut(live, Why.REPETITION, out, now)
         return out
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
         """The client does not keep up and this attempt is not read: its silence is not the replica's."""
+        out = self._begin()
         attempt = self._attempts[attempt_id]
         if not attempt.paused:
             attempt.paused = True
             attempt.replica.pause(True, now)
-        return []
+        return out
 
     def resumed(self, attempt_id: int, now: float) -> list[Command]:
         """This attempt is read again."""
+        out = self._begin()
         attempt = self._attempts[attempt_id]
         if attempt.paused:
             attempt.paused = False
@@ -204,7 +216,7 @@ class Controller:
         attempt.last_at = now
         if attempt.live.outcome is None:
             self._arm(attempt.live)
-        return []
+        return out
 
     def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
         """The attempt is closed: its connection is idle again or gone."""
@@ -222,7 +234,7 @@ class Controller:
         pool.drain.ended(full, now)
         if self._hedges.on and live.ask.visible:
             self._hedges.closed(attempt, now)
-        out: list[Command] = []
+        out = self._begin()
         moved = self._fleet.ended(replica, finish.end, now)
         if finish.body_hash is not None:
             self._broke(live, replica, finish.body_hash, out, now)
@@ -245,24 +257,42 @@ class Controller:
     def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
         """The client is gone, or stalled for too long; nothing can be said to it any more."""
         live = self._live.get(ask_id)
+        out = self._begin()
         if live is None:
-            return []
-        out: list[Command] = []
+            return out
         self._abandon(live, Outcome.ABANDONED, why, out, now)
         return out
 
     def shut(self, now: float) -> list[Command]:
         """The time to drain is over: end everything that is still under way."""
-        out: list[Command] = []
+        out = self._begin()
         for live in list(self._live.values()):
             self._abandon(live, Outcome.REFUSED, Why.SHUTTING_DOWN, out, now)
+        return out
+
+    def fail(self, ask_id: int, now: float) -> list[Command]:
+        """A bug: something raised while it worked on this request, which ends with an error, whatever its state is.
+
+        A client that has been answered hears nothing of the `Refuse`.
+        """
+        live = self._live.get(ask_id)
+        out = self._begin()
+        if live is None:
+            return out
+        self._unqueue(live)
+        live.decide(Outcome.ERROR, Why.INTERNAL, now)
+        out.append(Refuse(ask_id, Why.INTERNAL))
+        self._cancel(live, out)
+        self._settle(live, out, now)
+        if live.pool is not None and live.pool.room:
+            self._pump(live.pool, out, now)  # the call that raised may have freed a slot, and not got so far
         return out
 
     # ---- what happens to replicas and to the policy
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         """A health check, a scrape or a model list of a replica was answered, or failed."""
-        out: list[Command] = []
+        out = self._begin()
         replica = self._fleet.replica(replica_name)
         if replica is None:
             return out
@@ -282,7 +312,7 @@ class Controller:
 
     def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
         """Send a replica nothing new, or let it serve again. What is under way there goes on."""
-        out: list[Command] = []
+        out = self._begin()
         replica = self._fleet.replica(replica_name)
         if replica is not None and replica.drained is not on:
             self._fleet.drain(replica, on, now)
@@ -301,7 +331,7 @@ class Controller:
         self._hedges.configure(policy)
         self.forecaster.keep(policy, self._attempts.values())
         self._books.configure(policy.tiers, now)
-        out: list[Command] = []
+        out = self._begin()
         self._cool(out, now)
         for live in [live for pool in gone for live in pool.room]:
             if self._has_expired(live, out, now):
@@ -316,13 +346,18 @@ class Controller:
 
     def wake_at(self) -> float:
         """When `wake` wants to be called next; inf if never."""
+        if self._due:
+            return -math.inf
         return min(self._alarms.next_at(), self._hedges.next_at()) if self._hedges.on else self._alarms.next_at()
 
     def wake(self, now: float) -> list[Command]:
         """Act on every deadline that has passed."""
-        out: list[Command] = []
-        for key in self._alarms.due(now):
+        out = self._begin()
+        self._due.extend(self._alarms.due(now))
+        while self._due:
+            key = self.woken = self._due.popleft()
             if key == BREAKERS:
+                self._look_by(now + SWEEP_S)  # should looking raise, it is done again
                 self._cool(out, now)
                 continue
             live = self._live.get(key)
@@ -337,13 +372,27 @@ class Controller:
             else:
                 self._expire(live, why, out, now)
         for key in self._hedges.due(now) if self._hedges.on else ():
+            self.woken = key
             live = self._live.get(key)
             backup = None if live is None else self._hedges.backup(live, now)
             if live is not None and backup is not None:
                 self._dispatch(live, backup, out, now, hedge=True)
         return out
 
+    def _begin(self) -> list[Command]:
+        """The answer to a call. A caller that catches what the call raises finds it in `decided`."""
+        self.decided = []
+        return self.decided
+
     # ---- reading
+
+    def knows(self, ask_id: int) -> bool:
+        """Whether this request has arrived and is not over."""
+        return ask_id in self._live
+
+    def is_open(self, attempt_id: int) -> bool:
+        """Whether this attempt has not finished: it holds a slot."""
+        return attempt_id in self._attempts
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """What the tenant has left of its requests and tokens a minute."""
@@ -668,14 +717,12 @@ class Controller:
         self._cancel(live, out)
         self._settle(live, out, now)
 
-    def _watch(self, attempt: Attempt, tokens: int, now: float) -> list[Command]:
+    def _watch(self, attempt: Attempt, tokens: int, out: list[Command], now: float) -> None:
         """Whether an answer has gone on for longer than nearly all others, where these could use its place."""
         live, pool = attempt.live, attempt.replica.pool
-        out: list[Command] = []
         needed = bool(pool.room) or pool.headroom < SPARE
         if needed and live.ask.choices == 1 and live.can_be_cut and self.forecaster.is_overlong(attempt, tokens):
             self._cut(live, Why.OUTPUT_LENGTH, out, now)
-        return out
 
     def _settle(self, live: Live, out: list[Command], now: float) -> None:
         """Close the books on a request that has an outcome and no open attempt."""

@@ -85,6 +85,9 @@ class Recorded(Controller):
     def shut(self, now: float) -> list[Command]:
         return self._told("shut", Controller.shut, now)
 
+    def fail(self, ask_id: int, now: float) -> list[Command]:
+        return self._told("fail", Controller.fail, ask_id, now)
+
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         return self._told("observe", Controller.observe, replica_name, sample, now)
 

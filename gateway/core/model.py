@@ -143,6 +143,23 @@ class Outcome(StrEnum):
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
 
+class Callback(StrEnum):
+    """Which callback of ours raised: a bug. A metric label."""
+
+    DECISION = "decision"
+    """A call of the controller."""
+    COMMAND = "command"
+    """Carrying out what it decided."""
+    REPLICA = "replica"
+    """Bytes or news from a connection to a replica."""
+    CLIENT = "client"
+    """Bytes or news from a client's connection."""
+    TIMER = "timer"
+    """A deadline of a connection, or what is done several times a second."""
+    WATCH = "watch"
+    """A health check, a scrape or a list of models."""
+
+
 class Hedged(StrEnum):
     """What became of a request that was sent a second time because its first token was late."""
 

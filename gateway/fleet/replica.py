@@ -58,6 +58,7 @@ class Tools:
     random: Random
     pause: Callable[[float], Awaitable[None]]
     models_interval_s: float
+    on_bug: Callable[[Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +122,19 @@ class ReplicaWatch:
         fetcher = self._fetcher(health.path, _HEALTH_LIMIT_BYTES)
         try:
             while True:
-                asked_at = self._tools.clock()
-                answer = await fetcher.get()
-                self._note(Reading.HEALTH, answer if isinstance(answer, Failed) else None)
-                healthy = not isinstance(answer, Failed)
-                if healthy and (self._is_cold or self._healthy is False) and health.warmup:
-                    await self._warm_up()
-                self._judge(healthy, asked_at)
+                await self._read(Reading.HEALTH, self._check_health, fetcher)
                 await self._sleep(health.interval_s)
         finally:
             await fetcher.aclose()
+
+    async def _check_health(self, fetcher: Fetcher) -> None:
+        asked_at = self._tools.clock()
+        answer = await fetcher.get()
+        self._note(Reading.HEALTH, answer if isinstance(answer, Failed) else None)
+        healthy = not isinstance(answer, Failed)
+        if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
+            await self._warm_up()
+        self._judge(healthy, asked_at)
 
     def _judge(self, healthy: bool, asked_at: float) -> None:
         """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
@@ -154,16 +158,19 @@ class ReplicaWatch:
         fetcher = self._fetcher(health.metrics_path, _METRICS_LIMIT_BYTES)
         try:
             while True:
-                page = await fetcher.get()
-                sample = page if isinstance(page, Failed) else read_page(self.target.engine, page)
-                if isinstance(sample, Failed):
-                    self._note(Reading.METRICS, sample)
-                else:
-                    self._note(Reading.METRICS, None)
-                    self._tools.on_sample(self.target.name, sample)
+                await self._read(Reading.METRICS, self._scrape, fetcher)
                 await self._sleep(health.scrape_interval_s)
         finally:
             await fetcher.aclose()
+
+    async def _scrape(self, fetcher: Fetcher) -> None:
+        page = await fetcher.get()
+        sample = page if isinstance(page, Failed) else read_page(self.target.engine, page)
+        if isinstance(sample, Failed):
+            self._note(Reading.METRICS, sample)
+        else:
+            self._note(Reading.METRICS, None)
+            self._tools.on_sample(self.target.name, sample)
 
     async def _watch_models(self) -> None:
         while True:
@@ -172,18 +179,29 @@ class ReplicaWatch:
             # A connection kept over half a minute would only be one that the replica has closed.
             fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES)
             try:
-                answer = await fetcher.get()
+                await self._read(Reading.MODELS, self._list_models, fetcher)
             finally:
                 await fetcher.aclose()
-            cards = answer if isinstance(answer, Failed) else read_models(answer)
-            if isinstance(cards, Failed):
-                self._note(Reading.MODELS, cards)
-            else:
-                self._note(Reading.MODELS, None)
-                self._tools.board.put(self.target.name, cards)
-                lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
-                if lengths:
-                    self._tools.on_sample(self.target.name, Sample(context_tokens=min(lengths)))
+
+    async def _list_models(self, fetcher: Fetcher) -> None:
+        answer = await fetcher.get()
+        cards = answer if isinstance(answer, Failed) else read_models(answer)
+        if isinstance(cards, Failed):
+            self._note(Reading.MODELS, cards)
+        else:
+            self._note(Reading.MODELS, None)
+            self._tools.board.put(self.target.name, cards)
+            lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
+            if lengths:
+                self._tools.on_sample(self.target.name, Sample(context_tokens=min(lengths)))
+
+    async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
+        """Read once. What that raises is a bug: the reading has failed, and says nothing of the replica."""
+        try:
+            await look(fetcher)
+        except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it
+            self._tools.on_bug(error)
+            self._note(reading, Failed(Fault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))
 
     async def _call_for_models(self) -> None:
         while True:

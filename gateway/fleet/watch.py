@@ -26,7 +26,7 @@ class FleetWatcher:
 
     `on_sample(replica, sample)` gets one `Sample(healthy=…)` per health check, True or False, one
     `Sample(waiting=…, running=…, kv_fraction=…)` per page of metrics that could be read, and one
-    `Sample(context_tokens=…)` per list of models that states lengths; it must not raise.
+    `Sample(context_tokens=…)` per list of models that states lengths.
     """
 
     def __init__(
@@ -36,11 +36,15 @@ class FleetWatcher:
         *,
         clock: Callable[[], float],
         random: Random,
+        on_bug: Callable[[Exception], None],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         models_interval_s: float = 30.0,
     ) -> None:
-        """`clock` dates what is read (monotonic seconds); `random` draws the jitter; `pause` waits."""
-        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s)
+        """`clock` dates what is read (monotonic seconds); `random` draws the jitter; `pause` waits.
+
+        `on_bug` is told what a reading raised: it counts as failed, and its loop goes on.
+        """
+        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug)
         self._running: dict[str, _Running] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()

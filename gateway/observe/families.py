@@ -79,6 +79,12 @@ class RequestFamilies:
             ("pool", "replica", "kind"),
             (((pool, replica, kind.value), n) for (pool, replica, kind), n in metrics.oddities.items()),
         )
+        yield counter(
+            "tailgate_bugs",
+            "Exceptions that callbacks of the gateway raised; each ended at most the request that it worked on.",
+            ("callback",),
+            (((callback.value,), n) for callback, n in metrics.bugs.items()),
+        )
 
 
 def _latencies(metrics: Metrics) -> Iterator[Metric]:

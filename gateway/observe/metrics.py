@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import End, Outcome, Record, Why
+from gateway.core.model import Callback, End, Outcome, Record, Why
 from gateway.core.rules import Policy
 from gateway.observe.facts import Cell, Edges, Lane, TierFacts, decided
 from gateway.observe.window import EDGES, NEVER, Quantiles, Sliding
@@ -63,6 +63,7 @@ class Metrics:
         """By pool, replica label and kind."""
         self.oddities: dict[tuple[str, str, Oddity], int] = {}
         """Answers that were whole and odd, by pool, replica label and kind."""
+        self.bugs: dict[Callback, int] = dict.fromkeys(Callback, 0)
         self.whys: list[float] = [0] * len(WHYS)
         """Refusals and failures by reason, in the order of `WHYS`."""
         self.recent_whys = Sliding(self.whys)
@@ -152,6 +153,10 @@ class Metrics:
         """Count one answer, or event of one, that was whole in HTTP and odd in what it said."""
         key = (*self._place(pool, replica), kind)
         self.oddities[key] = self.oddities.get(key, 0) + 1
+
+    def bug(self, callback: Callback) -> None:
+        """Count one exception that a callback of ours raised."""
+        self.bugs[callback] += 1
 
     def roll(self, now: float) -> None:
         """Let time pass for the windows; wanted once a second, because `gaps` and `refused_early` tell no time."""

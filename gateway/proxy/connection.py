@@ -7,7 +7,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
-from gateway.core.model import End
+from gateway.core.model import Callback, End
 from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
 from gateway.wire.framing import ChunkReader, FramingError
 from gateway.wire.oddity import Oddity
@@ -112,7 +112,14 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        receiver, chunks = self.receiver, self._chunks
+        receiver = self.receiver
+        try:
+            self._received(data, receiver)
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+            self._broke(receiver, error)
+
+    def _received(self, data: bytes, receiver: Leg | None) -> None:
+        chunks = self._chunks
         if chunks is not None and chunks.at_boundary and receiver is not None and receiver.pass_on(data):
             return
         if receiver is None:
@@ -138,8 +145,23 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.upstream.closed(self)
-        if self.receiver is None:
+        receiver = self.receiver
+        if receiver is None:
             return
+        try:
+            self._closed(exc)
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+            self._broke(receiver, error)
+
+    def _broke(self, receiver: Leg | None, error: Exception) -> None:
+        """The receiver's part, or ours, raised; the connection may serve somebody else by now."""
+        if self.receiver is receiver:
+            self.receiver = None
+            self.transport.abort()
+        if receiver is not None:
+            receiver.relay.broke(Callback.REPLICA, error)
+
+    def _closed(self, exc: Exception | None) -> None:
         if self._in_body and self._left == TO_THE_END:
             # A body without length ends with the connection, if it ends in peace.
             if exc is None:
@@ -150,6 +172,7 @@ class Connection(asyncio.Protocol):
             self._lost(End.TRUNCATED)
         elif self.reused:
             receiver, self.receiver = self.receiver, None
+            assert receiver is not None
             self.upstream.resend(self.request, receiver)
         else:
             self._lost(End.RESET)

@@ -13,9 +13,11 @@ MAX_AT_ONCE: Final = 32
 class Deadline(Generic[K]):
     """A set of keys that all get the same time. First in is first due, so a sweep looks only at those that are."""
 
-    def __init__(self, limit_s: float, act: Callable[[K], None]) -> None:
+    def __init__(self, limit_s: float, act: Callable[[K], None], broke: Callable[[K, Exception], None]) -> None:
+        """`broke` gets what `act` raised: the other keys are acted on all the same."""
         self.limit_s = limit_s
         self._act = act
+        self._broke = broke
         self._due: dict[K, float] = {}
 
     def start(self, key: K, now: float) -> None:
@@ -39,7 +41,10 @@ class Deadline(Generic[K]):
             if key is None or self._due[key] > now:
                 return False
             del self._due[key]
-            self._act(key)
+            try:
+                self._act(key)
+            except Exception as error:  # noqa: BLE001 - a bug costs this key
+                self._broke(key, error)
         key = self.oldest()
         return key is not None and self._due[key] <= now
 

@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import Ask, End, Finish, Record, Sample, Why
+from gateway.core.model import Ask, Callback, End, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.proxy.clock import monotonic
+from gateway.proxy.supervisor import Supervisor
 from gateway.wire.oddity import Oddity
 from gateway.wire.replies import CLIENT_FAULTS
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 # An end that says something of the replica is counted as an upstream error.
 QUIET_ENDS: Final = (End.COMPLETE, End.CANCELLED)
+MAX_WAKES: Final = 100
+"""Deadlines in a row that may raise, each failing its request, before the next is left for later:"""
+REST_S: Final = 0.05
+"""after so long, lest a bug keep the process busy."""
 
 
 def _is_failure(finish: Finish) -> bool:
@@ -37,21 +42,34 @@ class Meter(Protocol):
     def refused_early(self, why: Why) -> None: ...
     def upstream_error(self, pool: str, replica: str, end: End) -> None: ...
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None: ...
+    def bug(self, callback: Callback) -> None: ...
     def gaps(self, tier: str, pool: str) -> LogHistogram: ...
 
 
 class Driver:
-    """The only caller of the controller. A call made while another is under way waits for its turn."""
+    """The only caller of the controller. A call made while another is under way waits for its turn.
+
+    Nothing that it is told raises. Where the controller does, or the one that acts on a command, the request concerned
+    is failed; all other commands are carried out, and the alarm is set.
+    """
 
     def __init__(self, controller: Controller, meter: Meter, loop: asyncio.AbstractEventLoop) -> None:
         self.controller = controller
+        self.supervisor = Supervisor(meter.bug)
         self._meter = meter
         self._loop = loop
         self._relays: dict[int, Relay] = {}
-        self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...]]] = deque()
+        self._asks: dict[int, int] = {}
+        """Which request an open attempt is of."""
+        self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
+        """Calls to be made: the method, its arguments but for the time, the request concerned or 0."""
+        self._carried: list[Command] = []
+        """The controller's latest answer, once it is being carried out."""
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
+        self._rests_until = -math.inf
+        """No alarm rings before."""
         self._next_ask = 0
 
     # ---- calls
@@ -65,68 +83,88 @@ class Driver:
         """A request is complete; its commands go to `relay`."""
         self._relays[ask.id] = relay
         if self._busy:
-            self._waiting.append((self.controller.arrive, (ask,)))
-        else:
-            self._carry_out(self.controller.arrive(ask, monotonic()))
+            self._waiting.append((self.controller.arrive, (ask,), ask.id))
+            return
+        try:
+            commands = self.controller.arrive(ask, monotonic())
+        except Exception as error:  # noqa: BLE001 - a bug costs this request
+            commands = self._raised(error, ask.id)
+        self._carry_out(commands)
 
     def sent(self, attempt: int) -> None:
         """An attempt was handed to its connection. Never followed by commands, so that it need not wait."""
-        self.controller.sent(attempt, monotonic())
+        try:
+            self.controller.sent(attempt, monotonic())
+        except Exception as error:  # noqa: BLE001 - a bug costs this request
+            self.broke(self._asks.get(attempt, 0), Callback.DECISION, error)
         if not self._busy:
             self._arm()
 
     def first_token(self, attempt: int) -> None:
         """An attempt has something to show."""
-        self._call(self.controller.first_token, attempt)
+        self._call(self.controller.first_token, (attempt,), self._asks.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
         """An attempt has more than can be held back, and no first token among it."""
-        self._call(self.controller.full, attempt)
+        self._call(self.controller.full, (attempt,), self._asks.get(attempt, 0))
 
     def progress(self, attempt: int, tokens: int) -> None:
         """An attempt is alive."""
-        self._call(self.controller.progress, attempt, tokens)
+        self._call(self.controller.progress, (attempt, tokens), self._asks.get(attempt, 0))
 
     def repeats(self, attempt: int) -> None:
         """What an attempt says goes round in circles."""
-        self._call(self.controller.repeats, attempt)
+        self._call(self.controller.repeats, (attempt,), self._asks.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
         """An attempt is not read for now, since its client does not keep up."""
-        self._call(self.controller.paused, attempt)
+        self._call(self.controller.paused, (attempt,), self._asks.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
         """An attempt is read again."""
-        self._call(self.controller.resumed, attempt)
+        self._call(self.controller.resumed, (attempt,), self._asks.get(attempt, 0))
 
     def finish(self, attempt: int, finish: Finish, pool: str, replica: str) -> None:
         """An attempt is closed."""
+        ask = self._asks.pop(attempt, 0)
         if _is_failure(finish):
-            self._meter.upstream_error(pool, replica, finish.end)
+            self._count_failure(pool, replica, finish.end)
         if self._busy:
-            self._waiting.append((self.controller.finish, (attempt, finish)))
-        else:
-            self._carry_out(self.controller.finish(attempt, finish, monotonic()))
+            self._waiting.append((self._finish, (attempt, finish), ask))
+            return
+        try:
+            commands = self._finish(attempt, finish, monotonic())
+        except Exception as error:  # noqa: BLE001 - a bug costs this request
+            commands = self._raised(error, ask)
+        self._carry_out(commands)
 
     def leave(self, ask: int, why: Why) -> None:
         """The client is gone."""
-        self._call(lambda now: self.controller.leave(ask, now, why))
+        self._call(self._leave, (ask, why), ask)
 
     def observe(self, replica: str, sample: Sample) -> None:
         """A replica was looked at."""
-        self._call(self.controller.observe, replica, sample)
+        self._call(self.controller.observe, (replica, sample))
 
     def configure(self, policy: Policy) -> None:
-        """There is a new policy."""
-        self._call(self.controller.configure, policy)
+        """There is a new policy. Raises what the controller raises, for whoever wants it to be in force."""
+        self._order(self.controller.configure, (policy,))
 
     def drain(self, replica: str, on: bool) -> None:
-        """Somebody wants a replica to get nothing new, or to serve again."""
-        self._call(self.controller.drain, replica, on)
+        """Somebody wants a replica to get nothing new, or to serve again. Raises as `configure` does."""
+        self._order(self.controller.drain, (replica, on))
 
     def shut(self) -> None:
         """End everything that is still under way."""
         self._call(self.controller.shut)
+        for ask in list(self._relays):
+            # Only where a bug has kept it from being ended.
+            self._call(self.controller.fail, (ask,), ask)
+
+    def broke(self, ask: int, callback: Callback, error: Exception) -> None:
+        """A callback that worked on this request raised: the request is ended with an error."""
+        self.supervisor.caught(callback, error)
+        self._call(self.controller.fail, (ask,), ask)
 
     @property
     def under_way(self) -> int:
@@ -140,48 +178,160 @@ class Driver:
 
     # ---- the loop
 
-    def _call(self, method: Callable[..., list[Command]], *args: object) -> None:
+    def _call(self, method: Callable[..., list[Command]], args: tuple[object, ...] = (), ask: int = 0) -> None:
         if self._busy:
-            self._waiting.append((method, args))
+            self._waiting.append((method, args, ask))
         else:
-            self._carry_out(method(*args, monotonic()))
+            self._carry_out(self._answer(method, args, ask))
+
+    def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
+        """A call of somebody who waits for it to be done."""
+        if self._busy:
+            self._waiting.append((method, args, 0))
+            return
+        try:
+            commands = method(*args, monotonic())
+        except Exception as error:
+            self._carry_out(self._raised(error, 0))
+            raise
+        self._carry_out(commands)
+
+    def _leave(self, ask: int, why: Why, now: float) -> list[Command]:
+        return self.controller.leave(ask, now, why)
+
+    def _finish(self, attempt: int, finish: Finish, now: float) -> list[Command]:
+        try:
+            return self.controller.finish(attempt, finish, now)
+        except Exception:
+            # The slot is freed all the same, if it is not yet; one that was closed by us teaches nothing.
+            self._waiting.append((self._close, (attempt,), 0))
+            raise
+
+    def _finish_cancelled(self, attempt: int, finish: Finish, now: float) -> list[Command]:
+        # A bug may have had it closed by now.
+        return self._finish(attempt, finish, now) if self.controller.is_open(attempt) else []
+
+    def _close(self, attempt: int, now: float) -> list[Command]:
+        if not self.controller.is_open(attempt):
+            return []
+        return self.controller.finish(attempt, Finish(End.CANCELLED), now)
+
+    def _answer(self, method: Callable[..., list[Command]], args: tuple[object, ...], ask: int) -> list[Command]:
+        try:
+            return method(*args, monotonic())
+        except Exception as error:  # noqa: BLE001 - a bug costs the request concerned
+            return self._raised(error, ask)
 
     def _carry_out(self, commands: list[Command]) -> None:
         """Act on commands, then on those of the calls that came meanwhile."""
         self._busy = True
-        try:
-            for command in commands:
-                self._act(command)
-            while self._waiting:
-                method, args = self._waiting.popleft()
-                for command in method(*args, monotonic()):
-                    self._act(command)
-        finally:
-            self._busy = False
+        self._act_on(commands)
+        while self._waiting:
+            method, args, ask = self._waiting.popleft()
+            self._act_on(self._answer(method, args, ask))
+        self._busy = False
         self._arm()
+
+    def _act_on(self, commands: list[Command]) -> None:
+        self._carried = self.controller.decided
+        for command in commands:
+            try:
+                self._act(command)
+            except Exception as error:  # noqa: BLE001 - a bug costs the request that the command is addressed to
+                self._failed(command, error)
 
     def _act(self, command: Command) -> None:
         # The commonest first. A dictionary by type would be slower: compiled code has to look up what it holds.
         if isinstance(command, Dispatch):
+            self._asks[command.attempt] = command.ask
             relay = self._relays[command.ask]
             relay.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
         elif isinstance(command, Commit):
             self._relays[command.ask].commit(command.attempt, command.hedged)
         elif isinstance(command, Ended):
             record = command.record
-            self._meter.ended(record)
-            self._relays.pop(record.ask.id).ended(record)
+            relay = self._relays[record.ask.id]
+            try:
+                self._meter.ended(record)
+            finally:
+                relay.ended(record)
+            del self._relays[record.ask.id]
         elif isinstance(command, Cancel):
             seen = self._relays[command.ask].cancel(command.attempt)
-            self._waiting.append((self.controller.finish, (command.attempt, Finish(End.CANCELLED, tokens_seen=seen))))
+            self._cancelled(command, seen)
         elif isinstance(command, Cut):
             self._relays[command.ask].cut(command.why, command.prompt_tokens)
         else:
             self._relays[command.ask].refuse(command.why, command.retry_after_s, command.detail)
 
+    def _cancelled(self, command: Cancel, seen: int) -> None:
+        self._asks.pop(command.attempt, None)
+        finish = Finish(End.CANCELLED, tokens_seen=seen)
+        self._waiting.append((self._finish_cancelled, (command.attempt, finish), command.ask))
+
+    def _count_failure(self, pool: str, replica: str, end: End) -> None:
+        try:
+            self._meter.upstream_error(pool, replica, end)
+        except Exception as error:  # noqa: BLE001 - the attempt is closed, counted or not
+            self.supervisor.caught(Callback.COMMAND, error)
+
+    # ---- bugs
+
+    def _failed(self, command: Command, error: Exception) -> None:
+        """Acting on a command raised. What the controller relies on is done all the same."""
+        self.supervisor.caught(Callback.COMMAND, error)
+        if isinstance(command, Dispatch | Commit):
+            self._waiting.append((self.controller.fail, (command.ask,), command.ask))
+        elif isinstance(command, Cancel):
+            self._cancelled(command, 0)
+        elif isinstance(command, Refuse | Cut):
+            self._abort(self._relays.get(command.ask))
+        else:
+            self._abort(self._relays.pop(command.record.ask.id, None))
+
+    def _raised(self, error: Exception, ask: int) -> list[Command]:
+        """A call raised: what it had decided until then, and the end of the request concerned."""
+        self.supervisor.caught(Callback.DECISION, error)
+        commands = self._undelivered()
+        relay = self._relays.get(ask)
+        if relay is None:
+            return commands
+        try:
+            commands += self.controller.fail(ask, monotonic())
+        except Exception as again:  # noqa: BLE001 - it cannot be ended in order: its client is not left waiting
+            self.supervisor.caught(Callback.DECISION, again)
+            commands += self._undelivered()
+            self._abort(relay)
+        if not self.controller.knows(ask) and not any(_ends(command, ask) for command in commands):
+            del self._relays[ask]
+            self._abort(relay)
+        return commands
+
+    def _undelivered(self) -> list[Command]:
+        """What the call that raised had decided."""
+        decided = self.controller.decided
+        if decided is self._carried:
+            return []
+        self._carried = decided
+        return list(decided)
+
+    def _abort(self, relay: Relay | None) -> None:
+        """Close the client's connection: there is no other way left to tell it anything."""
+        if relay is not None:
+            try:
+                relay.abort()
+            except Exception as error:  # noqa: BLE001 - nothing is left to be done for it
+                self.supervisor.caught(Callback.COMMAND, error)
+
+    # ---- time
+
     def _arm(self) -> None:
         """Keep one timer, for the earliest alarm; one that comes too early finds nothing to do and is set anew."""
-        at = self.controller.wake_at()
+        try:
+            at = max(self.controller.wake_at(), self._rests_until)
+        except Exception as error:  # noqa: BLE001 - deadlines must not lose their timer
+            self.supervisor.caught(Callback.DECISION, error)
+            at = monotonic() + REST_S
         if at >= self._alarm_at:
             return
         if self._alarm is not None:
@@ -191,4 +341,17 @@ class Driver:
 
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
-        self._call(self.controller.wake)
+        commands: list[Command] = []
+        for _ in range(MAX_WAKES):
+            try:
+                commands += self.controller.wake(monotonic())
+                break
+            except Exception as error:  # noqa: BLE001 - a bug costs the request whose deadline it was
+                commands += self._raised(error, self.controller.woken)
+        else:
+            self._rests_until = monotonic() + REST_S
+        self._carry_out(commands)
+
+
+def _ends(command: Command, ask: int) -> bool:
+    return isinstance(command, Ended) and command.record.ask.id == ask

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from gateway.core.model import Callback
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Gate
 from gateway.proxy.presence import Presence
@@ -26,6 +27,13 @@ class Door(Protocol):
 
     def abort(self) -> None:
         """Close at once."""
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this connection."""
+
+
+def _broke(door: Door, error: Exception) -> None:
+    door.broke(Callback.TIMER, error)
 
 
 class Guard:
@@ -53,10 +61,10 @@ class Guard:
         self.presences: dict[str, Presence] = {}
         """Requests that are in a pool, by its name; pools that are gone keep theirs."""
         self._doors: set[Door] = set()
-        self.receiving: Deadline[Door] = Deadline(receive_timeout_s, lambda door: door.too_slow())
-        self.idle: Deadline[Door] = Deadline(keep_alive_s, lambda door: door.close())
-        self.stalled: Deadline[Door] = Deadline(write_stall_s, lambda door: door.stalled())
-        self.lingering: Deadline[Door] = Deadline(LINGER_S, lambda door: door.abort())
+        self.receiving: Deadline[Door] = Deadline(receive_timeout_s, lambda door: door.too_slow(), _broke)
+        self.idle: Deadline[Door] = Deadline(keep_alive_s, lambda door: door.close(), _broke)
+        self.stalled: Deadline[Door] = Deadline(write_stall_s, lambda door: door.stalled(), _broke)
+        self.lingering: Deadline[Door] = Deadline(LINGER_S, lambda door: door.abort(), _broke)
 
     @property
     def connections(self) -> int:
@@ -95,7 +103,10 @@ class Guard:
     def abort_all(self) -> None:
         """Close every connection at once."""
         for door in list(self._doors):
-            door.abort()
+            try:
+                door.abort()
+            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                _broke(door, error)
 
     def sweep(self, now: float) -> bool:
         """Act on deadlines that have passed; whether there are more. Called every `SWEEP_S`, and while there are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import Ask, End, Endpoint, Finish, Hedged, Record, Why
+from gateway.core.model import Ask, Callback, End, Endpoint, Finish, Hedged, Record, Why
 from gateway.core.rules import Model, OnTotal
 from gateway.proxy.clock import monotonic
 from gateway.proxy.leg import Leg
@@ -43,6 +43,7 @@ class Relay:
         "_paused",
         "_renamed",
         "_rid",
+        "_shown",
         "ask",
         "driver",
         "endpoint",
@@ -84,6 +85,8 @@ class Relay:
         self._committed: Leg | None = None
         self._paused = False
         self._renamed = parsed.renamed
+        self._shown = False
+        """Whether the client has been sent a head that an answer follows."""
         self._dispatched_at = 0.0
         self._extra = b""
 
@@ -183,7 +186,7 @@ class Relay:
         if client is None:
             return
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
-        if self._committed is None or self._committed.assembly is not None:
+        if self._committed is None or not self._shown:
             client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
             self._finish()
         elif self._committed.reader is None:
@@ -199,8 +202,16 @@ class Relay:
             self._client = None
             client.cut(politely=True)
 
+    def abort(self) -> None:
+        """Close the client's connection, after a bug that has left no other way to end its request."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.cut(politely=False)
+
     def ended(self, record: Record) -> None:
         """Everything is over and counted."""
+        if self._client is not None:
+            self.abort()  # a bug has kept it from being answered
         # Breaks the cycle between a relay and its legs, which would otherwise wait for the garbage collector.
         self._committed = None
         self._legs.clear()
@@ -259,6 +270,10 @@ class Relay:
             leg.line.pause()
             self.driver.paused(leg.id)
 
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this request."""
+        self.driver.broke(self.ask.id, callback, error)
+
     def resume(self) -> None:
         """The client has caught up."""
         self._paused = False
@@ -293,6 +308,7 @@ class Relay:
             parts += held
         if leg.complete and client.chunked:
             parts.append(LAST_CHUNK)
+        self._shown = True
         client.write(b"".join(parts))
         if leg.complete:
             self._finish()

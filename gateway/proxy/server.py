@@ -11,7 +11,6 @@ a pipelined request; readers that stall for ever.
 from __future__ import annotations
 
 import asyncio
-import logging
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway.core.model import Endpoint, Why
+from gateway.core.model import Callback, Endpoint, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import Count
 from gateway.proxy.gate import Caller
@@ -31,8 +30,6 @@ from gateway.wire.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.replies import Dialect, Problem
 from gateway.wire.target import COUNT_TOKENS, POSTS, read_target
-
-log = logging.getLogger("tailgate.server")
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
 """Bytes that may wait for a client before its replica is read no more: with a read of it, 64 KiB."""
@@ -78,6 +75,7 @@ class FrontDoor:
         # What comes after a request with `Connection: close` is ours to refuse.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._guard = guard
+        self._supervisor = guard.gate.driver.supervisor
         self._phase = _IDLE
         self._pipelined = False
         self.chunked = True
@@ -126,15 +124,26 @@ class FrontDoor:
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
         self._guard.closed(self)
-        self._leave(Why.CLIENT_GONE)
         self.parser = None
+        self.eof_received()
 
     def eof_received(self) -> None:
         """A client that closes its sending side has hung up: there is no way to tell it from one that is gone."""
         # Said here and not left to connection_lost, which waits until everything written has been taken.
-        self._leave(Why.CLIENT_GONE)
+        relay = self._relay
+        try:
+            self._leave(Why.CLIENT_GONE)
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self._relay = relay
+            self.broke(Callback.CLIENT, error)
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._received(data)
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.CLIENT, error)
+
+    def _received(self, data: bytes) -> None:
         phase = self._phase
         if phase is _LINGERING:
             return
@@ -163,9 +172,10 @@ class FrontDoor:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._ignore_upgrade()
-        except httptools.HttpParserCallbackError:
+        except httptools.HttpParserCallbackError as exc:
             # What a callback of ours raised is no fault of the client's, though httptools makes it one of the parser.
-            log.exception("a request head or body could not be taken in")
+            raised = exc.__context__
+            self._supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else exc)
             self._reject(Problem(Why.INTERNAL))
         except httptools.HttpParserError as exc:
             self._reject(Problem(Why.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))
@@ -197,11 +207,7 @@ class FrontDoor:
             if self._urgent and self._problem is not None:
                 self._reject(self._problem)
             elif self._whole:
-                try:
-                    self._answer()
-                except Exception:
-                    log.exception("a request could not be handled")
-                    self._broke()
+                self._answer()
             elif self._received_bytes > 2 * self._guard.max_header_bytes + MAX_FRAMING * self._body_bytes:
                 self._reject(Problem(Why.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large."))
             elif self._body and not self._guard.holds(self, len(self._body)):
@@ -344,15 +350,6 @@ class FrontDoor:
         self._turn_away(problem, rid, close=not self._keep_alive)
         self.done()
 
-    def _broke(self) -> None:
-        """Say that this was a bug, if nothing else has been said yet; and let nothing of the request remain."""
-        if self._phase is _ANSWERING and self._relay is None:
-            self._keep_alive = False
-            self._turn_away(Problem(Why.INTERNAL), request_id(self._head.fields.get(b"x-request-id")), close=True)
-            self.done()
-        else:
-            self.abort()
-
     def _answer_read(self, status: int, body: bytes) -> None:
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (status_line(status), len(body))
         self.write(b"".join((head, self._head.cors, b"\r\n", body)))
@@ -437,6 +434,14 @@ class FrontDoor:
     def done(self) -> None:
         """The answer is complete."""
         self._relay = None
+        try:
+            self._rest()
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self._supervisor.caught(Callback.CLIENT, error)
+            self.transport.abort()
+
+    def _rest(self) -> None:
+        """Wait for another request, or close."""
         self._out()
         if self._keep_alive and not self._guard.gate.draining and not self.transport.is_closing():
             self._phase = _IDLE
@@ -460,7 +465,17 @@ class FrontDoor:
     def pause_writing(self) -> None:
         self._blocked = True
         if not self._full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
-            self._fill()
+            try:
+                self._fill()
+            except Exception as error:  # noqa: BLE001 - a bug costs this connection
+                self.broke(Callback.CLIENT, error)
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        try:
+            self._drained()
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.CLIENT, error)
 
     def _fill(self) -> None:
         """Too much waits for the client: nothing may be added."""
@@ -471,8 +486,8 @@ class FrontDoor:
         elif not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def resume_writing(self) -> None:
-        self._blocked = False
+    def _drained(self) -> None:
+        """The transport takes more."""
         if self.transport.is_closing():
             self._full = False
             # What is left is little, and must not stay for ever either.
@@ -515,6 +530,29 @@ class FrontDoor:
         """Close at once."""
         self._leave(Why.CLIENT_GONE)
         self.transport.abort()
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """Something raised while it worked on this connection: say that this was a bug, if that can be, and close it.
+
+        A request that is under way is ended by the driver, which frees what it holds.
+        """
+        relay = self._relay
+        if relay is None or isinstance(relay, Count):
+            self._supervisor.caught(callback, error)
+        else:
+            relay.broke(callback, error)
+            if self._relay is None:
+                return
+        try:
+            if relay is None and self._phase is _ANSWERING and not self.transport.is_closing():
+                self._keep_alive = False
+                self._turn_away(Problem(Why.INTERNAL), request_id(self._head.fields.get(b"x-request-id")), close=True)
+                self.done()
+            else:
+                self.abort()
+        except Exception as again:  # noqa: BLE001 - nothing can be said any more
+            self._supervisor.caught(callback, again)
+            self.transport.abort()
 
     def shutdown(self) -> None:
         """uvicorn: the server is going down. Answers under way are finished, and the connection then closed."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from gateway.core.model import End, Endpoint
+from gateway.core.model import Callback, End, Endpoint
 from gateway.core.rules import Pool, ReplicaSpec
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
@@ -165,6 +165,12 @@ class Upstream:
         task.add_done_callback(self._connecting.discard)
 
     async def _open(self, request: bytes, receiver: Leg, otherwise: End) -> None:
+        try:
+            await self._open_connection(request, receiver, otherwise)
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+            receiver.relay.broke(Callback.REPLICA, error)
+
+    async def _open_connection(self, request: bytes, receiver: Leg, otherwise: End) -> None:
         connection = Connection(self)
         try:
             async with asyncio.timeout(self.pool.connect_timeout_s):

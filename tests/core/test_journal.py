@@ -27,7 +27,19 @@ from .drivers import policies
 from .made import STEADY, ask, policy, pool, tier
 from .test_any_driver import AnyDriver
 
-READS = {"wake_at", "left", "alive", "states", "held", "snapshot", "quarantined", "suspects", "explain"}
+READS = {
+    "is_open",
+    "knows",
+    "wake_at",
+    "left",
+    "alive",
+    "states",
+    "held",
+    "snapshot",
+    "quarantined",
+    "suspects",
+    "explain",
+}
 """Public methods that answer a question and change nothing."""
 POLICY = policy(pool("p", "r1", "r2"), tier("std"), tier("low", 1, limits=rules.Limits(60.0, None, 3)))
 
@@ -285,6 +297,7 @@ def test_every_call_is_told_with_its_answer() -> None:
         ("wake", 0.8),
         ("finish", 1, Finish(End.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Why.CLIENT_STALLED),
+        ("fail", 1, 1.05),
         ("shut", 1.1),
     ]
     assert {name for name, *_ in calls} == CALLS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from gateway.core.model import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.watch import FleetWatcher
@@ -18,7 +20,11 @@ async def test_health_load_and_models_of_emulated_replicas() -> None:
         samples: list[tuple[str, Sample]] = []
         board = ModelBoard(0)
         watcher = FleetWatcher(
-            lambda name, sample: samples.append((name, sample)), board, clock=lambda: 0.0, random=random.Random(1)
+            lambda name, sample: samples.append((name, sample)),
+            board,
+            clock=lambda: 0.0,
+            random=random.Random(1),
+            on_bug=pytest.fail,
         )
         async with watched(watcher, rules):
             for name in ("main-0", "main-1"):

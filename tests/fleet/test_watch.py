@@ -28,16 +28,26 @@ class Fleet:
 
     def __init__(self, models_interval_s: float, clock: Callable[[], float]) -> None:
         self.samples: list[tuple[str, Sample]] = []
+        self.bugs: list[Exception] = []
+        self.raises = 0
+        """How many of the next loads that it is told make the receiver raise."""
         self.board = ModelBoard(0)
         self.pauses: list[float] = []
         self.watcher = FleetWatcher(
-            lambda name, sample: self.samples.append((name, sample)),
+            self.hear,
             self.board,
             clock=clock,
             random=random.Random(1),
+            on_bug=self.bugs.append,
             pause=self.pause,
             models_interval_s=models_interval_s,
         )
+
+    def hear(self, name: str, sample: Sample) -> None:
+        self.samples.append((name, sample))
+        if sample == LOAD and self.raises:
+            self.raises -= 1
+            raise ZeroDivisionError
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -271,15 +281,15 @@ async def test_closing_ends_every_connection_and_every_request(fake: FakeReplica
     await until(lambda: fake.open_connections == 0)
 
 
-async def test_an_error_in_the_receiver_is_not_swallowed(fake: FakeReplica) -> None:
-    def broken(name: str, sample: Sample) -> None:
-        if sample == LOAD:
-            raise ZeroDivisionError
-
-    watcher = FleetWatcher(broken, ModelBoard(0), clock=lambda: 0.0, random=random.Random(1))
-    watcher.configure(policy(pool(fake)))
-    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
-        await watcher.run()
+async def test_a_reading_that_raises_is_told_counts_as_failed_and_is_tried_again(fake: FakeReplica) -> None:
+    async with watching(policy(pool(fake))) as fleet:
+        fleet.raises = 2
+        await until(lambda: len(fleet.bugs) == 2)
+        assert fleet.report("main-0").failures[Reading.METRICS, Fault.GARBAGE] == 2
+        await fleet.says("main-0", LOAD)
+        await fleet.says("main-0", Sample(healthy=True))
+        await until(lambda: not fleet.report("main-0").errors)
+    assert [type(bug) for bug in fleet.bugs] == [ZeroDivisionError] * 2
 
 
 # ---- warm-up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,16 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
+from gateway.core.model import Callback
+from gateway.observe.metrics import Metrics
 from gateway.policy.builtin import builtin
+from gateway.proxy.connection import Connection
+from gateway.proxy.driver import Driver
+from gateway.proxy.gate import Gate
+from gateway.proxy.leg import Leg
+from gateway.proxy.relay import Relay
+from gateway.proxy.server import FrontDoor
+from gateway.proxy.upstream import Upstream
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted
@@ -43,14 +53,60 @@ async def test_a_bug_before_dispatch_is_a_500_with_a_reason_and_a_traceback(
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 
-async def test_a_bug_in_dispatch_ends_the_connection_and_frees_the_slot(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_in_dispatch_is_a_500_and_frees_the_slot(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         with monkeypatch.context() as patch:
             patch.setattr(gateway.upstreams, "get", bug)
-            with pytest.raises(httpx.RemoteProtocolError):
-                await client.post("/v1/completions", json=BODY)
+            answer = await client.post("/v1/completions", json=BODY)
+        assert (answer.status_code, answer.headers["x-tailgate-reason"]) == (500, "internal")
+        assert gateway.metrics.bugs[Callback.COMMAND] == 1
         assert gateway.driver.under_way == 0
         assert [pool.in_flight for pool in gateway.controller.snapshot(0.0).pools] == [0]
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+
+
+PLACES: list[tuple[type, str]] = [
+    *[(Leg, name) for name in ("on_sent", "on_head", "on_body", "on_end", "pass_on", "commit", "_show", "_tell")],
+    *[
+        (Relay, name)
+        for name in ("dispatch", "commit", "_open", "_show_whole", "leg_ended", "show", "ended", "_finish")
+    ],
+    *[(FrontDoor, name) for name in ("on_headers_complete", "on_body", "_answer", "placed", "_rest", "_out")],
+    *[(Connection, name) for name in ("send", "_head", "_body", "_end")],
+    *[(Upstream, name) for name in ("send", "release", "_take_idle")],
+    *[(Driver, name) for name in ("_act", "_carry_out")],
+    *[(Metrics, name) for name in ("ended", "gaps")],
+    (Gate, "enter"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), PLACES, ids=lambda value: getattr(value, "__name__", value))
+async def test_a_bug_in_any_callback_costs_at_most_one_request_and_no_slot(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """The first call raises; of four requests at least three are answered in full, and the other one has an end."""
+    whole = getattr(owner, name)
+    calls = [0]
+
+    def once(*args: Any, **more: Any) -> Any:
+        calls[0] += 1
+        return bug() if calls[0] == 1 else whole(*args, **more)
+
+    async def ask(client: httpx.AsyncClient, stream: bool) -> bool:
+        try:
+            answer = await client.post("/v1/completions", json={**BODY, "stream": stream}, timeout=10.0)
+        except httpx.RemoteProtocolError:
+            return False
+        return answer.status_code == 200 and (not stream or answer.text.endswith("data: [DONE]\n\n"))
+
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        monkeypatch.setattr(owner, name, once)
+        ok = [await ask(client, stream) for stream in (True, False)]
+        ok += await asyncio.gather(ask(client, True), ask(client, False))
+    assert calls[0] > 1, "this place is never passed"
+    assert ok.count(False) <= 1, ok
+    assert gateway.driver.under_way == 0
+    (pool,) = gateway.controller.snapshot(0.0).pools
+    assert (pool.in_flight, pool.queued) == (0, 0)
+    assert sum(gateway.metrics.bugs.values()) >= 1
+    assert not gateway.broken.is_set()

@@ -7,7 +7,7 @@ from gateway.proxy.deadlines import MAX_AT_ONCE, Deadline
 
 def test_a_sweep_acts_on_a_bounded_number_and_says_that_there_are_more() -> None:
     acted: list[int] = []
-    deadline: Deadline[int] = Deadline(1.0, acted.append)
+    deadline: Deadline[int] = Deadline(1.0, acted.append, _fail)
     keys = list(range(2 * MAX_AT_ONCE + 1))
     for key in keys:
         deadline.start(key, 0.0)
@@ -21,10 +21,30 @@ def test_a_sweep_acts_on_a_bounded_number_and_says_that_there_are_more() -> None
 
 def test_a_sweep_that_ends_exactly_at_its_bound_has_no_more() -> None:
     acted: list[int] = []
-    deadline: Deadline[int] = Deadline(1.0, acted.append)
+    deadline: Deadline[int] = Deadline(1.0, acted.append, _fail)
     for key in range(MAX_AT_ONCE):
         deadline.start(key, 0.0)
     deadline.start(-1, 5.0)
     assert deadline.sweep(2.0) is False
     assert len(acted) == MAX_AT_ONCE
     assert deadline.oldest() == -1
+
+
+def test_a_key_that_raises_is_told_and_the_others_are_acted_on() -> None:
+    acted: list[int] = []
+    raised: list[tuple[int, str]] = []
+
+    def act(key: int) -> None:
+        if key == 1:
+            raise ZeroDivisionError
+        acted.append(key)
+
+    deadline: Deadline[int] = Deadline(1.0, act, lambda key, error: raised.append((key, type(error).__name__)))
+    for key in range(3):
+        deadline.start(key, 0.0)
+    deadline.sweep(1.0)
+    assert (acted, raised, len(deadline)) == ([0, 2], [(1, "ZeroDivisionError")], 0)
+
+
+def _fail(key: int, error: Exception) -> None:
+    raise error

@@ -1,0 +1,58 @@
+"""Takes what callbacks of ours raise. A bug costs one request: it is told once, counted, and the rest goes on.
+
+What calls us (the event loop, httptools, a timer) drops an exception or ends the process with it. So every entry point
+gives what it caught to the one supervisor of the process, and fails the request that it worked on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gateway.core.model import Callback
+from gateway.proxy.clock import monotonic
+
+log = logging.getLogger("tailgate.bugs")
+
+LOG_EVERY_S: Final = 60.0
+MAX_KINDS: Final = 256
+
+
+class Supervisor:
+    """Counts each bug by the callback that raised it, and logs one of each kind a minute, with its traceback."""
+
+    def __init__(self, count: Callable[[Callback], None]) -> None:
+        self._count = count
+        self._kinds: dict[str, tuple[float, int]] = {}
+        """By kind: when the last line was written, and how many have come since."""
+
+    def caught(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised this."""
+        self._count(callback)
+        kind = f"{callback.value} {type(error).__name__} {_place(error)}"
+        now = monotonic()
+        logged_at, more = self._kinds.get(kind, (now - LOG_EVERY_S, 0))
+        if now - logged_at < LOG_EVERY_S:
+            self._kinds[kind] = logged_at, more + 1
+            return
+        if len(self._kinds) >= MAX_KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = now, 0
+        log.error(
+            "a bug of the gateway: a %s callback raised %s%s; its request is ended and the rest goes on: report it",
+            callback.value,
+            type(error).__name__,
+            f" ({more} more like it since the last line)" if more else "",
+            exc_info=error,
+        )
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised: the innermost file and line. Compiled code has no more than its name."""
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

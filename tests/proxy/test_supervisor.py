@@ -1,0 +1,308 @@
+"""A bug anywhere costs one request: each call and each command raises in turn, and all others are served.
+
+The driver is the real one, and so is the controller; a clock of the test's own stands in for the loop's. The number of
+places at which something can raise is counted in a run in which nothing does.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.core.controller import Controller
+from gateway.core.estimators import LogHistogram
+from gateway.core.journal import CALLS
+from gateway.core.model import Callback, End, Finish, Outcome, Record, Sample, Why
+from gateway.core.rules import Timeouts
+from gateway.proxy import driver as module
+from gateway.proxy.driver import Driver
+from gateway.proxy.supervisor import LOG_EVERY_S, Supervisor
+from tests.core.made import ask, policy, pool, tier
+from tests.interpreted import interpreted
+
+pytestmark = interpreted
+
+POLICY = policy(
+    pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(queue_s=50.0, ttft_s=5.0, idle_s=5.0, total_s=100.0))
+)
+REQUESTS = 6
+
+
+class Bug(Exception):
+    pass
+
+
+@dataclass
+class Trap:
+    """Raises at one of the places that are passed, and counts them."""
+
+    at: int = -1
+    passed: int = 0
+    sprung: str = ""
+
+    def step(self, place: str) -> None:
+        self.passed += 1
+        if self.passed == self.at:
+            self.sprung = place
+            raise Bug(place)
+
+    def around(self, place: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """`method`, with one place before it and one behind it."""
+
+        def trapped(*args: Any) -> Any:
+            self.step(f"before {place}")
+            answer = method(*args)
+            self.step(f"after {place}")
+            return answer
+
+        return trapped
+
+
+class Timer:
+    def __init__(self, at: float, act: Callable[[], None]) -> None:
+        self.at = at
+        self.act = act
+
+    def cancel(self) -> None:
+        self.at = float("inf")
+
+
+class Loop:
+    """A loop with timers alone, and the clock that they go by."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.timers: list[Timer] = []
+
+    def call_later(self, delay: float, act: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + delay, act)
+        self.timers.append(timer)
+        return timer
+
+    def run_until(self, at: float) -> None:
+        for _ in range(10_000):
+            timer = min(self.timers, key=lambda timer: timer.at, default=None)
+            if timer is None or timer.at > at:
+                self.now = at
+                return
+            self.timers.remove(timer)
+            self.now = max(self.now, timer.at)
+            timer.act()
+        raise AssertionError("a timer rings again and again")
+
+
+class Meter:
+    def __init__(self, trap: Trap) -> None:
+        self.records: list[Record] = []
+        self.bugs: list[Callback] = []
+        self.ended = trap.around("meter.ended", self.records.append)  # type: ignore[method-assign]
+        self.upstream_error = trap.around("meter.upstream_error", lambda *_: None)  # type: ignore[method-assign]
+
+    def ended(self, record: Record) -> None: ...
+    def refused_early(self, why: Why) -> None: ...
+    def upstream_error(self, pool: str, replica: str, end: End) -> None: ...
+
+    def bug(self, callback: Callback) -> None:
+        self.bugs.append(callback)
+
+    def gaps(self, tier: str, pool: str) -> LogHistogram:
+        return LogHistogram(())
+
+
+@dataclass
+class FakeRelay:
+    """What a client hears, and which attempts are open."""
+
+    trap: Trap
+    answers: list[str] = field(default_factory=list)
+    is_over: bool = False
+    """Whether the client has all of its answer, and is not there any more."""
+    open: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("dispatch", "commit", "cancel", "cut", "refuse", "ended"):
+            setattr(self, name, self.trap.around(f"relay.{name}", getattr(self, f"_{name}")))
+
+    def _dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
+        self.open[attempt] = replica
+
+    def _commit(self, attempt: int, hedged: object) -> None:
+        self.answers.append("answer")
+        self.is_over = attempt not in self.open
+
+    def _cancel(self, attempt: int) -> int:
+        self.open.pop(attempt, None)
+        return 0
+
+    def _cut(self, why: Why, prompt_tokens: int) -> None:
+        self.ends("cut")
+
+    def _refuse(self, why: Why, retry_after_s: float | None, detail: str) -> None:
+        self.ends(why.value)
+
+    def _ended(self, record: Record) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        self.ends("closed")
+
+    def ends(self, said: str) -> None:
+        if not self.is_over:
+            self.answers.append(said)
+            self.is_over = True
+
+
+class Rig:
+    """Six requests for two slots: one is slow and times out, one is retried, one leaves, the others are answered."""
+
+    def __init__(self, trap: Trap, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = Loop()
+        monkeypatch.setattr(module, "monotonic", lambda: self.loop.now)
+        self.trap = trap
+        self.meter = Meter(trap)
+        self.controller = Controller(POLICY, random.Random(1))
+        at, trap.at = trap.at, -1
+        self.driver = Driver(self.controller, self.meter, self.loop)  # type: ignore[arg-type]
+        for name in CALLS - {"fail"}:
+            setattr(self.controller, name, trap.around(f"controller.{name}", getattr(self.controller, name)))
+        self.relays = [FakeRelay(trap) for _ in range(REQUESTS)]
+        trap.at = at
+
+    def play(self) -> None:
+        retried, slow = self.relays[0], self.relays[1]
+        for number, relay in enumerate(self.relays, 1):
+            self.driver.arrive(ask(number, POLICY, self.loop.now), relay)  # type: ignore[arg-type]
+            if relay is retried:
+                self.ends(retried, End.RESET)
+        self.driver.observe("r1", Sample(healthy=True, waiting=0, running=1))
+        self.driver.leave(6, Why.CLIENT_GONE)
+        for attempt in list(slow.open):
+            self.driver.sent(attempt)
+        self.serve(slow)
+        self.loop.run_until(self.loop.now + 6.0)  # its time to a first token is over
+        self.serve(slow)
+        self.driver.drain("r2", True)
+        self.driver.drain("r2", False)
+        self.driver.configure(POLICY)
+        self.serve()
+        self.loop.run_until(self.loop.now + 200.0)
+        self.driver.shut()
+
+    def serve(self, but: FakeRelay | None = None) -> None:
+        """Answer all that is open, and all that is sent then."""
+        for _ in range(2 * REQUESTS):
+            for relay in self.relays:
+                for attempt in list(relay.open) if relay is not but else ():
+                    self.driver.sent(attempt)
+                    self.driver.first_token(attempt)
+                    self.driver.progress(attempt, 3)
+                    self.driver.paused(attempt)
+                    self.driver.resumed(attempt)
+                if relay is not but:
+                    self.ends(relay, End.COMPLETE)
+
+    def ends(self, relay: FakeRelay, end: End) -> None:
+        for attempt in list(relay.open):
+            replica = relay.open.pop(attempt)
+            if end is End.COMPLETE and relay.answers:
+                relay.is_over = True
+            self.driver.finish(attempt, Finish(end, output_tokens=5), "p", replica)
+
+
+def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    logging.getLogger("tailgate.bugs").disabled = True
+    counting = Trap()
+    clean = Rig(counting, monkeypatch)
+    clean.play()
+    expected = [["answer"], ["ttft-timeout"], *[["answer"]] * 3, ["closed"]]
+    assert [relay.answers for relay in clean.relays] == expected
+    assert not clean.meter.bugs
+    try:
+        for at in range(1, counting.passed + 1):
+            trap = Trap(at)
+            rig = Rig(trap, monkeypatch)
+            try:
+                rig.play()
+            except Bug:
+                # Who orders a policy, or a drain, is told.
+                assert trap.sprung.endswith(("controller.configure", "controller.drain"))
+                rig.loop.run_until(rig.loop.now + 200.0)
+                rig.driver.shut()
+            assert trap.sprung, at
+            others = [relay for relay, said in zip(rig.relays, expected, strict=True) if relay.answers != said]
+            assert len(others) <= 1, (trap.sprung, [relay.answers for relay in rig.relays])
+            assert all(relay.is_over and not relay.open for relay in rig.relays), trap.sprung
+            assert all(len(relay.answers) in (1, 2) for relay in rig.relays), trap.sprung
+            assert rig.driver.under_way == 0, trap.sprung
+            assert rig.meter.bugs, trap.sprung
+            (view,) = rig.controller.snapshot(rig.loop.now).pools
+            assert (view.in_flight, view.queued, [r.in_flight for r in view.replicas]) == (0, 0, [0, 0]), trap.sprung
+    finally:
+        logging.getLogger("tailgate.bugs").disabled = False
+    assert counting.passed > 100
+
+
+def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(Trap(), monkeypatch)
+    expire, raised = rig.controller._expire, []
+
+    def broken(live: Any, *rest: Any) -> None:
+        if live.ask.id in (3, 4):
+            raised.append(live.ask.id)
+            raise Bug
+        expire(live, *rest)
+
+    monkeypatch.setattr(rig.controller, "_expire", broken)
+    for number, relay in enumerate(rig.relays, 1):
+        rig.driver.arrive(ask(number, POLICY, rig.loop.now), relay)  # type: ignore[arg-type]
+    rig.loop.run_until(rig.loop.now + 50.0)
+    assert raised == [3, 4]
+    said = [["internal"], ["internal"], ["queue-timeout"], ["queue-timeout"]]
+    assert [relay.answers for relay in rig.relays[2:]] == said
+    assert [record.outcome for record in rig.meter.records] == [Outcome.ERROR] * 2 + [Outcome.TIMEOUT] * 2
+
+
+def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(Trap(), monkeypatch)
+
+    def broken(now: float) -> Any:
+        raise Bug
+
+    rig.driver.arrive(ask(1, POLICY, rig.loop.now), rig.relays[0])  # type: ignore[arg-type]
+    wake = rig.controller.wake
+    rig.controller.wake = broken  # type: ignore[method-assign]
+    rig.loop.run_until(rig.loop.now + 101.0)
+    assert 1000 < len(rig.meter.bugs) < 5000
+    rig.controller.wake = wake  # type: ignore[method-assign]
+    rig.loop.run_until(rig.loop.now + 1.0)
+    assert rig.relays[0].answers == ["total-timeout"]
+
+
+def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("gateway.proxy.supervisor.monotonic", lambda: now[0])
+    counted: list[Callback] = []
+    supervisor = Supervisor(counted.append)
+
+    def raises(error: Exception) -> None:
+        try:
+            raise error
+        except Exception as caught:  # noqa: BLE001
+            supervisor.caught(Callback.REPLICA, caught)
+
+    for _ in range(5):
+        raises(OverflowError())
+    raises(KeyError())
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    now[0] = LOG_EVERY_S
+    raises(OverflowError())
+    assert "4 more like it" in caplog.text
+    assert "Traceback" in caplog.text
+    assert counted == [Callback.REPLICA] * 7
