@@ -33,6 +33,7 @@ from typing import Final
 
 from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
+from gateway.core.answers import is_odd
 from gateway.core.books import Books
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.deadlines import next_deadline, slo_deadline
@@ -50,7 +51,7 @@ from gateway.core.prompt import PromptEstimator
 from gateway.core.pulse import SWEEP_S
 from gateway.core.quarantine import News, Quarantine, doubt_s
 from gateway.core.replica import Replica
-from gateway.core.retry import Retries, is_retried, rest_s
+from gateway.core.retry import OWN_REFUSALS, Retries, is_retried, rest_s
 from gateway.core.rules import OnTotal, Policy
 from gateway.core.snapshot import ReplicaState, Snapshot
 
@@ -228,6 +229,11 @@ class Controller:
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
         pool.free(attempt, finish.end, now)
+        odd = is_odd(attempt, finish)
+        if odd or finish.end is End.FAILED:
+            pool.impute(attempt, self.forecaster.costs(pool).stay_s, now)
+        if odd or finish.end is End.COMPLETE:
+            pool.answered(replica, odd)
         self.forecaster.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
             self.forecaster.keep(self.policy, self._attempts.values())
@@ -477,6 +483,8 @@ class Controller:
         live.deadline = slo_deadline(live)
         if self._has_expired(live, out, now):
             return
+        if pool.imputes:
+            pool.settle_imputed(now)
         decision = self._admission.arrives(live, pool, now)
         if decision.verdict is Verdict.SHED:
             self.forecaster.dropped(live)
@@ -589,6 +597,12 @@ class Controller:
         if end is End.REJECTED and live.committed is not None:
             self._refuse(live, Outcome.INVALID, Why.UPSTREAM_REJECTED, out, now)  # said inside a stream that had begun
             return
+        if end is End.REJECTED and live.committed is None and finish.status in OWN_REFUSALS:
+            if live.open:
+                self._arm(live)  # the other attempt may be answered
+                return
+            if attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, out, now, in_pool=True):
+                return
         if end is End.COMPLETE or end is End.REJECTED:
             if live.committed is None:
                 self._commit(attempt, out)
@@ -614,9 +628,9 @@ class Controller:
                 self._quarantine.refuses(body_hash, now)
                 self._refuse(other, Outcome.INVALID, Why.QUARANTINED, out, now)
 
-    def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float) -> bool:
+    def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float, in_pool: bool = False) -> bool:
         """Send it elsewhere, if there is time left; False if nothing is to be done for it."""
-        replica = self._retries.elsewhere(live, failed)
+        replica = self._retries.elsewhere(live, failed, in_pool)
         if replica is None:
             return False
         if replica.pool is not live.pool:

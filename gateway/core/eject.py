@@ -15,8 +15,9 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
     its breaker opens                                forgotten: what comes back is judged anew
 
 A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
-nobody can say which is the odd one. The share that may be out for slowness is capped; who is silent, or has an open
-breaker, is counted apart. With less than half of the pool well the slow ones are used all the same (pools.py).
+nobody can say which is the odd one. The share that may be out for slowness, or for odd answers (answers.py), is
+capped; who is silent, or has an open breaker, is counted apart. With less than half of the pool well the slow ones are
+used all the same (pools.py).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from gateway.core.answers import AnswerWatch
 from gateway.core.estimators import LogHistogram, log_edges
-from gateway.core.pulse import CLIP, LEAST_SAMPLES, MAX_Z, TYPICAL, Out
+from gateway.core.pulse import CAPPED, CLIP, LEAST_SAMPLES, MAX_Z, TYPICAL, Out
 from gateway.core.rules import Ejection
 from gateway.core.snapshot import ReplicaState
 
@@ -60,6 +62,7 @@ class Watch:
         self._gaps = LogHistogram(GAP_EDGES)
         """The longest silence of each replica that worked, of every second."""
         self._halve_at = 0.0
+        self.answers = AnswerWatch()
 
     def look(self, replicas: Sequence[Replica], ejection: Ejection, now: float) -> list[Replica]:
         """Eject, and take back; the latter are what is returned. `replicas`: those that are meant to serve."""
@@ -78,6 +81,7 @@ class Watch:
                     pulse.put_out(Out.STALLED, why, ejection, now)
         for kind in (Out.SLOW_TTFT, Out.SLOW_ITL):
             back += self._judge(kind, replicas, ejection, now)
+        back += self.answers.look(replicas, ejection, _places(replicas, ejection), now)
         for replica in back:
             replica.pulse.take_back(now)
         return back
@@ -115,9 +119,7 @@ class Watch:
                 one.score.strikes = one.score.strikes + 1 if is_slow else 0
                 if one.score.strikes >= STRIKES:
                     slow.append(one)
-        places = most_slow(len(replicas), ejection.max_share) - sum(
-            1 for replica in replicas if replica.pulse.out in (Out.SLOW_TTFT, Out.SLOW_ITL)
-        )
+        places = _places(replicas, ejection)
         slow.sort(key=_excess, reverse=True)
         for one in slow[: max(0, places)]:
             one.replica.pulse.put_out(kind, f"{one.why(one.score.excess)} (z {one.score.z:.1f})", ejection, now)
@@ -144,6 +146,11 @@ class Watch:
             return False
         # As long as canaries are like the others the next one follows at once, and they soon outweigh those before.
         return not was_slow
+
+
+def _places(replicas: Sequence[Replica], ejection: Ejection) -> int:
+    """How many more may be out for slowness or odd answers."""
+    return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.pulse.out in CAPPED)
 
 
 def most_slow(replicas: int, share: float) -> int:

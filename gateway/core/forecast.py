@@ -224,7 +224,8 @@ class Forecaster:
         tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
         each = tokens // live.ask.choices
         if each < 1:
-            if not live.ask.visible and now > attempt.opened_at:
+            # An answer with nothing in it says nothing of the time that others take.
+            if not finish.empty and not live.ask.visible and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return

@@ -292,6 +292,8 @@ class Finish:
     retry_after_s: float | None = None
     body_hash: int | None = None
     """64 bits for what was asked, where the connection broke off before commit."""
+    empty: bool = False
+    """Whether it is complete and nothing was generated: no token in it, or not a byte."""
 
     def __init__(
         self,
@@ -302,6 +304,7 @@ class Finish:
         status: int | None = None,
         retry_after_s: float | None = None,
         body_hash: int | None = None,
+        empty: bool = False,
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -310,6 +313,7 @@ class Finish:
         self.status = status
         self.retry_after_s = retry_after_s
         self.body_hash = body_hash
+        self.empty = empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Final
 
@@ -38,9 +39,12 @@ WINDOW_STEP: Final = 0.1
 """A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
 NO_MAX: Final = 2**31
 """Slots of a replica whose pool has none written."""
+SUSPECT_EVERY: Final = 10
+"""One request of so many may go to replicas that are suspected of odd answers: no more than retries make up for."""
+MAX_IMPUTED_S: Final = 60.0
+"""How long an answer that ended too soon counts as load, at most."""
 _rank: Final = attrgetter("rank")
 _tried_at: Final = attrgetter("pulse.tried_at")
-_load: Final = attrgetter("unprefilled_tokens", "in_flight", "rank")
 
 
 class PoolNow:
@@ -73,6 +77,10 @@ class PoolNow:
         self._resting: dict[Replica, float] = {}
         """Until when each has asked to be spared."""
         self._watch = Watch()
+        self._imputed: list[tuple[float, int, Replica, int]] = []
+        """Heap of load that answers left behind which ended too soon: until when, replica, tokens.
+
+        The second is the attempt: below zero where the request itself is meant, and not its tokens."""
         self._worst = 0
         """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
         self.canaries: list[Replica] = []
@@ -173,6 +181,7 @@ class PoolNow:
         health = self.spec.health
         self.canaries = []
         busy = False
+        self._watch.answers.fade(list(self.replicas.values()))
         if health.ejection is None:
             for replica in self.replicas.values():
                 if not replica.pulse.is_typical:
@@ -270,6 +279,8 @@ class PoolNow:
         """
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._awake(by_max)
+        if self._watch.answers.suspects and (self._sent % SUSPECT_EVERY or avoid is not None):
+            free = [replica for replica in free if not replica.pulse.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if not replica.breaker.failures] or free
@@ -381,6 +392,44 @@ class PoolNow:
         self.sync(replica)
         self._sync_max(replica)
 
+    def answered(self, replica: Replica, odd: bool) -> None:
+        """An attempt was answered; `odd`: refused, or with nothing."""
+        self._watch.answers.add(replica, odd)
+
+    def differs(self, replica: Replica) -> bool:
+        """Whether what `replica` refuses, others in the pool may well serve."""
+        return self._watch.answers.differs(replica)
+
+    def impute(self, attempt: Attempt, stay_s: float, now: float) -> None:
+        """An attempt ended without a useful answer: it counts as load for as long as one takes, `stay_s` in the mean.
+
+        Else what fails at once would look idle, and get everything.
+        """
+        replica, facts = attempt.replica, attempt.facts
+        read_s = 0.0 if facts is None else facts.expected_s
+        read_at = attempt.opened_at + min(MAX_IMPUTED_S, read_s)
+        if attempt.first_at is None and read_at > now:
+            replica.imputed_tokens += attempt.prompt_tokens
+            heappush(self._imputed, (read_at, attempt.id, replica, attempt.prompt_tokens))
+        end_at = attempt.opened_at + min(MAX_IMPUTED_S, max(read_s, stay_s))
+        if end_at > now:
+            replica.imputed += 1
+            heappush(self._imputed, (end_at, -attempt.id, replica, 0))
+
+    def settle_imputed(self, now: float) -> None:
+        """Take back the load that answers left behind, once they would have ended."""
+        while self._imputed and self._imputed[0][0] <= now:
+            _, key, replica, tokens = heappop(self._imputed)
+            if key < 0:
+                replica.imputed -= 1
+            else:
+                replica.imputed_tokens -= tokens
+
+    @property
+    def imputes(self) -> bool:
+        """Whether there is any such load."""
+        return len(self._imputed) > 0
+
     def expire(self, replica: Replica, now: float) -> None:
         """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
         while replica.reading:
@@ -475,3 +524,12 @@ def _eased_in(free: list[Replica]) -> list[Replica]:
         return free
     mean = sum(others) / len(others)
     return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]
+
+
+def _load(replica: Replica) -> tuple[bool, int, int, int]:
+    return (
+        replica.pulse.suspected,
+        replica.unprefilled_tokens + replica.imputed_tokens,
+        replica.in_flight + replica.imputed,
+        replica.rank,
+    )

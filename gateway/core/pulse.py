@@ -22,6 +22,8 @@ MAX_Z: Final = 3.0
 TYPICAL: Final = 0.35
 """Excess up to which a replica is like the others: the pool learns from it, else what is slow becomes what is expected;
 and its canaries speak for it."""
+FADE: Final = 0.9
+"""Left of the counts of answers after each look, hence about the last ten seconds."""
 LATELY: Final = 0.25
 """Weight of the latest canary in their mean."""
 
@@ -32,6 +34,55 @@ class Out(StrEnum):
     SLOW_TTFT = "slow-ttft"
     SLOW_ITL = "slow-itl"
     STALLED = "stalled"
+    ODD_ANSWERS = "odd-answers"
+
+
+CAPPED: Final = (Out.SLOW_TTFT, Out.SLOW_ITL, Out.ODD_ANSWERS)
+"""Those of which only a share of the pool may be out at a time."""
+
+
+class Answers:
+    """How many answers of one replica were odd, refused or empty (answers.py); recent ones count most."""
+
+    __slots__ = ("began_at", "odd", "seen", "strikes", "useful", "window", "window_odd")
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.seen = 0.0
+        self.odd = 0.0
+        self.useful = 0
+        """Others in a row, until now."""
+        self.window = 0
+        """Of the window under way,"""
+        self.window_odd = 0
+        self.began_at = now
+        """which began then."""
+        self.strikes = 0
+
+    def add(self, odd: bool) -> None:
+        """One more."""
+        self.seen += 1.0
+        self.window += 1
+        if odd:
+            self.odd += 1.0
+            self.window_odd += 1
+            self.useful = 0
+        else:
+            self.useful += 1
+
+    def fade(self) -> None:
+        """Forget some."""
+        self.seen *= FADE
+        self.odd *= FADE
+
+    def begin(self, now: float) -> None:
+        """The next window begins."""
+        self.window = self.window_odd = 0
+        self.began_at = now
+
+    @property
+    def share(self) -> float:
+        """Of them all, the odd ones (0-1)."""
+        return self.odd / self.seen if self.seen > 0.0 else 0.0
 
 
 class Score:
@@ -88,6 +139,7 @@ class Pulse:
     """What is known of one replica's pace, and whether it is out."""
 
     __slots__ = (
+        "answers",
         "canary_at",
         "count",
         "doubted",
@@ -101,6 +153,7 @@ class Pulse:
         "proven",
         "said_at",
         "silent_s",
+        "suspected",
         "tried_at",
         "ttft",
         "until",
@@ -112,6 +165,9 @@ class Pulse:
     def __init__(self) -> None:
         self.ttft = Score()
         self.itl = Score()
+        self.answers = Answers()
+        self.suspected = False
+        """Whether more of its answers are odd than of the others' in its pool."""
         self.said_at = 0.0
         """When it last said anything,"""
         self.heard_at = 0.0
@@ -175,6 +231,7 @@ class Pulse:
         self.why = f"{why}, out for {for_s:.0f} s" if out is not Out.STALLED else why
         self.doubted = self.proven = self.lately = self.weighed = 0.0
         self.ttft, self.itl = Score(1.0, TYPICAL), Score(1.0, TYPICAL)
+        self.answers, self.suspected = Answers(now), False
 
     def take_back(self, now: float) -> None:
         """Let it serve again, and be judged by what comes from now on."""
@@ -183,6 +240,7 @@ class Pulse:
         self.silent_s = 0.0
         self.ttft, self.itl = Score(), Score()
         self.ttft.began_at = self.itl.began_at = now
+        self.answers, self.suspected = Answers(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
         """Whether it is time for a canary, as after one that was like the others, and it is not in there still."""
@@ -213,7 +271,7 @@ class Pulse:
         return HealthView(
             out=None if self.out is None else self.out.value,
             why="" if self.out is None else self.why,
-            back_in_s=max(0.0, self.until - now) if self.out in (Out.SLOW_TTFT, Out.SLOW_ITL) else None,
+            back_in_s=max(0.0, self.until - now) if self.out in CAPPED else None,
             ttft_score=self.ttft.mean,
             ttft_excess=self.ttft.excess,
             ttft_z=self.ttft.z,

@@ -29,6 +29,8 @@ class Replica:
         "context_tokens",
         "drained",
         "held_tokens",
+        "imputed",
+        "imputed_tokens",
         "in_flight",
         "kv",
         "kv_limit",
@@ -73,6 +75,10 @@ class Replica:
         """Of these, those that nobody reads for now."""
         self.by_tier: dict[str, int] = {}
         self.unprefilled_tokens = 0
+        self.imputed = 0
+        """Attempts that are over and that the router counts still: they ended sooner than useful ones do,"""
+        self.imputed_tokens = 0
+        """and tokens of prompts that would not be read yet."""
         self.held_tokens = 0
         """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
         self.reading: dict[int, Attempt] = {}

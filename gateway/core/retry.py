@@ -17,6 +17,10 @@ RETRYABLE: Final = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING,
 # Of something between us and the engine, which did not get the request to it.
 BAD_GATEWAY: Final = 502
 
+# Refusals that may be the replica's own: it has not the model, or is not meant to serve it. Another one is asked if it
+# refuses less (answers.py).
+OWN_REFUSALS: Final = (403, 404)
+
 # A replica that refuses is passed over for a while, each time in a row for twice as long: what refuses at once looks
 # idle, and would get everything. If it says when to come back (`Retry-After`), until then at least.
 FIRST_REST_S: Final = 0.25
@@ -43,12 +47,15 @@ class Retries:
         self._extra = extra
         self._random = random
 
-    def elsewhere(self, live: Live, failed: Attempt) -> Replica | None:
-        """The replica that tries after `failed`: another of its pool, or else of the request's route; None: nobody."""
+    def elsewhere(self, live: Live, failed: Attempt, in_pool: bool = False) -> Replica | None:
+        """The replica that tries after `failed`: another of its pool, or else of the request's route; None: nobody.
+
+        `in_pool`: of its pool alone.
+        """
         if live.attempts > 1:
             return None
         replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
-        if replica is None:
+        if replica is None and not in_pool:
             replica = self._other_pool(live, failed)
         return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
 

@@ -12,7 +12,10 @@ FULL_SCAN: Final = 16
 
 
 class Candidate(Protocol):
-    """What a router looks at. `rank` is the replica's place in the policy file."""
+    """What a router looks at. `rank` is the replica's place in the policy file.
+
+    `imputed` and `imputed_tokens` are load that is no more: of answers that ended sooner than useful ones do.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -20,6 +23,10 @@ class Candidate(Protocol):
     def in_flight(self) -> int: ...
     @property
     def unprefilled_tokens(self) -> int: ...
+    @property
+    def imputed(self) -> int: ...
+    @property
+    def imputed_tokens(self) -> int: ...
 
 
 C = TypeVar("C", bound=Candidate)
@@ -82,8 +89,8 @@ def _lightest(free: Sequence[C], by_prefill: bool) -> list[C]:
     ties: list[C] = []
     least_tokens = least_requests = 0
     for candidate in free:
-        tokens = candidate.unprefilled_tokens if by_prefill else 0
-        requests = candidate.in_flight
+        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens if by_prefill else 0
+        requests = candidate.in_flight + candidate.imputed
         if not ties or tokens < least_tokens or (tokens == least_tokens and requests < least_requests):
             ties = [candidate]
             least_tokens, least_requests = tokens, requests

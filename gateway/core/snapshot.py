@@ -31,7 +31,7 @@ class HealthView:
     """How one replica compares with its pool. Scores and excesses are natural logarithms of ratios."""
 
     out: str | None = None
-    """Why it is ejected: slow-ttft, slow-itl, stalled."""
+    """Why it is ejected: slow-ttft, slow-itl, stalled, odd-answers."""
     why: str = ""
     """The same for people, with figures."""
     back_in_s: float | None = None

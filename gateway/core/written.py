@@ -54,6 +54,7 @@ def finish(finish: Finish) -> object:
         finish.status,
         _number(finish.retry_after_s),
         finish.body_hash,
+        finish.empty,
     )
     return {"Finish": row}
 

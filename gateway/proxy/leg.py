@@ -412,6 +412,7 @@ class Leg:
                 output_tokens=reader.output_tokens,
                 tokens_seen=reader.tokens_seen,
                 status=self.status,
+                empty=end is not End.TRUNCATED and not reader.tokens_seen and not reader.output_tokens,
             )
         )
 
@@ -478,6 +479,7 @@ class Leg:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
         self.complete = True
         self.held = [body]
+        finish.empty = not body or finish.output_tokens == 0
         self._tell(finish)
 
     # ---- the end

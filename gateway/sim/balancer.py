@@ -24,7 +24,17 @@ DOWN = ReplicaState.DOWN
 class _Server:
     """One replica, by its own counts."""
 
-    __slots__ = ("breaker", "context_tokens", "in_flight", "name", "pool", "rank", "unprefilled_tokens")
+    __slots__ = (
+        "breaker",
+        "context_tokens",
+        "imputed",
+        "imputed_tokens",
+        "in_flight",
+        "name",
+        "pool",
+        "rank",
+        "unprefilled_tokens",
+    )
 
     def __init__(self, name: str, rank: int, pool: Pool) -> None:
         self.name = name
@@ -32,6 +42,7 @@ class _Server:
         self.pool = pool
         self.in_flight = 0
         self.unprefilled_tokens = 0
+        self.imputed = self.imputed_tokens = 0
         self.breaker = Breaker()
         self.context_tokens: int | None = None
 

@@ -19,7 +19,7 @@ from gateway.core.eject import most_slow
 from gateway.core.ledger import Attempt, Live
 from gateway.core.model import Ask, End, Finish, Hedged, Outcome, Record, Why
 from gateway.core.pools import PoolNow
-from gateway.core.pulse import Out
+from gateway.core.pulse import CAPPED
 from gateway.core.replica import Replica
 from gateway.core.route import ROUTERS
 from gateway.core.rules import (
@@ -447,7 +447,7 @@ class Driver:
     def _check_ejections(pool: PoolNow) -> None:
         ejection = pool.spec.health.ejection
         meant = [r for r in pool.replicas.values() if not r.drained]
-        slow = [r for r in meant if r.pulse.out in (Out.SLOW_TTFT, Out.SLOW_ITL)]
+        slow = [r for r in meant if r.pulse.out in CAPPED]
         assert ejection is None or len(slow) <= most_slow(len(pool.replicas), ejection.max_share)
         for replica in pool.replicas.values():
             assert replica.paused <= replica.in_flight

@@ -246,7 +246,7 @@ class TestBudget:
             late(story, name)
             issued += len(story._attempts[name]) == 2
             for attempt in range(len(story._attempts[name])):
-                story.finishes(name, End.FAILED, attempt=attempt + 1)
+                story.finishes(name, End.RESET, attempt=attempt + 1)
             story.observes("r1", Sample(healthy=True)).observes("r2", Sample(healthy=True)).whatever()
         # Of 300 requests, and the budget was not full when the first was late.
         assert issued <= 15

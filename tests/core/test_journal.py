@@ -364,7 +364,10 @@ def test_another_seed_or_share_gives_other_answers() -> None:
     [
         ([1.0, "arive", [], []], "is no call"),
         ([1.0, "sent"], "is no call"),
-        ([1.0, "finish", [1, {"Finish": [{"End": "vanished"}, 1, 1, 0, 200, None, None]}], []], "not a member of End"),
+        (
+            [1.0, "finish", [1, {"Finish": [{"End": "vanished"}, 1, 1, 0, 200, None, None, False]}], []],
+            "not a member of End",
+        ),
         ([1.0, "finish", [1, {"Finish": [{"End": "complete"}]}], []], "a list of end, prompt_tokens"),
         ([1.0, "observe", ["r1", {"Sample": {"helthy": True}}], []], "fields of Sample are unknown here: helthy"),
         ([1.0, "observe", ["r1", {"Simple": {}}], []], "cannot be read as Simple"),

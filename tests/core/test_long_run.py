@@ -199,7 +199,7 @@ class Fleet:
         return {name: state for _, name, state, _ in self.controller.states()}
 
 
-@pytest.mark.parametrize("seed", [4, 6])
+@pytest.mark.parametrize("seed", [4, 7])
 def test_the_same_calls_are_answered_alike(seed: int) -> None:
     told: list[Told] = []
     fleet = Fleet(seed, told)

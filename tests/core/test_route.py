@@ -20,6 +20,8 @@ class Fake:
     rank: int
     in_flight: int = 0
     unprefilled_tokens: int = 0
+    imputed: int = 0
+    imputed_tokens: int = 0
 
 
 loads = st.tuples(st.integers(0, 5), st.sampled_from([0, 100, 5000]))
