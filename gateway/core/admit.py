@@ -11,6 +11,7 @@ is doubtful: the bounds of slots and waiting room decide, and when a turn comes 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final
 
@@ -62,21 +63,21 @@ class Verdict(Enum):
 
 
 class Decision:
-    """The verdict, with the replica it is sent to, whom it costs its place, or why it is shed."""
+    """The verdict, with the replica it is sent to, whom it costs their places, or why it is shed."""
 
-    __slots__ = ("detail", "replica", "verdict", "victim", "why")
+    __slots__ = ("detail", "replica", "verdict", "victims", "why")
 
     def __init__(
         self,
         verdict: Verdict,
         replica: Replica | None = None,
-        victim: Live | None = None,
+        victims: Sequence[Live] = (),
         why: Why = Why.QUEUE_FULL,
         detail: str = "",
     ) -> None:
         self.verdict = verdict
         self.replica = replica
-        self.victim = victim
+        self.victims = victims
         self.why = why
         self.detail = detail
 
@@ -287,7 +288,8 @@ class Admission:
 def waits(live: Live, pool: PoolNow) -> Decision:
     """The waiting room is bounded by count and by bytes of held bodies; a more urgent tier displaces a less urgent.
 
-    Tiers whose admission is not enforced always wait: their deadline is then the only thing that ends the wait.
+    Within a tier a tenant that has less than its share of it displaces one that has more. Tiers whose admission is not
+    enforced always wait: their deadline is then the only thing that ends the wait.
     """
     ask, room, spec = live.ask, pool.room, pool.spec
     count, held = room.shared_with(ask.tier.priority)
@@ -296,5 +298,10 @@ def waits(live: Live, pool: PoolNow) -> Decision:
         return Decision(Verdict.WAIT)
     victim = room.last_below(ask.tier.priority)
     if victim is not None and held - victim.ask.body_bytes + ask.body_bytes <= spec.queue_bytes:
-        return Decision(Verdict.WAIT, victim=victim)
+        return Decision(Verdict.WAIT, victims=(victim,))
+    if room.holds(ask.tier):
+        by_count, spare_bytes = count >= spec.queue_limit, spec.queue_bytes - held
+        victims = room.band(ask.tier).yield_to(ask.tenant, ask.body_bytes, by_count, spare_bytes)
+        if victims:
+            return Decision(Verdict.WAIT, victims=victims)
     return Decision(Verdict.SHED)

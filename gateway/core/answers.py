@@ -12,8 +12,7 @@ is held against that of the others in its pool:
     four useful ones in a row for each ejection             the same, before it is up
 
 A 403 or 404 of a replica that refuses more than the others is tried elsewhere (retry.py). A window is two seconds, and
-longer until it has five answers. Where all answer so, or there is one replica, nothing is
-ejected.
+longer until it has five answers. Where all answer so, or there is one replica, nothing is ejected.
 """
 
 from __future__ import annotations

@@ -501,8 +501,7 @@ class Controller:
                 self._exceed(live, pool, out, now)
             self._dispatch(live, decision.replica, out, now)
             return
-        victim = decision.victim
-        if victim is not None:
+        for victim in decision.victims:
             self._refuse(victim, Outcome.REFUSED, Why.EVICTED, out, now, self._drains_in_s(pool, victim))
         self.forecaster.watch(live, now)
         live.waiting = True

@@ -30,12 +30,19 @@ BandKey = tuple[int, str]
 class _Flow:
     """Those of one tenant, in the order in which they have to be sent."""
 
-    __slots__ = ("count", "heap", "use")
+    __slots__ = ("bytes", "count", "heap", "use")
 
     def __init__(self, use: TenantUse) -> None:
         self.use = use
         self.count = 0
+        self.bytes = 0
+        """Of their bodies."""
         self.heap: list[Entry] = []
+
+    def from_last(self) -> list[Live]:
+        """Those that may be shed, the one that has to be sent last before the others."""
+        entries = sorted(self.heap, reverse=True)
+        return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.ask.tier)]
 
 
 class Band:
@@ -109,6 +116,7 @@ class Band:
         heappush(flow.heap, entry)
         heappush(self._earliest, entry)
         flow.count += 1
+        flow.bytes += live.ask.body_bytes
         if _may_be_shed(live.ask.tier):
             heappush(self._latest, (-live.start_by, -live.ask.id, ticket, live))
         else:
@@ -130,6 +138,7 @@ class Band:
             return
         flow = self._flows[live.ask.tenant]
         flow.count -= 1
+        flow.bytes -= live.ask.body_bytes
         if not flow.count:
             del self._flows[live.ask.tenant]
             if len(self._turns) > 2 * len(self._flows) + STALE:
@@ -163,6 +172,41 @@ class Band:
     def last(self) -> Live | None:
         """The one that could be sent last of those that may be shed."""
         return _first(self._latest)
+
+    def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[Live]:
+        """Who makes way for a newcomer of `tenant` in a full room, whose turn would come last; nobody: it is not due.
+
+        Every tenant of the tier has a like share of the requests, and of the bytes, that the tier holds. One that would
+        have no more than its share with the newcomer gets it, from those that have more; these keep theirs. `by_count`:
+        the room is full in requests, too. `spare_bytes` are left in it.
+        """
+        own = self._flows.get(tenant)
+        tenants = len(self._flows) + (own is None)
+        share = max(1, self.count // tenants)
+        held = sum(flow.bytes for flow in self._flows.values())
+        byte_share = held // tenants
+        count, size = (0, 0) if own is None else (own.count, own.bytes)
+        wanted = body_bytes - spare_bytes
+        if count >= share or (wanted > 0 and size + body_bytes > byte_share):
+            return []
+        others = [flow for flow in self._flows.values() if flow is not own]
+        if wanted > 0:
+            over = sorted((flow for flow in others if flow.bytes > byte_share), key=_bytes, reverse=True)
+        else:
+            over = sorted((flow for flow in others if flow.count > share), key=_count, reverse=True)
+        out: list[Live] = []
+        for flow in over:
+            left, left_bytes = flow.count, flow.bytes
+            for live in flow.from_last():
+                if (out or not by_count) and wanted <= 0:
+                    return out
+                if left_bytes <= byte_share if wanted > 0 else left <= share:
+                    break
+                out.append(live)
+                left -= 1
+                left_bytes -= live.ask.body_bytes
+                wanted -= live.ask.body_bytes
+        return out if (out or not by_count) and wanted <= 0 else []
 
     def ahead_of(self, tenant: str) -> int:
         """How many of this tier go before a newcomer of `tenant`: tenants take turns."""
@@ -296,6 +340,14 @@ def _turn(live: Live) -> tuple[int, float, int]:
 
 def _place(entry: tuple[bool, tuple[int, float, int], Live]) -> tuple[bool, tuple[int, float, int]]:
     return entry[0], entry[1]
+
+
+def _count(flow: _Flow) -> int:
+    return flow.count
+
+
+def _bytes(flow: _Flow) -> int:
+    return flow.bytes
 
 
 def _may_be_shed(tier: Tier) -> bool:

@@ -86,7 +86,7 @@ ROWS: Final[Mapping[Why, Row]] = {
     Why.LIMIT_CONCURRENCY: _limit("requests", "The limit of concurrent requests is reached."),
     Why.PREDICTED: _contended("predicted_breach", "The answer would come too late: the replicas are busy."),
     Why.QUEUE_FULL: _contended("queue_full", "All replicas are busy and the waiting room is full."),
-    Why.EVICTED: _contended("evicted", "All replicas are busy and a request of higher priority took the place."),
+    Why.EVICTED: _contended("evicted", "All replicas are busy and another request took the place."),
     Why.NO_REPLICAS: _no_capacity("no_replicas", "No replica is available."),
     Why.SHUTTING_DOWN: _no_capacity("shutting_down", "The server is shutting down."),
     Why.QUEUE_TIMEOUT: _late("No replica became free in time."),

@@ -1,0 +1,168 @@
+"""A full waiting room does not belong to the tenant that filled it."""
+
+from collections import Counter
+from heapq import heappop, heappush
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.ledger import Live
+from gateway.core.limits import TenantUse
+from gateway.core.model import Outcome, Why
+from gateway.core.queue import Band
+
+from .made import SHADOW, STEADY, ask, policy, pool, tier
+from .playbook import Story, ended, play, refuse
+
+TENANTS = ("a", "b", "c")
+RULES = policy(pool("p", "r1"), tier("std"))
+
+
+def full(*tenants: str, **bounds: object) -> Story:
+    """One slot taken, and the room full of requests of these tenants, in this order."""
+    story = play(policy(pool("p", "r1", **{"queue_limit": len(tenants), **bounds})))
+    story.arrives("running", tenant="other")
+    for number, tenant in enumerate(tenants):
+        story.after(0.1).arrives(f"{tenant}{number}", tenant=tenant)
+    return story.after(0.1).whatever()
+
+
+def test_a_tenant_below_its_share_takes_the_place_that_would_be_served_last_of_the_one_above() -> None:
+    story = full("greedy", "greedy", "greedy", "greedy")
+    story.arrives("m", tenant="modest").expect(
+        refuse(Why.EVICTED, of="greedy3"), ended(Outcome.REFUSED, of="greedy3", why=Why.EVICTED)
+    )
+    assert story.pool("p").queued == 4
+
+
+def test_a_tenant_that_has_its_share_of_a_full_room_is_refused() -> None:
+    story = full("greedy", "modest", "greedy", "modest")
+    for tenant in ("greedy", "modest"):
+        story.arrives(f"{tenant} again", tenant=tenant).expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_the_tenant_furthest_above_its_share_makes_way() -> None:
+    story = full("b", "b", "a", "a", "a", "c")
+    story.arrives("d", tenant="d").expect(refuse(Why.EVICTED, of="a4"), ended(Outcome.REFUSED, of="a4"))
+
+
+def test_where_each_tenant_has_one_place_no_newcomer_takes_any() -> None:
+    story = full("a", "b", "c")
+    story.arrives("d", tenant="d").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_shares_are_those_of_a_tier() -> None:
+    rules = policy(pool("p", "r1", queue_limit=3), tier("std"), tier("like"))
+    story = play(rules).arrives("running").whatever()
+    for name in ("g1", "g2", "g3"):
+        story.arrives(name, tenant="greedy", tier="like")
+    story.arrives("m", tenant="modest", tier="std").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_one_in_shadow_makes_way_for_nobody() -> None:
+    shadow = policy(pool("p", "r1", queue_limit=2), tier("std", admission=SHADOW))
+    story = play(shadow).arrives("running").arrives("g1", tenant="greedy").arrives("g2", tenant="greedy").whatever()
+    story.configured(policy(pool("p", "r1", queue_limit=2), tier("std"))).whatever()
+    story.arrives("m", tenant="modest", policy=story.controller.policy)
+    story.expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_bytes_are_shared_too_and_several_may_make_way() -> None:
+    story = play(policy(pool("p", "r1", queue_bytes=8000))).arrives("running").whatever()
+    for number in range(8):
+        story.arrives(f"g{number}", tenant="greedy", body_bytes=1000).after(0.1)
+    story.arrives("m", tenant="modest", body_bytes=2500).expect(
+        *(said for g in ("g7", "g6", "g5") for said in (refuse(Why.EVICTED, of=g), ended(Outcome.REFUSED, of=g)))
+    )
+    assert story.pool("p").queued_bytes == 7500
+    story.arrives("too big", tenant="modest", body_bytes=2000).expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_a_modest_tenant_beside_a_greedy_one_is_served() -> None:
+    """Closed loop: each client sends its next request as soon as it has an answer, or half a second after a refusal."""
+    story = play(policy(pool("p", "r1", slots=4, queue_limit=16)))
+    clients = [("greedy", n) for n in range(60)] + [("modest", n) for n in range(2)]
+    numbers, due = count(), list[tuple[float, int, str, str]]()
+    for tenant, number in clients:
+        heappush(due, (0.01 * number, next(numbers), "ask", f"{tenant}"))
+    running: set[str] = set()
+    seen, offered, served = set[str](), Counter[str](), Counter[str]()
+    while due and due[0][0] < 60.0:
+        at, _, what, name = heappop(due)
+        story.at(at)
+        if what == "ask":
+            offered[name] += 1
+            story.arrives(f"{name} {next(numbers)}", tenant=name)
+        elif what == "end":
+            story.sent(name).first_token(name).finishes(name, output_tokens=10)
+            running.discard(name)
+        for done in [n for n in story.records if n not in seen]:
+            seen.add(done)
+            tenant, ok = done.split()[0], story.records[done].outcome is Outcome.OK
+            served[tenant] += ok
+            heappush(
+                due, (story.now + (1.0 if tenant == "modest" else 0.0 if ok else 0.5), next(numbers), "ask", tenant)
+            )
+        for name, attempts in story._attempts.items():
+            if attempts and name not in running and name not in story.records:
+                running.add(name)
+                heappush(due, (story.now + 0.2, next(numbers), "end", name))
+        story.whatever()
+    assert offered["modest"] >= 60
+    assert served["modest"] >= 0.95 * offered["modest"] - 2, "two may still be waiting"
+    assert served["greedy"] < 0.5 * offered["greedy"]
+
+
+# ---- whatever waits
+
+
+@STEADY
+@given(
+    st.lists(st.tuples(st.sampled_from(TENANTS), st.sampled_from([10, 500, 3000])), min_size=1, max_size=40),
+    st.integers(1, 12),
+    st.sampled_from([3000, 10_000, 10**6]),
+)
+def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_share(
+    arrivals: list[tuple[str, int]], limit: int, most_bytes: int
+) -> None:
+    story = play(policy(pool("p", "r1", queue_limit=limit, queue_bytes=most_bytes))).arrives("running").whatever()
+    for number, (tenant, size) in enumerate(arrivals):
+        name = f"n{number}"
+        before = [live for live in story.controller._live.values() if live.waiting]
+        story.after(0.01).whatever().arrives(name, tenant=tenant, body_bytes=size)
+        held = Counter(live.ask.tenant for live in before)
+        sizes = Counter[str]()
+        for live in before:
+            sizes[live.ask.tenant] += live.ask.body_bytes
+        tenants = len({*held, tenant})
+        share, byte_share = max(1, len(before) // tenants), sum(sizes.values()) // tenants
+        refused = [n for n, record in story.records.items() if record.why in (Why.QUEUE_FULL, Why.EVICTED)]
+        if name in refused:
+            wanted = size - (most_bytes - sum(sizes.values()))
+            within = held[tenant] < share and (wanted <= 0 or sizes[tenant] + size <= byte_share)
+            if wanted > 0:
+                assert not within or sum(max(0, of - byte_share) for of in sizes.values()) < wanted + 3000
+            else:
+                assert not within or all(of <= share for of in held.values())
+        for lost in [n for n in refused if n != name and story.records[n].ask.id in {live.ask.id for live in before}]:
+            owner = story.records[lost].ask.tenant
+            assert owner != tenant
+            assert held[owner] > share or sizes[owner] > byte_share, "who makes way had more than its share"
+    assert story.pool("p").queued <= limit
+    assert story.pool("p").queued_bytes <= most_bytes
+
+
+def test_counts_of_tenants_survive_their_requests() -> None:
+    band = Band(RULES.tiers["std"])
+    lives = []
+    for number in range(6):
+        live = Live(ask(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
+        live.use = TenantUse(live.ask.tenant, "std")
+        live.deadline = 10.0 + number
+        band.push(live, number + 1)
+        lives.append(live)
+    assert band.yield_to("c", 100, True, 0) == [lives[4]]
+    for live in lives:
+        band.remove(live)
+    assert band.yield_to("c", 100, True, 0) == []
