@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from gateway.wire.content import MEDIA_BYTES
@@ -186,7 +186,7 @@ def _llama4(size: Size) -> int:
     return 145 * (tiles + (tiles > 1)) + 2
 
 
-_FAMILIES: Final = (
+_FAMILIES: Final[tuple[tuple[tuple[str, ...], Callable[[Size], int]], ...]] = (
     (("qwen2", "vl"), _qwen2),
     (("qwen2.5", "omni"), _qwen2),
     (("qvq",), _qwen2),

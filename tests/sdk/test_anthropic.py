@@ -119,3 +119,17 @@ async def test_tools(
     assert tool_caller.bodies[0]["tools"] == TOOLS
     assert tool_caller.bodies[-1]["messages"][2]["content"] == [result]
     assert tool_caller.bodies[-1]["messages"][1]["content"][0]["name"] == "weather"
+
+
+async def test_tokens_are_counted(messaging: anthropic.AsyncAnthropic) -> None:
+    counted = await messaging.messages.count_tokens(
+        model=MODEL, messages=[{"role": "user", "content": "x" * 1000}], system="Be brief."
+    )
+    assert 100 <= counted.input_tokens <= 600
+    beta = await messaging.beta.messages.count_tokens(model=MODEL, messages=[{"role": "user", "content": "hi"}])
+    assert 0 < beta.input_tokens < counted.input_tokens
+
+
+async def test_batches_are_an_error_that_the_sdk_knows(messaging: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="Batches of messages are not served here"):
+        await messaging.messages.batches.list()
