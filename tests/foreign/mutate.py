@@ -7,7 +7,9 @@ connection is safe to use again or closed, and no other client's request fails.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -23,10 +25,13 @@ from tests.foreign.replica import Play
 from tests.foreign.script import CHAT, DONE, TEXT, Script, Then, chunk
 from tests.foreign.servers import FLEET
 from tests.foreign.stage import Kind, Stage
-from tests.foreign.world import SOUND_STREAM, World, sound, watched
+from tests.foreign.world import SOUND_STREAM, TTFT_S, World, sound, watched
 
 MAX_BYTES: Final = 60_000
 """Of a script that is taken often; one in thirty is any."""
+MAX_TOKENS: Final = 16
+MAX_PROMPT_TOKENS: Final = 1000
+"""Far beyond any prompt here."""
 PACES: Final[tuple[dict[str, float], ...]] = ({}, {}, {"pace": 2048, "beat_s": 0.01}, {"pace": 300, "beat_s": 0.01})
 AFTERWARDS: Final = (Then.KEEP, Then.KEEP, Then.CLOSE, Then.RESET)
 KINDS: Final[tuple[Kind, ...]] = ((False, False), (False, False), (True, False), (False, True), (True, True))
@@ -37,6 +42,26 @@ ODD: Final = (
     *(b'"error":{"message":"x","code":503}', b'"usage":{"prompt_tokens":1e300}', b'"finish_reason":"stop"'),
 )
 """Put in anywhere."""
+VALUES: Final = (
+    *(b"null", b"true", b"0", b"-1", b"2.0", b"0.5", b"1e300", b"1e999", b"9" * 400, b"9223372036854775808"),
+    *(
+        b'""',
+        b'"abort"',
+        b'"error"',
+        b'"\\ud83d"',
+        b'"\\u0000"',
+        b'"\xff"',
+        b'"503"',
+        b'"x"' * 2,
+        b"{}",
+        b"[]",
+        b"[[]]",
+    ),
+    *(b'{"a":1}', b"[null]", b'[{"index":7}]', b"NaN", b"[" * 600 + b"]" * 600, b'"' + b"y" * 5000 + b'"'),
+)
+"""Put in the place of a value."""
+_VALUE: Final = re.compile(rb'":\s*("(?:[^"\\]|\\.)*"|-?[0-9.eE+]+|null|true|false|\{[^{}]*\}|\[[^][]*\])')
+_LENGTH: Final = re.compile(rb"content-length: \d+")
 
 SCRIPTS: Final = list(FLEET.values())
 SMALL: Final = [script for script in SCRIPTS if len(script.data) <= MAX_BYTES]
@@ -50,8 +75,10 @@ class Case:
     kind: Kind
     pieces: list[bytes]
     pace: dict[str, float]
-    leaves: bool
-    """Whether the client goes away in the middle."""
+    leaves_after_s: float
+    """When the client goes away, in the middle or not; 0: it stays."""
+    silent: bool
+    """Whether a request at a replica that says nothing follows: the deadlines must have survived."""
 
 
 # ---- making one
@@ -77,15 +104,29 @@ def _damaged(random: Random, data: bytes) -> bytes:
             return data[:at] + random.choice(SMALL).data[-random.randrange(1, 400) :]
 
 
-def _rechunked(random: Random, data: bytes) -> bytes:
-    """Damaged inside, in chunks that are right: what is wrong is found by whoever reads the payload."""
+def _retyped(random: Random, data: bytes) -> bytes:
+    """Another value for a field of JSON."""
+    found = list(_VALUE.finditer(data))
+    if not found:
+        return _damaged(random, data)
+    value = random.choice(found)
+    return data[: value.start(1)] + random.choice(VALUES) + data[value.end(1) :]
+
+
+def _reframed(random: Random, data: bytes) -> bytes:
+    """Damaged inside a framing that is right: what is wrong is found by whoever reads the payload."""
     head, _, rest = data.partition(b"\r\n\r\n")
+    chunked = b"transfer-encoding: chunked" in head
+    if not chunked and b"content-length: " not in head:
+        return _damaged(random, data)
     try:
-        payload, _, _ = chunks(rest)
+        payload = chunks(rest)[0] if chunked else rest
     except ValueError:
         return _damaged(random, data)
     for _ in range(random.randrange(1, 4)):
-        payload = _damaged(random, payload)
+        payload = random.choice((_damaged, _retyped))(random, payload)
+    if not chunked:
+        return _LENGTH.sub(b"content-length: %d" % len(payload), head) + b"\r\n\r\n" + payload
     size = random.choice((7, 100, 1000, 100_000))
     parts = [payload[at : at + size] for at in range(0, len(payload), size)]
     return head + b"\r\n\r\n" + b"".join(chunk(part) for part in parts) + b"0\r\n\r\n"
@@ -106,15 +147,17 @@ def case_of(seed: int) -> Case:
     random = Random(seed)
     script = random.choice(SCRIPTS if random.random() < 1 / 30 else SMALL)
     data = script.data
-    chunked = b"transfer-encoding: chunked\r\n" in data[:300]
-    if chunked and random.random() < 0.6:
-        data = _rechunked(random, data)
+    if random.random() < 0.6:
+        data = _reframed(random, data)
     else:
         for _ in range(random.randrange(4)):
             data = _damaged(random, data)
     then = random.choice(AFTERWARDS)
+    leaves_after_s = random.choice((0.001, 0.02, 1.0, 40.0)) if random.random() < 0.1 else 0.0
     played = replace(script, data=data, then=then, stream=script.stream if random.random() < 0.9 else not script.stream)
-    return Case(played, random.choice(KINDS), _cut(random, data), random.choice(PACES), random.random() < 0.05)
+    return Case(
+        played, random.choice(KINDS), _cut(random, data), random.choice(PACES), leaves_after_s, random.random() < 0.1
+    )
 
 
 # ---- playing one
@@ -131,17 +174,17 @@ async def faults(world: World, case: Case) -> list[str]:
     world.set_parts(lambda _: Play(case.pieces, script.then))
     door = world.door(**case.pace)
     data = request(script.path, script.stream, world.unlike(), script.choices if script.stream else 1)
-    if case.leaves:
+    found: list[str] = []
+    if case.leaves_after_s:
         door.protocol.data_received(data)
-        await world.turn()
+        await asyncio.sleep(case.leaves_after_s)
         door.leave()
-        found = []
     else:
         answer = await world.ask(door, data)
         if answer is None:
-            found = ["no answer"]
+            found.append("no answer")
         else:
-            found = dialect_faults(script, answer)
+            found += dialect_faults(script, answer)
             if answer.extra:
                 found.append(f"more than one answer: {answer.extra[:80]!r}")
             found += _told(script, answer, world.records)
@@ -158,6 +201,9 @@ async def faults(world: World, case: Case) -> list[str]:
         one.leave()
     await world.turn()
     found += world.held()
+    found += _overcounted(script, world.records)
+    if case.silent and not world.down():
+        found += await _outlived(world)
     if not world.down() and not await world.served():
         found.append("who comes next is not served")
     if not await world.recovered():
@@ -175,6 +221,28 @@ def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
     if error_in(answer.body) is None:
         return [f"no error event at the end of a stream that failed: {answer.body[-120:]!r}"]
     return ["[DONE] after an error event"] if answer.body.endswith(DONE) else []
+
+
+def _overcounted(script: Script, records: list[Record]) -> list[str]:
+    """Whether more is accounted than the request could cost."""
+    record = max(records, key=lambda record: record.ask.id)
+    most = max(MAX_TOKENS * script.choices, len(script.data))
+    right = 0 <= record.output_tokens <= most and 0 <= record.prompt_tokens <= MAX_PROMPT_TOKENS
+    return [] if right else [f"accounted {record.prompt_tokens} and {record.output_tokens}"]
+
+
+async def _outlived(world: World) -> list[str]:
+    """Whether the deadlines still ring."""
+    world.set_parts(lambda _: Play([]))
+    door = world.door()
+    began = world.loop.time()
+    answer = await world.ask(door, request(CHAT, True, world.unlike()))
+    took_s = world.loop.time() - began
+    world.set_parts(sound)
+    door.leave()
+    await world.turn()
+    right = answer is not None and answer.status == 504 and took_s < TTFT_S + 2.0
+    return [] if right else [f"no timeout at a silent replica, but {answer} after {took_s:g} s"]
 
 
 def run(seeds: range, report: Callable[[int, Case, list[str]], None]) -> None:

@@ -155,6 +155,9 @@ def _error(script: Script, answer: Answer, status: int, refused: bool = False) -
     return found + _dialect(script, answer)
 
 
+HELD_BYTES: Final = 1024 * 1024
+
+
 def payload_of(data: bytes) -> bytes:
     """The body of a whole answer that is right in HTTP."""
     head, _, rest = data.partition(b"\r\n\r\n")
@@ -166,7 +169,7 @@ def dialect_faults(script: Script, answer: Answer) -> list[str]:
     if answer.status != 200:
         return ([] if answer.framed else ["the error has no end"]) + _dialect(script, answer)
     # Too long to be held, a whole answer is shown before it is known whether it has an end.
-    may_break = not answer.streamed and len(answer.body) > 1024 * 1024
+    may_break = not answer.streamed and len(script.data) > HELD_BYTES
     return [] if answer.framed or may_break else ["the answer has no end"]
 
 
