@@ -382,7 +382,8 @@ class Gateway:
         return "" if self.controller.alive() else "no replica can be reached"
 
     async def _sweep(self) -> None:
-        steps = (self.upstreams.sweep, self._tell_states, self._hold_little, self._tell_quarantine)
+        keep_alives = self.gate.keep_alives.sweep
+        steps = (keep_alives, self.upstreams.sweep, self._tell_states, self._hold_little, self._tell_quarantine)
         while True:
             await asyncio.sleep(SWEEP_S)
             now = monotonic()

@@ -53,6 +53,17 @@ class OnTotal(StrEnum):
     ERROR = "error"
 
 
+class Report(StrEnum):
+    """Which name of the model stands in answers."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    ASKED = "asked"
+    """The one that the client asked for."""
+    UPSTREAM = "upstream"
+    """The engine's own."""
+
+
 ASKED_QUANTILE: Final = 0.99
 """Of an objective that a request asks for where its tier has none."""
 
@@ -233,6 +244,8 @@ class Tier:
     caps: Caps = Caps()
     timeouts: Timeouts = Timeouts()
     on_total: OnTotal = OnTotal.CUT
+    keep_alive_s: float = 0.0
+    """For how long the client of a stream may hear nothing before a comment is sent; 0: for ever."""
     repetition: Repetition | None = None
     limits: Limits = Limits()
     admission: Admission = Admission()
@@ -330,6 +343,7 @@ class Model:
     upstream: str = ""
     tokenizer: str | None = None
     any_name: bool = False
+    report: Report = Report.ASKED
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ def _model(name: str, section: ModelSection, folder: Path) -> rules.Model:
         upstream=section.upstream or ("" if catch_all else name),
         tokenizer=str((folder / section.tokenizer).resolve()) if section.tokenizer else None,
         any_name=catch_all,
+        report=rules.Report(section.report),
     )
 
 
@@ -121,6 +122,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         caps=_caps(section),
         timeouts=_timeouts(section.timeouts),
         on_total=rules.OnTotal(section.timeouts.on_total),
+        keep_alive_s=section.keep_alive or 0.0,
         repetition=_repetition(section.repetition) if section.repetition else None,
         limits=_limits(section.limits),
         admission=_admission(section.admission),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
+from gateway.core import rules
+from gateway.policy import values
 from gateway.policy.pools import PoolSection
 from gateway.policy.section import Section, nested, optional, plain
 from gateway.policy.tiers import TierSection
 from gateway.policy.values import HostName, ModelName, Name, Origin, Sha256, Text
+
+ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), values.choice(rules.Report)]
 
 
 class ModelSection(Section):
@@ -18,6 +22,10 @@ class ModelSection(Section):
     pools: list[Name] = Field(min_length=1, description="Pools that serve this model, in the order they are tried.")
     aliases: list[ModelName] = plain([], "Other names that clients may use for it.")
     upstream: ModelName | None = optional("The name the replicas know it by; the model's own name unless given.")
+    report: ReportedName = plain(
+        rules.Report.ASKED.value,
+        "Which name stands in answers. asked: the one that the client asked for; upstream: the engine's own.",
+    )
     tokenizer: Text | None = optional(
         "Path of a tokenizer.json, relative to this file, for exact prompt lengths; "
         "without it the ratio of tokens to characters is learned from the replicas' usage."

@@ -190,6 +190,9 @@ class TierSection(Section):
         "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
     )
     timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
+    keep_alive: Duration | None = optional(
+        "Send the client of a stream a comment before it was silent for so long, also while it waits; off unless given."
+    )
     repetition: RepetitionSection | None = optional(
         "Cut answers short that repeat themselves without end; left alone unless given."
     )

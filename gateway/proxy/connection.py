@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol):
             # Bytes nobody asked for: the connection is not in the state we think it is.
             if not self.transport.is_closing():
                 self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
+                self.upstream.closed(self)
             self.transport.abort()
             return
         try:

@@ -17,6 +17,7 @@ from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import Counting
 from gateway.proxy.driver import Driver, Meter
+from gateway.proxy.keep_alive import KeepAlives
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.apis.table import served
@@ -86,6 +87,8 @@ class Gate:
         """Whether the process will end, so that balancers should look elsewhere."""
         self.draining = False
         """Whether no connection is accepted any more, and those open are closed after their answers."""
+        self.keep_alives = KeepAlives()
+        """The streams whose clients are to hear a comment when nothing else is sent."""
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog

@@ -15,7 +15,8 @@ from gateway.wire.answer import AnswerHead
 from gateway.wire.assemble import Assembly, AssemblyError, assembly
 from gateway.wire.events import READERS, Kind, StreamReader
 from gateway.wire.failure import EngineError, end_of
-from gateway.wire.framing import payload_of_one
+from gateway.wire.framing import chunk, payload_of_one
+from gateway.wire.model_name import ModelName
 from gateway.wire.oddity import Oddity
 from gateway.wire.repetition import Repetition
 from gateway.wire.spoken import spoken
@@ -61,8 +62,10 @@ class Leg:
         "_framed",
         "_gaps",
         "_guard",
+        "_has_model",
         "_held_bytes",
         "_last_at",
+        "_model",
         "_progress_at",
         "_splitter",
         "assembly",
@@ -107,6 +110,7 @@ class Leg:
         """The answer's own marks of its end: shown once the connection says that it has ended, too."""
         self._beginning: bytes | None = None
         """The first bytes of a body that may be a stream of events, until there are enough to tell."""
+        self._has_model = False
         self._framed = True
         self._held_bytes = 0
         self._committed = False
@@ -117,6 +121,8 @@ class Leg:
         self._gaps = NO_GAPS
         self._guard: Repetition | None = None
         """What looks out for an answer that goes round in circles, where the tier wants that."""
+        self._model: ModelName | None = None
+        """Writes the asked name of the model; None until the engine has told another."""
         self._last_at = 0.0
         self._progress_at = 0.0
 
@@ -145,7 +151,10 @@ class Leg:
         start = payload_of_one(data)
         if not start or not reader.plain(data, start):
             return False
-        client.write(data)
+        if self._model is None:
+            client.write(data)
+        else:
+            client.write(chunk(self._model.apply(data[start:-2])))
         reader.tokens_seen += 1
         now = monotonic()
         self._gaps.add(now - self._last_at)
@@ -154,6 +163,11 @@ class Leg:
             self._progress_at = now + PROGRESS_EVERY_S
             self.relay.driver.progress(self.id, reader.tokens_seen)
         return True
+
+    @property
+    def last_at(self) -> float:
+        """When content came last; 0 if none did."""
+        return self._last_at
 
     @property
     def is_inside_event(self) -> bool:
@@ -175,6 +189,8 @@ class Leg:
         if reader is None:
             return []
         end = reader.cut_short(why, prompt_tokens, relay.ask.choices, relay.wants_usage)
+        if self._model is not None:
+            end = [self._model.apply(event) for event in end]
         if self.is_inside_event and end:
             end = [b"\n\n", *end]
         return end if self.assembly is None or not end else self._put_together(self.assembly, end)
@@ -307,6 +323,9 @@ class Leg:
                 if self._guard is not None:
                     self._guard.add(spoken(event))
                 kind = reader.read(event)
+                if reader.model and not self._has_model:
+                    self._has_model = True
+                    self._learn_model(reader.model, event)
                 if reader.oddity is not None:
                     event, raw = self._odd(reader, event), None
                 if kind == CONTENT:
@@ -329,6 +348,14 @@ class Leg:
         if self._guard is not None and self._guard.found and not reader.finished:
             self.relay.driver.repeats(self.id)
 
+    def _learn_model(self, reported: bytes, where: bytes) -> None:
+        """See to it that the client reads the name of the model that it asked for."""
+        asked = self.relay.asked_model
+        if asked is not None:
+            name = ModelName(asked)
+            name.learn(reported, where)
+            self._model = name if name.changes else None
+
     def _is_for_client(self, event: bytes, kind: int) -> bool:
         """Whether an event is passed on now. The end is kept until HTTP has ended, too; what follows it is dropped."""
         if kind & DONE:
@@ -345,6 +372,8 @@ class Leg:
 
     def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
         """Pass whole events on, or hold them until there is something to commit to."""
+        if self._model is not None:
+            out, raw = [self._model.apply(piece) for piece in out], None
         if self.assembly is not None:
             try:
                 self.assembly.add(out)
@@ -477,6 +506,14 @@ class Leg:
             finish.prompt_tokens, finish.output_tokens = told.prompt, told.output
             if told.odd:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
+            if told.model and not self._committed:
+                self._learn_model(told.model, body)
+                body = body if self._model is None else self._model.apply(body)
+        if self.relay.has_begun and not self._committed:
+            # A comment was sent: what follows has to be events.
+            self.upstream.odd(Oddity.UNREADABLE_ANSWER, "a stream was asked for, and a whole answer came")
+            self._tell(Finish(End.UNREADABLE))
+            return
         self.complete = True
         self.held = [body]
         finish.empty = not body or finish.output_tokens == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from os import urandom
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, Callback, End, Endpoint, Finish, Hedged, Record, Why
-from gateway.core.rules import Model, OnTotal
+from gateway.core.rules import Model, OnTotal, Report
 from gateway.proxy.clock import monotonic
+from gateway.proxy.keep_alive import COMMENT, LOOKS
 from gateway.proxy.leg import Leg
 from gateway.proxy.upstream import Upstream
 from gateway.wire.fingerprint import fingerprint
@@ -15,7 +17,7 @@ from gateway.wire.framing import LAST_CHUNK, chunk
 from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.lines import milliseconds
 from gateway.wire.renamed import put_back
-from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error
+from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.request import Parsed, render
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 
 MESSAGES: Final = Endpoint.MESSAGES
+PROCESS: Final = b"%b." % urandom(3).hex().encode()
+"""Tells the requests of this gateway from those of others before the same replicas."""
 
 
 class Relay:
@@ -43,8 +47,10 @@ class Relay:
         "_paused",
         "_renamed",
         "_rid",
+        "_said_at",
         "_shown",
         "ask",
+        "asked_model",
         "driver",
         "endpoint",
         "engine_said",
@@ -89,6 +95,12 @@ class Relay:
         """Whether the client has been sent a head that an answer follows."""
         self._dispatched_at = 0.0
         self._extra = b""
+        self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
+        """The name of the model that the client is to read; None: the engine's own."""
+        self._said_at = ask.body_at
+        """When the client was sent something last, content aside."""
+        if ask.stream and tier.keep_alive_s:
+            gate.keep_alives.start(self, tier.keep_alive_s, ask.body_at)
 
     # ---- commands
 
@@ -114,7 +126,9 @@ class Relay:
             if self.endpoint is MESSAGES:
                 # The name under which Anthropic's SDK looks for it.
                 self._extra += b"request-id: %b\r\n" % self._rid
-        head = upstream_head(upstream.prefixes[self.endpoint], self._head, self._rid, len(body))
+        # vLLM takes it for its own id, which may be under way only once: of a duplicate, or of another client's.
+        rid = b"%b-%b%x" % (self._rid, PROCESS, attempt)
+        head = upstream_head(upstream.prefixes[self.endpoint], self._head, rid, len(body))
         leg = Leg(self, attempt, upstream)
         leg.max_tokens = max_tokens
         self._legs[attempt] = leg
@@ -144,7 +158,9 @@ class Relay:
         held = leg.commit(client if client is not None and client.chunked else None)
         if client is None:
             return
-        if leg.status != 200:
+        if leg.status != 200 and self._shown:
+            self._end_in_error(upstream_problem(leg.status, leg.upstream.without_key(b"".join(held))))
+        elif leg.status != 200:
             body = leg.upstream.without_key(b"".join(held))
             client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
             self._finish()
@@ -186,21 +202,15 @@ class Relay:
         if client is None:
             return
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
-        if self._committed is None or not self._shown:
+        if not self._shown:
             client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
             self._finish()
-        elif self._committed.reader is None:
+        elif self._committed is not None and self._committed.reader is None:
             # Inside a whole answer there is no place for an error: only its missing end can tell.
             self._client = None
             client.cut(politely=False)
         else:
-            event = error_event(self._dialect, self.endpoint, problem)
-            if self._committed.is_inside_event:
-                event = b"\n\n" + event  # else it would be read as the rest of the other
-            # With its last chunk: some clients throw on a missing one and never get to read the error.
-            client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-            self._client = None
-            client.cut(politely=True)
+            self._end_in_error(problem)
 
     def abort(self) -> None:
         """Close the client's connection, after a bug that has left no other way to end its request."""
@@ -215,6 +225,8 @@ class Relay:
         # Breaks the cycle between a relay and its legs, which would otherwise wait for the garbage collector.
         self._committed = None
         self._legs.clear()
+        if self.ask.stream and self.ask.tier.keep_alive_s:
+            self._gate.keep_alives.stop(self, self.ask.tier.keep_alive_s)
         self._gate.log(record, self.request_id)
 
     # ---- from the legs
@@ -253,6 +265,36 @@ class Relay:
             if self._client.chunked:
                 self._client.write(LAST_CHUNK)
             self._finish()
+
+    # ---- from the clock
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has the head of a stream."""
+        return self._shown
+
+    def keep_alive(self, now: float) -> None:
+        """Send a comment if the client of a stream has heard nothing since the last look, and begin the stream for it.
+
+        That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
+        """
+        client, leg, silence_s = self._client, self._committed, self.ask.tier.keep_alive_s
+        if client is None:
+            return
+        self._gate.keep_alives.start(self, silence_s, now)
+        said_at = self._said_at if leg is None else max(self._said_at, leg.last_at)
+        can_comment = leg is None or (leg.reader is not None and not leg.is_inside_event)
+        if self._paused or not can_comment or now - said_at < silence_s / LOOKS:
+            return
+        self._said_at = now
+        comment = chunk(COMMENT) if client.chunked else COMMENT
+        if self._shown:
+            client.write(comment)
+            return
+        self._shown = True
+        lines = STREAM_HEAD, f"x-request-id: {self.request_id}\r\n".encode(), self._limit_lines()
+        framing = b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n"
+        client.write(b"".join((*lines, framing, comment)))
 
     # ---- from the client
 
@@ -299,12 +341,14 @@ class Relay:
         assert client is not None
         if self._renamed:
             held = put_back(held, self._renamed)
-        parts = [first_lines, self._lines(leg)]
+        parts = [] if self._shown else [first_lines, self._lines(leg)]
         if client.chunked:
-            parts.append(b"transfer-encoding: chunked\r\n\r\n")
+            if not self._shown:
+                parts.append(b"transfer-encoding: chunked\r\n\r\n")
             parts += [chunk(piece) for piece in held]
         else:
-            parts.append(b"\r\n")
+            if not self._shown:
+                parts.append(b"\r\n")
             parts += held
         if leg.complete and client.chunked:
             parts.append(LAST_CHUNK)
@@ -314,6 +358,18 @@ class Relay:
             self._finish()
         elif self._paused:
             self.pause()
+
+    def _end_in_error(self, problem: Problem) -> None:
+        """End a stream that has begun with an error event."""
+        client, leg = self._client, self._committed
+        assert client is not None
+        event = error_event(self._dialect, self.endpoint, problem)
+        if leg is not None and leg.is_inside_event:
+            event = b"\n\n" + event  # else it would be read as the rest of the other
+        # With its last chunk: some clients throw on a missing one and never get to read the error.
+        client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
+        self._client = None
+        client.cut(politely=True)
 
     def _show_whole(self, leg: Leg, body: bytes) -> None:
         client = self._client

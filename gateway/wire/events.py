@@ -54,7 +54,17 @@ class Kind(IntFlag):
 class StreamReader:
     """Follows the events of one streamed answer. Subclasses know one API each. Reading never raises."""
 
-    __slots__ = ("aborted", "done", "error", "finished", "oddity", "output_tokens", "prompt_tokens", "tokens_seen")
+    __slots__ = (
+        "aborted",
+        "done",
+        "error",
+        "finished",
+        "model",
+        "oddity",
+        "output_tokens",
+        "prompt_tokens",
+        "tokens_seen",
+    )
 
     def __init__(self) -> None:
         self.finished = False
@@ -63,6 +73,8 @@ class StreamReader:
         self.error: EngineError | None = None
         self.oddity: Oddity | None = None
         """The kind of the latest oddity, for a caller that takes note of it and sets it back."""
+        self.model = b""
+        """The engine's name for the model, as JSON."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.tokens_seen = 0
@@ -206,6 +218,7 @@ class CompletionReader(StreamReader):
             return self._read_loosely(payload)
         if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)
+        self.model = self.model or bytes(chunk.model)
         has_usage = bytes(chunk.usage) not in EMPTY
         if has_usage:
             self._take_usage(read_usage(chunk.usage))
@@ -308,6 +321,7 @@ class MessagesReader(TypedReader):
             case "message_start":
                 self._begun = True
                 if typed.message is not None:
+                    self.model = bytes(typed.message.model)
                     self._take_usage(read_usage(typed.message.usage))
             case "message_delta":
                 self._take_usage(read_usage(typed.usage))
@@ -364,6 +378,8 @@ class ResponsesReader(TypedReader):
         return [] if self._draft is None else end_of_response(self._draft, cut)
 
     def _take(self, typed: Typed) -> Kind:
+        if typed.response is not None:
+            self.model = self.model or bytes(typed.response.model)
         match typed.type:
             case "response.completed" | "response.incomplete":
                 self.finished = self.done = True

@@ -93,18 +93,24 @@ def error_event(dialect: Dialect, endpoint: Endpoint, problem: Problem) -> bytes
             assert_never(dialect)
 
 
+def upstream_problem(status: int, body: bytes) -> Problem:
+    """What an engine's error answer means for its client."""
+    if status not in CLIENT_FAULTS:
+        # Among these 401 and 403: the key that the engine did not like is the gateway's.
+        return Problem(Why.UPSTREAM_BUSY if status in (429, 503) else Why.UPSTREAM_ERROR)
+    said = rejected.read(body)
+    return Problem(Why.UPSTREAM_REJECTED, said.message, said.param, said.code)
+
+
 def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, extra_headers: bytes = b"") -> bytes:
     """An engine's error answer in the client's dialect: a whole response."""
+    problem = upstream_problem(status, body)
     theirs = CLIENT_FAULTS.get(status)
     if theirs is None:
-        # Among these 401 and 403: the key that the engine did not like is the gateway's.
-        why = Why.UPSTREAM_BUSY if status in (429, 503) else Why.UPSTREAM_ERROR
-        return error_response(dialect, Problem(why), request_id, extra_headers)
-    said = rejected.read(body)
+        return error_response(dialect, problem, request_id, extra_headers)
     row = ROWS[Why.UPSTREAM_REJECTED]
     anthropic_type = {404: "not_found_error", 413: "request_too_large"}.get(theirs, INVALID)
     row = Row(theirs, row.openai_type, row.code, anthropic_type, row.retry, row.message)
-    problem = Problem(Why.UPSTREAM_REJECTED, said.message, said.param, said.code)
     return _response(dialect, row, problem, request_id, extra_headers, close=False)
 
 

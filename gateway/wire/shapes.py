@@ -51,6 +51,7 @@ class Chunk(msgspec.Struct):
     """An event of the completion APIs."""
 
     choices: list[Choice] | None = None
+    model: msgspec.Raw = ABSENT
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
@@ -65,6 +66,7 @@ class LooseChunk(msgspec.Struct):
 class Inner(msgspec.Struct):
     """A message or a response inside an event."""
 
+    model: msgspec.Raw = ABSENT
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 
@@ -97,6 +99,7 @@ class WholeChoice(msgspec.Struct):
 class Whole(msgspec.Struct):
     """An answer that was not streamed."""
 
+    model: msgspec.Raw = ABSENT
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
     choices: msgspec.Raw = ABSENT

@@ -30,14 +30,18 @@ class Aborted(Exception):
 
 
 class Counted:
-    """Token counts that an engine told; None where it told none. `odd`: some were told, and were no counts."""
+    """What an answer tells of itself: token counts, None where there are none, and the model's name, as JSON.
 
-    __slots__ = ("odd", "output", "prompt")
+    `odd`: some counts were told, and were none.
+    """
+
+    __slots__ = ("model", "odd", "output", "prompt")
 
     def __init__(self, prompt: int | None, output: int | None, odd: bool) -> None:
         self.prompt = prompt
         self.output = output
         self.odd = odd
+        self.model = b""
 
 
 UNTOLD: Final = Counted(None, None, False)
@@ -72,7 +76,9 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
         raise AnswerError(f"the answer is not a JSON object: {exc}") from exc
     if whole.stop_reason is None or (bytes(whole.choices) not in EMPTY and _is_aborted(whole.choices)):
         raise Aborted
-    usage = read_usage(whole.usage)
+    told = read_usage(whole.usage)
+    usage = Counted(told.prompt, told.output, told.odd)
+    usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:
         return usage, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +57,7 @@ class Receiver:
 
     def __init__(self, moves: list[str]) -> None:
         self.moves = moves
+        self.relay = SimpleNamespace(streams=False)
         self.line: Connection | None = None
         self.heads = self.ends = 0
         self.lost: list[End] = []

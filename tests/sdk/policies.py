@@ -10,12 +10,12 @@ KEY = "tg-the-key-of-the-tests"
 HELLO = [{"role": "user", "content": "Hello there"}]
 
 
-def policy(urls: list[str], tier: str = "", pool: str = "", limit: int = 4000) -> str:
-    """One model, one pool, one tier; `tier` and `pool` are further fields in YAML's flow form; `limit` of output."""
-    more_of_tier, more_of_pool = (f", {fields}" if fields else "" for fields in (tier, pool))
+def policy(urls: list[str], tier: str = "", pool: str = "", limit: int = 4000, model: str = "") -> str:
+    """One model, one pool, one tier, each with further fields in YAML's flow form; `limit` is that of output."""
+    more_of_tier, more_of_pool, more = (f", {fields}" if fields else "" for fields in (tier, pool, model))
     return f"""\
 apiVersion: tailgate/v1
-models: {{{MODEL}: {{pools: [main], aliases: [{ALIAS}]}}}}
+models: {{{MODEL}: {{pools: [main], aliases: [{ALIAS}]{more}}}}}
 pools: {{main: {{replicas: [{", ".join(urls)}], slots: 16{more_of_pool}}}}}
 tiers: {{standard: {{max_tokens: {{default: 32, limit: {limit}}}, caps: {{n: 4}}{more_of_tier}}}}}
 keys: [{{sha256: {hashlib.sha256(KEY.encode()).hexdigest()}, tenant: acme, tier: standard}}]

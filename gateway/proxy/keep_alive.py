@@ -1,0 +1,57 @@
+"""Comments for clients of streams that hear nothing for long, lest something on the way takes the stream for dead."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from gateway.core.model import Callback
+from gateway.proxy.deadlines import Deadline
+
+COMMENT: Final = b": keep-alive\n\n"
+LOOKS: Final = 2.0
+"""A stream is looked at so often in the time that it may be silent; a comment is sent after one look's time."""
+
+
+class Stream(Protocol):
+    """A stream that may be silent for long."""
+
+    def keep_alive(self, now: float) -> None:
+        """Send a comment if nothing was sent since the last look."""
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this stream."""
+
+
+def _broke(stream: Stream, error: Exception) -> None:
+    stream.broke(Callback.TIMER, error)
+
+
+class KeepAlives:
+    """The streams that want comments. Each is looked at again as long as it starts anew."""
+
+    def __init__(self) -> None:
+        self._by_silence: dict[float, Deadline[Stream]] = {}
+        self._now = 0.0
+
+    def start(self, stream: Stream, silence_s: float, now: float) -> None:
+        """Have a stream looked at before it was silent for so long."""
+        deadline = self._by_silence.get(silence_s)
+        if deadline is None:
+            deadline = self._by_silence[silence_s] = Deadline(silence_s / LOOKS, self._look, _broke)
+        deadline.start(stream, now)
+
+    def stop(self, stream: Stream, silence_s: float) -> None:
+        """Forget a stream."""
+        deadline = self._by_silence.get(silence_s)
+        if deadline is not None:
+            deadline.stop(stream)
+
+    def sweep(self, now: float) -> None:
+        """Look at each stream whose time it is."""
+        self._now = now
+        for deadline in self._by_silence.values():
+            while deadline.sweep(now):
+                pass  # so many at once are due, and each is quick
+
+    def _look(self, stream: Stream) -> None:
+        stream.keep_alive(self._now)

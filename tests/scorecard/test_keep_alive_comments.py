@@ -1,0 +1,142 @@
+"""A client that wants comments hears one while it waits, and is committed to a stream, not to a replica."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.model import Outcome
+
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Call, Capture, Then, by_default, token, whole
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import Client, chat
+
+COMMENTS = "keep_alive: 100ms"
+COMMENT = b": keep-alive\n\n"
+ANSWER = STREAM_HEAD + token("Hi") + token(" there", "stop") + DONE + LAST_CHUNK
+
+
+async def _first_comment(client: Client) -> dict[str, str]:
+    """Wait for the head and a comment; the headers."""
+    status, headers = await client.head()
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert await client.chunk() == COMMENT
+    return headers
+
+
+async def _rest(client: Client) -> bytes:
+    return b"".join(await client.rest_of_chunks()).replace(COMMENT, b"")
+
+
+async def test_a_stream_begins_with_comments_before_the_first_token_and_ttft_is_that_of_the_token(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = lambda call: None
+    gw = await gateway(rules(capture.url, tier=COMMENTS))
+    client = await connect(gw.url)
+    client.send(chat("X-Request-Id: mine", stream=True))
+    headers = await _first_comment(client)
+    assert headers["x-request-id"] == "mine"
+    assert await client.chunk() == COMMENT, "and another one"
+    capture.calls[0].send(ANSWER)
+    body = await _rest(client)
+    assert body.count(b"data:") == 3
+    assert body.endswith(b"data: [DONE]\n\n")
+    (cell,) = [cell for cell in gw.metrics.cells.values() if sum(cell.ttft.counts)]
+    assert cell.ttft.sum >= 0.1, "two comments were sent before it"
+
+
+async def test_an_answer_that_is_not_streamed_gets_no_comment(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = lambda call: None
+    gw = await gateway(rules(capture.url, tier="keep_alive: 100ms"))
+    streamed, plain = await connect(gw.url), await connect(gw.url)
+    plain.send(chat())
+    streamed.send(chat(stream=True))
+    await _first_comment(streamed)
+    await capture.until(lambda: len(capture.calls) == 2)
+    (call,) = [call for call in capture.calls if b'"stream":true' not in call.body]
+    call.send(whole())
+    response = await plain.response()
+    assert (response.status, response.headers["content-type"]) == (200, "application/json")
+
+
+async def test_after_comments_another_replica_may_still_answer(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    async with Capture() as other:
+        capture.answer = other.answer = lambda call: None
+        gw = await gateway(rules(capture.url, other.url, tier=COMMENTS))
+        client = await connect(gw.url)
+        client.send(chat(stream=True))
+        await _first_comment(client)
+        (first,) = [*capture.calls, *other.calls]
+        capture.answer = other.answer = lambda call: Answer(ANSWER)
+        first.send(b"", Then.RESET)
+        assert (await _rest(client)).endswith(b"data: [DONE]\n\n")
+        assert len(capture.calls) + len(other.calls) == 2
+
+
+async def test_comments_are_sent_in_the_waiting_room_too(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = lambda call: None
+    gw = await gateway(rules(capture.url, slots=1, tier=COMMENTS))
+    served, waiting = await connect(gw.url), await connect(gw.url)
+    served.send(chat(stream=True))
+    await capture.until(lambda: capture.calls)
+    waiting.send(chat(stream=True))
+    await _first_comment(waiting)
+    assert len(capture.calls) == 1
+    capture.answer = by_default
+    capture.calls[0].send(ANSWER)
+    capture.calls[0].finish()
+    assert (await _rest(waiting)).endswith(b"data: [DONE]\n\n")
+
+
+ENDS = {
+    "refused by the engine": (
+        Answer(whole(b'{"error":{"message":"too long","code":400}}', "400 Bad Request")),
+        b"too long",
+    ),
+    "failed": (Answer(whole(b"{}", "500 Oops")), b"upstream_error"),
+    "not streamed": (Answer(whole()), b"upstream_unreadable"),
+    "broken off": (Answer(STREAM_HEAD + token("Hi"), Then.CLOSE), b"upstream_truncated"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_failure_after_comments_is_an_error_event_and_the_last_chunk(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, end: str
+) -> None:
+    answer, said = ENDS[end]
+    capture.answer = lambda call: None
+    gw = await gateway(rules(capture.url, tier=COMMENTS))
+    client = await connect(gw.url)
+    client.send(chat(stream=True))
+    await _first_comment(client)
+    capture.calls[0].send(answer.data, answer.then)
+    response = (await _rest(client)).decode()
+    *_, last = [line for line in response.splitlines() if line.startswith("data:")]
+    assert said.decode() in last
+    assert '"error"' in last
+    assert await client.rest() == b""
+    (outcome,) = {key[1] for lane in gw.metrics.lanes.values() for key in lane.requests}
+    assert outcome is (Outcome.INVALID if end == "refused by the engine" else Outcome.ERROR)
+
+
+async def test_a_client_that_leaves_after_comments_frees_its_slot(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    def answer(call: Call) -> Answer | None:
+        return None if len(capture.calls) == 1 else Answer(ANSWER)
+
+    capture.answer = answer
+    gw = await gateway(rules(capture.url, slots=1, tier=COMMENTS))
+    client, next_one = await connect(gw.url), await connect(gw.url)
+    client.send(chat(stream=True))
+    await _first_comment(client)
+    next_one.send(chat(stream=True))
+    client.fin()
+    assert (await next_one.response()).body.endswith(b"data: [DONE]\n\n")
