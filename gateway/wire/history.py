@@ -67,7 +67,7 @@ def responses(fields: dict[str, Any], caps: Caps, changed: list[str]) -> tools.R
 def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[str]) -> list[Any]:
     out: list[Any] = []
     gone: set[str] = set()
-    for item in given:
+    for i, item in enumerate(given):
         if type(item) is not dict:
             out.append(item)  # refused with its place when it is measured
             continue
@@ -77,7 +77,7 @@ def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[s
         if item_type == "message":
             out.append(item)
         elif item_type == "function_call":
-            out.append(tools.flat(item) if item.get("namespace") is not None else item)
+            out.append(tools.flat(item, f"input[{i}]") if item.get("namespace") is not None else item)
         elif item_type == "function_call_output":
             call_id = item.get("call_id")
             if type(call_id) is not str or call_id not in gone:

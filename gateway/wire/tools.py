@@ -81,9 +81,9 @@ def responses(fields: dict[str, Any], changed: list[str]) -> Renamed:
     """Tools of the Responses API: functions, also those in namespaces."""
     kept = Kept(changed)
     for i, tool in enumerate(fields["tools"]):
-        tool_type = tool.get("type")
-        if tool_type == "function":
-            kept.keep(tool, str(tool.get("name")))
+        tool_type, name = tool.get("type"), str(tool.get("name"))
+        if tool_type == "function" and name not in kept.renamed:
+            kept.keep(tool, name)
         elif tool_type == "namespace":
             _flatten(tool, f"tools[{i}]", kept)
         else:
@@ -92,16 +92,16 @@ def responses(fields: dict[str, Any], changed: list[str]) -> Renamed:
         raise BadRequest("tools", f"must have at most {MAX_ENTRIES} functions in all", "array_above_max_length")
     choice = fields.get("tool_choice")
     if type(choice) is dict and choice.get("namespace") is not None:
-        fields["tool_choice"] = flat(choice)
+        fields["tool_choice"] = flat(choice, "tool_choice")
     _settle(fields, kept)
     return kept.renamed
 
 
-def flat(call: dict[str, Any]) -> dict[str, Any]:
+def flat(call: dict[str, Any], field: str) -> dict[str, Any]:
     """A call, or a choice, of a function in a namespace as the engine knows it."""
     namespace, name = call["namespace"], call.get("name")
     if type(namespace) is not str or type(name) is not str:
-        raise BadRequest("namespace", "must be a string, beside a name that is one")
+        raise BadRequest(f"{field}.namespace", "must be a string, beside a name that is one")
     out = {key: value for key, value in call.items() if key != "namespace"}
     out["name"] = namespace + SEPARATOR + name
     return out

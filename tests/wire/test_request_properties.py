@@ -97,7 +97,7 @@ some_tools = st.lists(
         {},
         optional={
             "type": st.sampled_from(["function", "custom", "namespace", "web_search", "bash_20250124", None, 5]),
-            "name": st.sampled_from(["f", "g", "a__f", 5]),
+            "name": st.sampled_from(["f", "g", "a__f", 5, ["f"]]),
             "function": st.just({"name": "f"}),
             "input_schema": st.just({"type": "object"}),
             "tools": st.lists(st.sampled_from([{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}, 5])),

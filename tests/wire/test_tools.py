@@ -42,6 +42,15 @@ def test_second_function_under_one_flat_name_is_dropped() -> None:
     assert read(Endpoint.RESPONSES, document).changed == ("tools.namespace", "tools.function")
 
 
+def test_function_under_the_flat_name_of_another_is_dropped_in_either_order() -> None:
+    plain = {**LIST, "name": "mcp__disk__list_files", "description": "another"}
+    for tools, left in (([SERVER, plain], {**LIST, "name": plain["name"]}), ([plain, SERVER], plain)):
+        request = read(Endpoint.RESPONSES, {**RESPONSES, "tools": tools})
+        assert request.fields["tools"] == [left]
+        assert "tools.function" in request.changed
+        assert bool(request.renamed) is (left is not plain)
+
+
 def test_claude_codes_server_tool_is_dropped_and_its_own_remain() -> None:
     assert [tool["name"] for tool in sent(Endpoint.MESSAGES, CLAUDE_CODE)["tools"]] == ["Read", "Write"]
     assert "tools.web_search_20250305" in read(Endpoint.MESSAGES, CLAUDE_CODE).changed
@@ -104,6 +113,14 @@ def test_choice_of_a_function_in_a_namespace_is_renamed_with_it() -> None:
     choice = {"type": "function", "namespace": "mcp__disk", "name": "list_files"}
     document = sent(Endpoint.RESPONSES, {**RESPONSES, "tools": [SERVER, SEARCH], "tool_choice": choice})
     assert document["tool_choice"] == {"type": "function", "name": "mcp__disk__list_files"}
+
+
+def test_namespace_of_a_call_that_is_no_text_is_refused_by_its_place() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "namespace": 5, "arguments": "{}"}
+    with pytest.raises(BadRequest, match=r"input\[0\]\.namespace"):
+        read(Endpoint.RESPONSES, {**RESPONSES, "input": [call]})
+    with pytest.raises(BadRequest, match=r"tool_choice\.namespace"):
+        read(Endpoint.RESPONSES, {**RESPONSES, "tools": [SERVER], "tool_choice": {"namespace": 5, "name": "f"}})
 
 
 @pytest.mark.parametrize(
