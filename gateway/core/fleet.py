@@ -80,7 +80,7 @@ class Fleet:
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             replica.kv_limit = replica.kv.limit(replica.pool.spec.kv_headroom)
-        if sample.healthy is None:
+        if sample.healthy is None or _is_alive(replica, sample):
             return False
         state = replica.breaker.state
         replica.breaker.checked(sample.healthy, replica.pool.spec.health, now, sample.asked_at)
@@ -126,6 +126,16 @@ class Fleet:
             replica.pulse.take_back(now)  # what comes back is another process, or another connection
         replica.pool.refresh()
         return True
+
+
+def _is_alive(replica: Replica, sample: Sample) -> bool:
+    """Whether a check that was late says nothing, since tokens came from the replica after it was begun.
+
+    A busy engine answers /health behind its tokens. A check that is answered with an error counts whatever flows: so
+    servers say that they are going down, and want nothing new. One that finds no connection counts as well: tokens on
+    connections that are open do not show that new ones would be taken.
+    """
+    return sample.late and sample.asked_at is not None and replica.pulse.said_at >= sample.asked_at
 
 
 def _least_urgent(policy: Policy, pool: str) -> int:

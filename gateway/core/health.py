@@ -7,6 +7,7 @@
 
 A success, or a check that passes while closed, starts the count of failures anew; half-open is one request at a time.
 A check that was begun before the latest failure says nothing against it: the replica may have died since it answered.
+A check that is late while tokens come is no failure (fleet.py).
 4xx says nothing of a replica. 429 and 503 are its own valve: no failure, but it is passed over for a while (retry.py).
 What is slow, or silent, is no failure either: eject.py.
 """

@@ -328,6 +328,8 @@ class Sample:
     """Requests that lost their KV cache for want of room, since the engine started."""
     context_tokens: int | None = None
     """The shortest `max_model_len` of the models it serves."""
+    late: bool = False
+    """Whether the health check failed for want of an answer in time."""
     asked_at: float | None = field(default=None, compare=False)
     """When the health check was begun; None: just now. No part of what was said: two that say the same are equal."""
 

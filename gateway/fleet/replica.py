@@ -134,15 +134,15 @@ class ReplicaWatch:
         healthy = not isinstance(answer, Failed)
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
             await self._warm_up()
-        self._judge(healthy, asked_at)
+        self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is Fault.TIMEOUT)
 
-    def _judge(self, healthy: bool, asked_at: float) -> None:
+    def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
         """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
         before, self._healthy = self._healthy, healthy
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()
-        self._tools.on_sample(self.target.name, Sample(healthy=healthy, asked_at=asked_at))
+        self._tools.on_sample(self.target.name, Sample(healthy=healthy, late=late, asked_at=asked_at))
 
     async def _warm_up(self) -> None:
         """Before it is told that the replica is well: requests then meet it warm, if its breaker was open."""

@@ -201,6 +201,9 @@ class CompletionReader(StreamReader):
             and data.find(b'"content":""') < 0
             and data.find(b'"text":""') < 0
             and data.find(b'"delta":{}') < 0
+            and data.find(b'"delta":{"content":null}') < 0
+            and data.find(b'"delta":{"role":"assistant"}') < 0
+            and data.find(b'"tool_calls":[]') < 0
         )
 
     def _learn(self, event: bytes) -> None:

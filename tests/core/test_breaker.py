@@ -229,3 +229,31 @@ def test_a_check_does_not_wipe_out_the_last_scrape() -> None:
 
 def test_a_replica_nobody_knows_is_ignored() -> None:
     play(TWO).fails("r9").expect()
+
+
+# ---- checks that are late
+
+
+def late(asked_at: float) -> Sample:
+    return Sample(healthy=False, late=True, asked_at=asked_at)
+
+
+def test_a_check_that_is_late_while_tokens_come_is_no_failure() -> None:
+    story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
+    for second in range(1, 6):
+        story.at(second + 0.3).progress("a", 4 * second).at(second + 0.5).observes("r1", late(float(second)))
+    assert (story.replica("r1").state, story.replica("r1").failures) == (ReplicaState.UP, 0)
+
+
+def test_a_check_that_is_late_with_no_token_since_it_was_begun_is_a_failure() -> None:
+    story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
+    for second in (2.0, 3.0, 4.0):
+        story.at(second + 0.5).observes("r1", late(second))
+    assert story.replica("r1").state is ReplicaState.DOWN
+
+
+def test_a_check_that_is_answered_with_an_error_is_a_failure_whatever_flows() -> None:
+    story = play(TWO).arrives("a").sent("a").at(1.0).first_token("a").whatever()
+    for second in (2.0, 3.0, 4.0):
+        story.at(second + 0.3).progress("a", 9).observes("r1", Sample(healthy=False, asked_at=second))
+    assert story.replica("r1").state is ReplicaState.DOWN

@@ -133,7 +133,7 @@ async def test_a_verdict_is_dated_when_its_check_was_begun(fake: FakeReplica) ->
 async def test_a_silent_health_check_fails_after_its_timeout_and_load_is_still_read(fake: FakeReplica) -> None:
     fake.answers["/health"] = None
     async with watching(policy(pool(fake, health=replace(OFTEN, timeout_s=0.2)))) as fleet:
-        await fleet.says("main-0", Sample(healthy=False))
+        await fleet.says("main-0", Sample(healthy=False, late=True))
         await fleet.says("main-0", LOAD)
         assert fleet.report("main-0").failures[Reading.HEALTH, Fault.TIMEOUT] >= 1
 

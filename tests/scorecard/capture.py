@@ -202,6 +202,8 @@ class Capture:
         self.probes: list[Call] = []
         self.connections: list[Connection] = []
         self.answer: Callable[[Call], Answer | None] = by_default
+        self.is_late = False
+        """Whether health checks get no answer."""
         self.well = True
         """Whether health checks pass."""
         self.changed = asyncio.Event()
@@ -223,6 +225,8 @@ class Capture:
         """A request came in."""
         if call.header("user-agent") == ["tailgate"] and call.line.startswith("GET "):
             self.probes.append(call)
+            if self.is_late and "/health" in call.line:
+                return
             models = b'{"object":"list","data":[{"id":"%b","object":"model"}]}' % MODEL.encode()
             call.send(whole(models) if self.well else whole(models, "503 Service Unavailable"))
             return

@@ -1,0 +1,77 @@
+"""Tokens are the proof of life: late checks do not end what streams, and pings do not keep what has stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from gateway.core.model import Outcome, Why
+from gateway.core.snapshot import ReplicaState
+from gateway.fleet.fault import Fault
+from gateway.fleet.replica import Reading
+from gateway.wire.reasons import ROWS
+
+from .capture import STREAM_HEAD, Call, Capture, chunk, never, token
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import chat
+from .waiting import until
+
+OFTEN = "health: {interval: 50ms, timeout: 300ms, failures: 2, open: 1h}"
+
+
+async def test_a_replica_that_streams_stays_up_though_its_checks_are_late(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, pool=OFTEN))
+    client = await connect(gw.url)
+    capture.answer = never
+    client.send(chat(stream=True))
+    await capture.until(lambda: capture.calls)
+    capture.calls[0].send(STREAM_HEAD)
+    streaming = asyncio.create_task(_stream(capture.calls[0]))
+    await until(lambda: gw.controller.snapshot(0.0).pools[0].replicas[0].held_tokens > 20)
+    capture.is_late = True
+    await until(lambda: gw.fleet.reports()[0].failures.get((Reading.HEALTH, Fault.TIMEOUT), 0) >= 4)
+    (replica,) = gw.controller.snapshot(0.0).pools[0].replicas
+    assert (replica.state, replica.failures, gw.gate.ready) == (ReplicaState.UP, 0, True)
+    streaming.cancel()
+    with suppress(asyncio.CancelledError):
+        await streaming
+    await until(lambda: not gw.gate.ready)
+
+
+async def _stream(call: Call) -> None:
+    """More often than progress is told of, and often enough for each check."""
+    while True:
+        call.send(token("Hi"))
+        await asyncio.sleep(0.005)
+
+
+async def test_a_replica_that_sends_nothing_but_pings_is_ended_by_the_idle_timeout(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, slots=1, tier="timeouts: {idle: 300ms, total: 1h}"))
+    client = await connect(gw.url)
+    capture.answer = never
+    client.send(chat(stream=True))
+    await capture.until(lambda: capture.calls)
+    call = capture.calls[0]
+    call.send(STREAM_HEAD + token("Hi"))
+    pinging = asyncio.create_task(_ping(call))
+    response = await client.response()
+    pinging.cancel()
+    assert response.events[-1]["error"]["message"] == ROWS[Why.IDLE_TIMEOUT].message
+    await capture.until(lambda: call.aborted)
+    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Why.IDLE_TIMEOUT] == 1
+
+
+async def _ping(call: Call) -> None:
+    empty = (b"{}", b'{"content":""}', b'{"content":null}', b'{"role":"assistant"}', b'{"tool_calls":[]}')
+    pings = [b": ping\n\n", b"event: ping\ndata: {}\n\n"] + [
+        b'data: {"choices":[{"index":0,"delta":%b,"finish_reason":null}]}\n\n' % delta for delta in empty
+    ]
+    while True:
+        for ping in pings:
+            call.send(chunk(ping))
+            await asyncio.sleep(0.01)
