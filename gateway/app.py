@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -41,7 +42,7 @@ from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
-from gateway.proxy.gate import Gate, TokenCounter
+from gateway.proxy.gate import Callers, Gate, TokenCounter, callers_of
 from gateway.proxy.guard import SWEEP_S, Guard
 from gateway.proxy.listening import tune
 from gateway.proxy.oddities import Oddities
@@ -94,6 +95,15 @@ class Listener(uvicorn.Server):
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A policy, and what takes long to make of it."""
+
+    policy: Policy
+    counters: dict[str, TokenCounter]
+    callers: Callers
+
+
 class Gateway:
     """One gateway process: the API port, the admin port, and everything between them and the replicas.
 
@@ -144,8 +154,12 @@ class Gateway:
         self.gate.counting.ask_engine = EngineCounts(monotonic, random.Random()).ask
         self._policy_path = policy_path
         self.watcher = (
-            None if policy_path is None else PolicyWatcher(policy_path, policy, self.configure, self._reload_failed)
+            None
+            if policy_path is None
+            else PolicyWatcher(policy_path, policy, self.configure, self._reload_failed, prepare=self._prepare_ahead)
         )
+        self._prepared: Prepared | None = None
+        """Of the policy that comes next."""
         self._tokenizers = Tokenizers()
         self._reload = Reload(time.time())
         self._little = Little(self.metrics, self._presences, monotonic())
@@ -156,7 +170,8 @@ class Gateway:
         """Set when somebody wants it to drain and end."""
         self.broken = asyncio.Event()
         """Set when a part has stopped that must not."""
-        self._apply(policy)
+        self._swap(Prepared(policy, self._counters(policy), callers_of(policy)))
+        self.fleet.configure(policy)
         self._api = self._listener(
             _no_app,
             settings.host,
@@ -191,21 +206,33 @@ class Gateway:
 
     def configure(self, policy: Policy) -> None:
         """Swap the policy between two requests; those under way keep theirs. Raises `PolicyErrors` to refuse it."""
-        problem = exposure_error(policy, self.settings.host)
-        if problem is not None:
-            raise PolicyErrors([PolicyError(str(self._policy_path), 0, "keys", problem)])
-        self._apply(policy)
+        prepared = self._prepared
+        if prepared is None or prepared.policy is not policy:
+            prepared = self._prepare(policy)
+        self._prepared = None
+        self._swap(prepared)
+        # In a turn of its own: a thousand watches that end, and as many that begin, take as long as the swap.
+        asyncio.get_running_loop().call_soon(self.fleet.configure, policy)
         self._reload = Reload(time.time())
         log.info("policy generation %d is in force", policy.generation)
 
-    def _apply(self, policy: Policy) -> None:
-        counters = self._counters(policy)
+    def _prepare(self, policy: Policy) -> Prepared:
+        """Everything that can be made of a policy before it is in force. Raises `PolicyErrors`; runs in any thread."""
+        problem = exposure_error(policy, self.settings.host)
+        if problem is not None:
+            raise PolicyErrors([PolicyError(str(self._policy_path), 0, "keys", problem)])
+        return Prepared(policy, self._counters(policy), callers_of(policy))
+
+    def _prepare_ahead(self, policy: Policy) -> None:
+        self._prepared = self._prepare(policy)
+
+    def _swap(self, prepared: Prepared) -> None:
+        policy = prepared.policy
         self.metrics.configure(policy)
         self.upstreams.configure(policy.pools.values())
         self.driver.configure(policy)
-        self.fleet.configure(policy)
-        self.gate.counters = counters
-        self.gate.configure(policy)
+        self.gate.counters = prepared.counters
+        self.gate.configure(policy, prepared.callers)
 
     def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
         """Exact prompt counters of the models that name a tokenizer."""

@@ -32,8 +32,9 @@ class ReloadStatus:
 class PolicyWatcher:
     """Reads `path` again on change or on demand; hands on what is valid, reports what is not.
 
-    `on_policy` runs on the event loop, with the generation counted up. It may refuse the policy by raising
-    `PolicyErrors`. Reading and checking run in a thread, since a large policy takes longer than a request should wait.
+    `on_policy` runs on the event loop, with the generation counted up. Reading and checking run in a thread, since a
+    large policy takes longer than a request should wait; so does `prepare`, of the same policy. Both may refuse it by
+    raising `PolicyErrors`.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class PolicyWatcher:
         on_policy: Callable[[Policy], None],
         on_errors: Callable[[PolicyErrors], None],
         *,
+        prepare: Callable[[Policy], None] = lambda policy: None,
         clock: Callable[[], float] = time.time,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._path = path
         self._on_policy = on_policy
         self._on_errors = on_errors
+        self._prepare = prepare
         self._clock = clock
         self._look_every_s = look_every_s
         self._turn = asyncio.Lock()
@@ -67,7 +70,7 @@ class PolicyWatcher:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
             generation = self.status.generation + 1
             try:
-                policy = replace(await asyncio.to_thread(load, self._path), generation=generation)
+                policy = await asyncio.to_thread(self._read, generation)
                 self._on_policy(policy)
             except PolicyErrors as errors:
                 self.status = replace(self.status, last_reload_successful=False, last_reload_at=self._clock())
@@ -76,6 +79,11 @@ class PolicyWatcher:
             self._seen = policy.digest
             self.status = ReloadStatus(True, self._clock(), generation, policy.digest)
             return True
+
+    def _read(self, generation: int) -> Policy:
+        policy = replace(load(self._path), generation=generation)
+        self._prepare(policy)
+        return policy
 
     async def _notices(self) -> AsyncIterator[object]:
         """One item for each moment at which the file may have changed.

@@ -58,6 +58,19 @@ class Caller:
 
 
 OPTIONS: Final = b"OPTIONS"
+Callers = dict[bytes, tuple[bytes, Caller | None]]
+"""Who each key belongs to, by its digest, which stands in the value once more."""
+
+
+def callers_of(policy: Policy) -> Callers:
+    """Thousands of keys take longer than a request should wait: made outside the event loop where there is time."""
+    serves = {tier.name: served(tier) for tier in policy.tiers.values()}
+    return {
+        digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
+        for digest, key in policy.keys.items()
+    }
+
+
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
@@ -94,18 +107,13 @@ class Gate:
         self._catalog = catalog
         self.counting = Counting(self)
 
-    def configure(self, policy: Policy) -> None:
-        """Take on a policy: requests from now on meet it."""
+    def configure(self, policy: Policy, callers: Callers | None = None) -> None:
+        """Take on a policy: requests from now on meet it. `callers`: what `callers_of` made of it, elsewhere."""
         self.policy = policy
-        tiers = policy.tiers
-        serves = {tier.name: served(tier) for tier in tiers.values()}
-        default = policy.default_tier
-        self._anyone = None if policy.keys else Caller(ANONYMOUS, tiers[default], serves[default])
+        default = policy.tiers[policy.default_tier]
+        self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
         self._browsers = BrowserAccess(policy, self._bound_host)
-        self._callers: dict[bytes, tuple[bytes, Caller | None]] = {
-            digest: (key.sha256, Caller(key.tenant, tiers[key.tier], serves[key.tier]))
-            for digest, key in policy.keys.items()
-        }
+        self._callers = callers_of(policy) if callers is None else callers
 
     @property
     def ready(self) -> bool:

@@ -128,7 +128,7 @@ class Relay:
                 self._extra += b"request-id: %b\r\n" % self._rid
         # vLLM takes it for its own id, which may be under way only once: of a duplicate, or of another client's.
         rid = b"%b-%b%x" % (self._rid, PROCESS, attempt)
-        head = upstream_head(upstream.prefixes[self.endpoint], self._head, rid, len(body))
+        head = upstream_head(upstream.prefix(self.endpoint), self._head, rid, len(body))
         leg = Leg(self, attempt, upstream)
         leg.max_tokens = max_tokens
         self._legs[attempt] = leg
@@ -145,7 +145,7 @@ class Relay:
         model: Model = self.ask.model
         name = model.upstream or (parsed.model if model.any_name else model.name)
         body = render(parsed, name, leg.max_tokens, False)
-        return upstream_head(leg.upstream.prefixes[self.endpoint], self._head, self._rid, len(body)) + body
+        return upstream_head(leg.upstream.prefix(self.endpoint), self._head, self._rid, len(body)) + body
 
     def commit(self, attempt: int, hedged: Hedged | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""

@@ -56,7 +56,7 @@ class Upstream:
         self.takes_stream_options = True
         """Whether it can be asked for usage in streams; Azure's OpenAI and Mistral's API once refused it."""
         self._served_by: dict[str, bytes] = {}
-        self.prefixes = {e: upstream_prefix(e, spec, pool.upstream_key) for e in Endpoint}
+        self._prefixes: dict[Endpoint, bytes] = {}
         url = urlsplit(spec.url)
         self._host = url.hostname or ""
         self._port = url.port or 80
@@ -80,6 +80,13 @@ class Upstream:
         first time is unknown: if it cannot be reached now, that is a reset.
         """
         self._connect(request, receiver, End.RESET)
+
+    def prefix(self, endpoint: Endpoint) -> bytes:
+        """How the head of a request to `endpoint` begins. Made at the first: a reload may bring a thousand replicas."""
+        prefix = self._prefixes.get(endpoint)
+        if prefix is None:
+            prefix = self._prefixes[endpoint] = upstream_prefix(endpoint, self.spec, self.pool.upstream_key)
+        return prefix
 
     def move(self, pool: Pool) -> None:
         """The replica belongs to `pool` now, or the pool has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -233,3 +234,26 @@ async def test_a_link_to_a_file_elsewhere_is_followed(tmp_path: Path, heard: Hea
                 assert slots(await asyncio.wait_for(heard.queue.get(), 0.3)) == attempt
                 return
     pytest.fail("no change was noticed")
+
+
+async def test_what_takes_long_to_make_of_a_policy_is_made_outside_the_event_loop(path: Path, heard: Heard) -> None:
+    """Of the very policy that then comes into force."""
+    prepared: list[tuple[Policy, int]] = []
+    watched = PolicyWatcher(
+        path, load(path), heard, heard, prepare=lambda policy: prepared.append((policy, threading.get_ident()))
+    )
+    assert await watched.reload()
+    ((policy, thread),) = prepared
+    assert policy is await heard.next()
+    assert policy.generation == watched.status.generation
+    assert thread != threading.get_ident()
+
+
+async def test_a_policy_of_which_something_cannot_be_made_is_refused(path: Path, heard: Heard) -> None:
+    def refuse(policy: Policy) -> None:
+        raise PolicyErrors([PolicyError(str(path), 0, "models", "no tokenizer")])
+
+    watched = PolicyWatcher(path, load(path), heard, heard, prepare=refuse)
+    assert not await watched.reload()
+    assert isinstance(await heard.next(), PolicyErrors)
+    assert not watched.status.last_reload_successful
