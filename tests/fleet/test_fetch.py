@@ -144,6 +144,12 @@ async def test_a_body_without_end_is_cut_at_the_limit(fake: FakeReplica) -> None
     assert await once(fake.url + "/x") == Failed(Fault.TOO_LARGE, "the body exceeds 1000 bytes")
 
 
+async def test_a_body_in_too_many_pieces_is_refused_before_it_is_whole(fake: FakeReplica) -> None:
+    fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5000
+    answered = await once(fake.url + "/x", limit_bytes=10_000)
+    assert answered == Failed(Fault.TOO_LARGE, "the body comes in more than 4096 pieces")
+
+
 async def test_a_compressed_body_is_refused_unopened(fake: FakeReplica) -> None:
     fake.answers["/x"] = answer(gzip.compress(b"x" * 10_000_000), headers="Content-Encoding: gzip\r\n")
     assert await once(fake.url + "/x") == Failed(Fault.ENCODED, "answered with a content encoding")
