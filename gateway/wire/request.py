@@ -20,6 +20,7 @@ from gateway.wire.apis.table import SHAPES
 from gateway.wire.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.content import as_json
 from gateway.wire.fields import COUNTED
+from gateway.wire.mended import load_mended
 from gateway.wire.prompt import Prompt
 from gateway.wire.tools import NOT_RENAMED, Renamed
 
@@ -112,9 +113,9 @@ def parse_counted(body: bytes, caps: Caps) -> Parsed:
 
 
 def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
-    document = _load(body)
-    fields: dict[str, Any] = {}
     changed: list[str] = []
+    document = _load(body, changed)
+    fields: dict[str, Any] = {}
     rules = shape.rules
     allow, strip = ALLOW, STRIP
     for name, value in document.items():
@@ -245,11 +246,13 @@ def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
         out["thinking"] = {"type": "disabled"}
 
 
-def _load(body: bytes) -> dict[str, Any]:
+def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
     try:
         document = _loads(body)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
+        document = load_mended(body, changed)
+        if document is None:
+            raise BadRequest(None, f"the body is not JSON in UTF-8: {error}", None) from None
     if type(document) is not dict:
         raise BadRequest(None, f"the body must be a JSON object, not {kind(document)}", None)
     if len(document) > MAX_FIELDS:

@@ -1,0 +1,49 @@
+"""JSON that is refused for something that does no harm: a byte order mark, half a surrogate.
+
+Clients that cut text by UTF-16 units (JavaScript, Java, C#) send halves; some on Windows send a mark in front.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+
+MAX_ESCAPES: Final = 500_000
+"""Backslashes in a body that is looked through for halves: about a tenth of a second."""
+MARK: Final = b"\xef\xbb\xbf"
+MARK_NAME: Final = "byte_order_mark"
+HALVES_NAME: Final = "lone_surrogates"
+"""Names under which they stand in x-tailgate-changed."""
+
+_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_ANY: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+# Not one pattern: each begins with a text that can be searched for.
+_HIGH_ALONE: Final = re.compile(rb"%b(?!%b)" % (_HIGH, _LOW))
+_LOW_ALONE: Final = re.compile(rb"%b(?<!%b%b)" % (_LOW, _HIGH, _LOW))
+_REPLACEMENT: Final = rb"\\ufffd"
+
+
+def load_mended(body: bytes, changed: list[str]) -> Any:
+    """The document, with what was mended added to `changed`; None if that is not what is wrong with it."""
+    mended = body.removeprefix(MARK)
+    names = [] if mended == body else [MARK_NAME]
+    if _ANY.search(mended):
+        if mended.count(b"\\") > MAX_ESCAPES:
+            return None
+        # Where every escaped backslash is written in its other way, a backslash always begins an escape.
+        plain = mended.replace(rb"\\", rb"\u005c")
+        plain, highs = _HIGH_ALONE.subn(_REPLACEMENT, plain)
+        mended, lows = _LOW_ALONE.subn(_REPLACEMENT, plain)
+        if highs or lows:
+            names.append(HALVES_NAME)
+    if not names:
+        return None
+    try:
+        document = orjson.loads(mended)
+    except orjson.JSONDecodeError:
+        return None
+    changed += names
+    return document

@@ -1,0 +1,98 @@
+"""Half surrogates and a byte order mark are served; everything else that is no JSON is refused as before."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire.mended import MAX_ESCAPES, load_mended
+from gateway.wire.request import BadRequest, Parsed, parse, render
+
+BODY = b'{"model": "m", "messages": [{"role": "user", "content": "%b"}]}'
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from(["\ud83d", "\ude00", "\udfff", "\ud800", "\\", '"', "u", "d", "8", "3", "\U0001f600", "\n"]),
+        st.characters(exclude_categories=()),
+    )
+)
+
+
+def parsed(content: bytes) -> Parsed:
+    return parse(Endpoint.CHAT, BODY % content, Caps())
+
+
+def content_of(request: Parsed) -> str:
+    sent = orjson.loads(render(request, "m", 8))["messages"][0]["content"]
+    assert isinstance(sent, str)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (rb"\ud83d", "\ufffd"),
+        (rb"a\uD83D b", "a\ufffd b"),
+        (rb"\ude00", "\ufffd"),
+        (rb"\ud83d\ud83d\ude00\ude00", "\ufffd\U0001f600\ufffd"),
+        (rb"\ud83d\\ude00", "\ufffd\\ude00"),
+        (rb"\\ud83d\ude00", "\\ud83d\ufffd"),
+        (rb"\\\ud83d\\", "\\\ufffd\\"),
+        (rb"\ud83d\u0041\"", '\ufffdA"'),
+    ],
+)
+def test_half_a_surrogate_is_replaced_and_named(escaped: bytes, text: str) -> None:
+    request = parsed(escaped)
+    assert content_of(request) == text
+    assert request.changed == ("lone_surrogates",)
+
+
+@given(TEXTS)
+def test_whatever_text_is_escaped_only_its_lone_halves_change(text: str) -> None:
+    escaped = json.dumps(text)[1:-1].encode()
+    whole: str = json.loads(b'"%b"' % escaped)
+    request = parsed(escaped)
+    assert content_of(request) == re.sub("[\ud800-\udfff]", "\ufffd", whole)
+    assert bool(request.changed) == bool(re.search("[\ud800-\udfff]", whole))
+
+
+def test_a_byte_order_mark_is_dropped_and_named() -> None:
+    request = parse(Endpoint.CHAT, b"\xef\xbb\xbf" + BODY % b"hi", Caps())
+    assert content_of(request) == "hi"
+    assert request.changed == ("byte_order_mark",)
+    both = parse(Endpoint.CHAT, b"\xef\xbb\xbf" + BODY % rb"\ud83d", Caps())
+    assert both.changed == ("byte_order_mark", "lone_surrogates")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (BODY % b"hi").decode().encode("utf-16"),
+        (BODY % b"hi").decode().encode("utf-16-le"),
+        b"\xff\xfe" + BODY % b"hi",
+        b"\xef\xbb\xbf\xef\xbb\xbf" + BODY % b"hi",
+        b'{"model": "m", "temperature": NaN, "user": "\\ud83d"}',
+        b'{"model": "m", "temperature": 1e400, "user": "\\ud83d"}',
+        b'\xef\xbb\xbf{"temperature": Infinity}',
+        b'{"user": "\\ud83d"',
+        b'{"user": "\\ud83"}',
+        b'{"user": "\xed\xa0\xbd"}',
+        b'{"user": "\\ud83d"} {}',
+        b"\xef\xbb\xbf",
+    ],
+)
+def test_what_else_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(BadRequest, match="the body is not JSON in UTF-8"):
+        parse(Endpoint.CHAT, body, Caps())
+
+
+def test_a_body_of_escapes_alone_is_not_looked_through() -> None:
+    half = rb'"\ud83d"'
+    assert load_mended(b"[%b]" % half, []) == ["\ufffd"]
+    assert load_mended(b"[%b]" % b",".join([half] * (MAX_ESCAPES + 1)), []) is None
