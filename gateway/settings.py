@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     drain_notice_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=0.0, description="Before that, time in which /ready is 503 and requests are still accepted."
     )
-    max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="Largest request body; more is 413.")
+    max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="Largest request body, decoded; more is 413.")
     max_receiving_bytes: int = Field(
         default=256 * 2**20, ge=1024, description="Bytes of all bodies that are not whole yet; more is 503."
     )

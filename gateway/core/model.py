@@ -73,6 +73,7 @@ class Why(StrEnum):
     BODY_TOO_LARGE = "body-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
     RECEIVE_TIMEOUT = "receive-timeout"
+    UNSUPPORTED_ENCODING = "unsupported-encoding"
     EXPECTATION_FAILED = "expectation-failed"
     NO_WEBSOCKETS = "no-websockets"
     RECEIVING_FULL = "receiving-full"

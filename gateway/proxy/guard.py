@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from gateway.core.model import Callback
+from gateway.core.model import Callback, Why
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Gate
 from gateway.proxy.presence import Presence
+from gateway.wire.replies import Problem
 
 LINGER_S: Final = 2.0
 SWEEP_S: Final = 0.25
@@ -95,6 +96,10 @@ class Guard:
         self._part_bytes += part_bytes - self.parts.get(door, 0)
         self.parts[door] = part_bytes
         return self._part_bytes <= self._max_receiving_bytes
+
+    def too_large(self) -> Problem:
+        """What is said to a body beyond the limit."""
+        return Problem(Why.BODY_TOO_LARGE, f"The request body is larger than {self.max_body_bytes} bytes.")
 
     def let_go(self, door: Door) -> None:
         """What a door had of a body is whole, or dropped."""

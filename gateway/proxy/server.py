@@ -21,10 +21,12 @@ from uvicorn.server import ServerState
 from gateway.core.model import Callback, Endpoint, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import Count
+from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
 from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
+from gateway.wire.encoding import coding_of
 from gateway.wire.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
 from gateway.wire.lines import number
 from gateway.wire.malformed import malformed
@@ -82,6 +84,8 @@ class FrontDoor:
         self._relay: Relay | Count | None = None
         self._place: Presence | None = None
         """Of the pool that the request under way is in."""
+        self._decoder: BodyDecoder | None = None
+        """Of the body under way, if it came compressed."""
         self._blocked = False
         """Whether the kernel takes no more for the client: pieces wait,"""
         self._waiting: list[bytes] = []
@@ -124,6 +128,8 @@ class FrontDoor:
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
         self._guard.closed(self)
+        if self._decoder is not None:
+            self._decoder.stop()
         self.parser = None
         self.eof_received()
 
@@ -255,7 +261,7 @@ class FrontDoor:
         self._endpoint, self._caller, self._problem = gate.check(parser.get_method(), self._path, head)
         length = head.fields.get(b"content-length")
         if length is not None and not 0 <= number(length) <= self._guard.max_body_bytes:
-            self._problem = self._problem or self._too_large()
+            self._problem = self._problem or self._guard.too_large()
             self._urgent = True
         elif b"expect" in head.fields and self.chunked:
             # A client that asks first must not be made to send what is refused anyway.
@@ -286,7 +292,7 @@ class FrontDoor:
         self._body_bytes += len(body)
         if self._body_bytes > self._guard.max_body_bytes:
             self._body = b""
-            self._problem = self._problem or self._too_large()
+            self._problem = self._problem or self._guard.too_large()
             self._urgent = True
         elif self._problem is not None:
             return
@@ -297,10 +303,6 @@ class FrontDoor:
         else:
             # Not a list of pieces: chunks of two bytes would take twenty times their size.
             self._body = bytearray(self._body + body)
-
-    def _too_large(self) -> Problem:
-        limit = self._guard.max_body_bytes
-        return Problem(Why.BODY_TOO_LARGE, f"The request body is larger than {limit} bytes.")
 
     def on_message_complete(self) -> None:
         if not self._pipelined:
@@ -316,38 +318,58 @@ class FrontDoor:
         self._body = b""
         if guard.parts:
             guard.let_go(self)
-        rid = request_id(self._head.fields.get(b"x-request-id"))
         problem = self._problem
-        if problem is None and self._endpoint is None:
-            if self._head.preflight:
-                self.write(b"".join((status_line(204), self._head.cors, self._head.preflight, b"\r\n")))
-                self.done()
-                return
+        if problem is not None:
+            self._refuse(problem)
+        elif self._endpoint is not None:
+            coding = coding_of(self._head.fields) if self._head.unusual else None
+            if coding is None:
+                self._enter(body)
+            else:
+                self._decoder = BodyDecoder(self, guard, coding, body)
+                self._decoder.run()
+        elif self._head.preflight:
+            self.write(b"".join((status_line(204), self._head.cors, self._head.preflight, b"\r\n")))
+            self.done()
+        else:
             found = gate.read(self._path, self._caller)
             if isinstance(found, Problem):
-                problem = found
+                self._refuse(found)
             else:
                 self._answer_read(*found)
-                return
-        if problem is None and self._path == COUNT_TOKENS:
-            assert self._caller is not None
-            count = gate.counting.start(self, self._caller, body)
+
+    def _enter(self, body: bytes) -> None:
+        """Make a request of what has come, or say what is wrong with it."""
+        gate, endpoint, caller = self._guard.gate, self._endpoint, self._caller
+        assert endpoint is not None
+        assert caller is not None
+        if self._path == COUNT_TOKENS:
+            count = gate.counting.start(self, caller, body)
             if isinstance(count, Count):
                 self._relay = count
-                return
-            problem = count
-        if problem is None:
-            assert self._endpoint is not None
-            assert self._caller is not None
-            entered = gate.enter(
-                self, self._endpoint, self._caller, self._dialect, self._head, rid, body, self._head_at
-            )
-            if isinstance(entered, Relay):
-                self._relay = entered
-                gate.driver.arrive(entered.ask, entered)
-                return
-            problem = entered
-        self._turn_away(problem, rid, close=not self._keep_alive)
+            else:
+                self._refuse(count)
+            return
+        rid = request_id(self._head.fields.get(b"x-request-id"))
+        entered = gate.enter(self, endpoint, caller, self._dialect, self._head, rid, body, self._head_at)
+        if isinstance(entered, Relay):
+            self._relay = entered
+            gate.driver.arrive(entered.ask, entered)
+        else:
+            self._turn_away(entered, rid, close=not self._keep_alive)
+            self.done()
+
+    def decoded(self, body: bytes | Problem) -> None:
+        """A body that came compressed is whole, or there is none."""
+        self._decoder = None
+        if isinstance(body, Problem):
+            self._refuse(body)
+        else:
+            self._enter(body)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Say what is wrong with a request that has come whole."""
+        self._turn_away(problem, request_id(self._head.fields.get(b"x-request-id")), close=not self._keep_alive)
         self.done()
 
     def _answer_read(self, status: int, body: bytes) -> None:

@@ -69,6 +69,7 @@ ROWS: Final[Mapping[Why, Row]] = {
     Why.RECEIVE_TIMEOUT: Row(
         408, "timeout_error", "receive_timeout", "timeout_error", True, "The request did not arrive in time."
     ),
+    Why.UNSUPPORTED_ENCODING: _refused(415, "unsupported_encoding", "The content encoding is not understood."),
     Why.EXPECTATION_FAILED: _refused(417, "expectation_failed", "This Expect header cannot be met."),
     Why.NO_WEBSOCKETS: _refused(
         426, "no_websockets", "There are no WebSockets here: use plain HTTP, which can stream."

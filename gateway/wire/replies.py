@@ -16,6 +16,7 @@ import orjson
 
 from gateway.core.model import Endpoint, Why
 from gateway.wire import rejected
+from gateway.wire.encoding import ACCEPT_ENCODING
 from gateway.wire.headers import status_line
 from gateway.wire.reasons import INVALID, ROWS, Row
 
@@ -148,6 +149,8 @@ def _response(
         lines.append(b"x-should-retry: false\r\n")
     if row.status == 405:
         lines.append(b"allow: %b\r\n" % _OUTSIDE.sub("", problem.allow).encode())
+    if row.status == 415:
+        lines.append(b"accept-encoding: %b\r\n" % ACCEPT_ENCODING)  # RFC 9110, 12.5.3
     if row.status == 426:
         lines.append(b"upgrade: HTTP/1.1\r\n")  # what to go on with (RFC 9110, 15.5.22)
     if close:

@@ -41,7 +41,7 @@ REFUSED = (
     (CHAT, (ASKS, "Content-Length: 9"), 401),
     (CHAT, (ASKS, "Content-Length: 9", "x-api-key: sk-wrong"), 401),
     (CHAT, (ASKS, "Content-Length: 99999999999", MINE), 413),
-    (CHAT, (ASKS, "Content-Length: 9", "Content-Encoding: gzip", MINE), 400),
+    (CHAT, (ASKS, "Content-Length: 9", "Content-Encoding: br", MINE), 415),
     (CHAT, ("Expect: 200-ok", "Content-Length: 9", MINE), 417),
     (CHAT, ("Expect: ", "Content-Length: 9", MINE), 417),
     (CHAT, ("Expect: 100-continue, x", "Content-Length: 9", MINE), 417),

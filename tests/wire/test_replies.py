@@ -32,6 +32,7 @@ STATUSES = {
     405: "method-not-allowed",
     408: "receive-timeout",
     413: "body-too-large",
+    415: "unsupported-encoding",
     417: "expectation-failed",
     426: "no-websockets",
     429: "limit-requests limit-tokens limit-concurrency predicted-breach queue-full evicted",
@@ -214,7 +215,7 @@ def test_nothing_that_is_interpolated_ends_a_header_or_an_event(
     names = [line.partition(b":")[0] for line in head.split(b"\r\n")[1:]]
     assert set(names) <= {
         *(b"content-type", b"content-length", b"x-request-id", b"request-id", b"x-tailgate-reason", b"allow"),
-        *(b"retry-after", b"retry-after-ms", b"x-should-retry", b"upgrade"),
+        *(b"retry-after", b"retry-after-ms", b"x-should-retry", b"upgrade", b"accept-encoding"),
     }
     assert len(names) == len(set(names))
     json.loads(body)

@@ -1,0 +1,59 @@
+"""Decoding a compressed body beside everything else: a part of it in each turn of the loop, counted as it grows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway.core.model import Callback, Why
+from gateway.proxy.guard import Guard
+from gateway.wire.encoding import CorruptBody, Decoding
+from gateway.wire.replies import Problem
+
+if TYPE_CHECKING:
+    from gateway.proxy.server import FrontDoor
+
+
+class BodyDecoder:
+    """One body of one connection. `FrontDoor.decoded` hears what comes of it, unless it is stopped before."""
+
+    __slots__ = ("_decoding", "_door", "_guard", "_stopped")
+
+    def __init__(self, door: FrontDoor, guard: Guard, coding: bytes, body: bytes) -> None:
+        self._door = door
+        self._guard = guard
+        self._decoding = Decoding(coding, body)
+        self._stopped = False
+
+    def stop(self) -> None:
+        """The client is gone."""
+        self._stopped = True
+
+    def run(self) -> None:
+        """Decode a part, and go on in the next turn."""
+        if self._stopped:
+            return
+        try:
+            self._step()
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self._door.broke(Callback.CLIENT, error)
+
+    def _step(self) -> None:
+        decoding, guard, problem = self._decoding, self._guard, None
+        is_whole = False
+        try:
+            is_whole = decoding.step()
+        except CorruptBody as exc:
+            coding = decoding.coding.decode()
+            problem = Problem(Why.BAD_REQUEST, f"The body is not in the content encoding {coding}, as it says: {exc}.")
+        if problem is not None:
+            pass
+        elif decoding.size > guard.max_body_bytes:
+            problem = guard.too_large()
+        elif not guard.holds(self._door, decoding.held):
+            problem = Problem(Why.RECEIVING_FULL)
+        elif not is_whole:
+            asyncio.get_running_loop().call_soon(self.run)
+            return
+        guard.let_go(self._door)
+        self._door.decoded(decoding.decoded() if problem is None else problem)

@@ -1,0 +1,144 @@
+"""Compressed request bodies: decoded in steps, each of bounded work, since a few bytes may stand for gigabytes."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+STEP_BYTES: Final = 256 * 1024
+"""Decoded in one go, about: below a millisecond of work."""
+
+_SLICE_BYTES: Final = 64 * 1024
+# Four bytes of zstd may stand for 128 KiB, and its decoder hands out at once all that a slice stands for.
+_ZSTD_SLICE_BYTES: Final = 128
+# A receiver need not hold more (RFC 9659).
+_ZSTD_WINDOW_BYTES: Final = 8 * 2**20
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+
+
+class CorruptBody(ValueError):
+    """A body that is not what its content encoding says; the message says why."""
+
+
+class _Inflater:
+    """gzip, zlib or raw deflate, which `wbits` tells."""
+
+    __slots__ = ("_inflate", "rest", "slice_bytes")
+
+    def __init__(self, wbits: int) -> None:
+        self._inflate: Any = zlib.decompressobj(wbits)
+        self.rest = b""
+        """Of what was given, that which is not decoded yet."""
+        self.slice_bytes = _SLICE_BYTES
+
+    def decode(self, encoded: bytes, max_bytes: int) -> bytes:
+        """At most `max_bytes` of the stream."""
+        try:
+            decoded = bytes(self._inflate.decompress(encoded, max_bytes))
+        except zlib.error as exc:
+            raise CorruptBody(str(exc)) from None
+        self.rest = self._inflate.unconsumed_tail
+        return decoded
+
+    def is_done(self) -> bool:
+        """Whether the stream has come to its end."""
+        return bool(self._inflate.eof)
+
+    def has_more(self) -> bool:
+        """Whether something stands behind the end."""
+        return bool(self._inflate.unused_data)
+
+
+class _Unzstd(_Inflater):
+    """Zstandard. All that a slice stands for comes at once, so slices are small."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self) -> None:
+        import zstandard  # most processes never need it
+
+        self._error: Any = zstandard.ZstdError
+        self._inflate = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
+        self.rest = b""
+        self.slice_bytes = _ZSTD_SLICE_BYTES
+
+    def decode(self, encoded: bytes, max_bytes: int) -> bytes:
+        """What these bytes stand for, whole."""
+        try:
+            return bytes(self._inflate.decompress(encoded))
+        except self._error as exc:
+            raise CorruptBody(str(exc)) from None
+
+
+def _inflater(coding: bytes, encoded: bytes) -> _Inflater:
+    if coding == b"zstd":
+        return _Unzstd()
+    if coding != b"deflate":
+        return _Inflater(_GZIP_BITS)
+    # Named after the raw format and defined as zlib's (RFC 9110, 8.4.1.2), so that clients send either.
+    is_zlib = len(encoded) > 1 and encoded[0] & 0x0F == 8 and (encoded[0] << 8 | encoded[1]) % 31 == 0
+    return _Inflater(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+
+
+IDENTITY: Final = b"identity"
+CODINGS: Final = (b"gzip", b"deflate", b"zstd")
+ACCEPT_ENCODING: Final = b", ".join(CODINGS)
+_ALIASES: Final = {b"x-gzip": b"gzip", b"": IDENTITY}
+
+
+def read_coding(value: bytes) -> bytes | None:
+    """The coding that a Content-Encoding header names: one of CODINGS or `identity`; None for any other, or several."""
+    name = value.lower()
+    name = _ALIASES.get(name, name)
+    return name if name in CODINGS or name == IDENTITY else None
+
+
+def coding_of(fields: dict[bytes, bytes]) -> bytes | None:
+    """The coding of a body by the headers of its request, of which none is malformed; None if it came plain."""
+    coding = read_coding(fields.get(b"content-encoding", IDENTITY))
+    return None if coding == IDENTITY else coding
+
+
+class Decoding:
+    """One body that is being decoded."""
+
+    __slots__ = ("_at", "_encoded", "_inflater", "_pieces", "coding", "size")
+
+    def __init__(self, coding: bytes, encoded: bytes) -> None:
+        self.coding = coding
+        self._encoded = encoded
+        self._at = 0
+        self._inflater = _inflater(coding, encoded)
+        self._pieces: list[bytes] = []
+        self.size = 0
+        """Bytes that are decoded so far."""
+
+    def step(self) -> bool:
+        """Decode about STEP_BYTES more; True once the body is whole. Raises CorruptBody."""
+        inflater = self._inflater
+        target = self.size + STEP_BYTES
+        while self.size < target and not inflater.is_done():
+            piece = inflater.rest
+            if not piece:
+                piece = self._encoded[self._at : self._at + inflater.slice_bytes]
+                self._at += len(piece)
+            decoded = inflater.decode(piece, target - self.size)
+            if decoded:
+                self._pieces.append(decoded)
+                self.size += len(decoded)
+            elif not piece:
+                raise CorruptBody("it breaks off")
+        if not inflater.is_done():
+            return False
+        if inflater.has_more() or self._at < len(self._encoded):
+            raise CorruptBody("something stands behind its end")
+        return True
+
+    @property
+    def held(self) -> int:
+        """Bytes that it takes by now."""
+        return len(self._encoded) + self.size
+
+    def decoded(self) -> bytes:
+        """The whole body."""
+        return b"".join(self._pieces)

@@ -1,0 +1,101 @@
+"""Compressed bodies: whole or refused, in steps of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.encoding import STEP_BYTES, CorruptBody, Decoding, read_coding
+
+from .encoded import ENCODERS, zstd
+
+encoders = pytest.mark.parametrize("name", ENCODERS)
+MAX_STEP_BYTES = STEP_BYTES + 4 * 2**20
+
+
+def decoded(coding: bytes, body: bytes) -> bytes:
+    decoding, before = Decoding(coding, body), 0
+    while not decoding.step():
+        assert 0 < decoding.size - before <= MAX_STEP_BYTES
+        before = decoding.size
+    assert decoding.held == len(body) + decoding.size
+    return decoding.decoded()
+
+
+def encoder(name: str) -> tuple[bytes, Callable[[bytes], bytes]]:
+    if name == "zstd":
+        pytest.importorskip("zstandard")
+    return ENCODERS[name]
+
+
+@encoders
+@pytest.mark.parametrize("size", [0, 1, 100, STEP_BYTES - 1, STEP_BYTES, STEP_BYTES + 1, 3 * 2**20])
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_body_comes_out_as_it_went_in(name: str, size: int, dense: bool) -> None:
+    coding, encode = encoder(name)
+    body = os.urandom(size) if dense else b"x" * size
+    assert decoded(coding, encode(body)) == body
+
+
+@encoders
+@given(body=st.binary(max_size=2000), cut=st.integers(0, 2000), junk=st.binary(min_size=1, max_size=5))
+def test_a_body_that_breaks_off_or_goes_on_is_corrupt(name: str, body: bytes, cut: int, junk: bytes) -> None:
+    coding, encode = encoder(name)
+    whole = encode(body)
+    for broken in (whole[: cut % len(whole)], whole + junk):
+        with pytest.raises(CorruptBody):
+            decoded(coding, broken)
+
+
+@encoders
+@given(junk=st.binary(max_size=300), at=st.integers(0, 300))
+def test_junk_is_decoded_or_corrupt_and_nothing_else(name: str, junk: bytes, at: int) -> None:
+    coding, encode = encoder(name)
+    whole = bytearray(encode(b"The quick brown fox jumps over the lazy dog" * 20))
+    whole[at % len(whole)] ^= 0x55
+    for body in (junk, bytes(whole)):
+        with contextlib.suppress(CorruptBody):
+            decoded(coding, body)
+
+
+def test_a_second_member_is_refused_since_it_could_be_one_of_millions() -> None:
+    with pytest.raises(CorruptBody, match="behind its end"):
+        decoded(b"gzip", gzip.compress(b"{}") * 2)
+
+
+def test_zstd_that_wants_more_memory_than_a_receiver_must_have_is_refused() -> None:
+    pytest.importorskip("zstandard")
+    with pytest.raises(CorruptBody, match="memory"):
+        decoded(b"zstd", zstd(bytes(9 * 2**20), window_log=24))
+
+
+def test_deflate_is_zlib_s_format_or_the_raw_one() -> None:
+    raw = zlib.compressobj(wbits=-15)
+    assert decoded(b"deflate", raw.compress(b"{}") + raw.flush()) == b"{}"
+    assert decoded(b"deflate", zlib.compress(b"{}")) == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("value", "coding"),
+    [
+        (b"gzip", b"gzip"),
+        (b"GZip", b"gzip"),
+        (b"x-gzip", b"gzip"),
+        (b"identity", b"identity"),
+        (b"", b"identity"),
+        (b"zstd", b"zstd"),
+        (b"br", None),
+        (b"gzip, gzip", None),
+        (b"identity, gzip", None),
+        (b"gzip;q=1", None),
+    ],
+)
+def test_names_of_codings(value: bytes, coding: bytes | None) -> None:
+    assert read_coding(value) == coding
