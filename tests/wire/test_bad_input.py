@@ -1,0 +1,58 @@
+"""The page on bad input says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gateway.core.model import Endpoint, Why
+from gateway.core.rules import Caps
+from gateway.wire.reasons import ROWS
+from gateway.wire.request import BadRequest, parse, render
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "bad-input.md").read_text("utf-8")
+FIELDS = re.findall(r"^\| `(\".*)` \| (.+?) \| .* ?\|$", PAGE, re.MULTILINE)
+HAPPENS = re.compile(r"(\d+|dropped,|lowered,|mended,|passed)(?: `(.+)`)?")
+# What a request can be refused for before anything in its body is looked at, but for what is no fault of its own.
+EARLY = (
+    "bad-request host-not-allowed origin-not-allowed unauthorized not-found model-not-found method-not-allowed "
+    "no-websockets expectation-failed unsupported-encoding headers-too-large body-too-large receive-timeout "
+    "receiving-full"
+)
+
+
+def test_the_page_has_every_early_refusal_with_its_status() -> None:
+    rows = set(re.findall(r"\| (\d+) `([a-z-]+)` \|", PAGE))
+    named = {(status, reason) for status, reason in rows if reason in set(Why)}
+    assert {(str(ROWS[Why(reason)].status), reason) for reason in EARLY.split()} == named
+
+
+@pytest.mark.parametrize(("field", "happens"), FIELDS, ids=[field[:60] for field, _ in FIELDS])
+def test_a_field_on_the_page_is_treated_as_it_says(field: str, happens: str) -> None:
+    found = HAPPENS.fullmatch(happens)
+    assert found is not None, happens
+    what, name = found.groups()
+    base = '"model": "m", "messages": [{"role": "user", "content": "hi"}]'
+    body = f"{{{base}, {field}}}".encode()
+    if what.isdigit():
+        with pytest.raises(BadRequest) as caught:
+            parse(Endpoint.CHAT, body, Caps())
+        assert ROWS[caught.value.why].status == int(what)
+        assert (caught.value.field or "").startswith(name or "")
+        assert bool(name) == bool(caught.value.field)
+        return
+    request = parse(Endpoint.CHAT, body, Caps())
+    assert request.changed == ((name,) if name else ())
+    sent = orjson.loads(render(request, "m", 100))
+    if what == "dropped,":
+        assert name.partition(".")[0] not in sent
+    elif what == "passed":
+        told = orjson.loads(body)
+        assert all(sent.get(key) == value for key, value in told.items())
+
+
+def test_there_are_fields_on_the_page() -> None:
+    assert len(FIELDS) > 15
