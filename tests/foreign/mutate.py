@@ -134,7 +134,7 @@ def _reframed(random: Random, data: bytes) -> bytes:
 
 def _cut(random: Random, data: bytes) -> list[bytes]:
     pieces, at = [], 0
-    size = random.choice((1, 10, 300, 5000, 2**20)) if len(data) < 3000 else random.choice((500, 20_000, 2**20))
+    size = random.choice((1, 10, 300, 5000, 2**20)) if len(data) < 3000 else random.choice((3000, 20_000, 2**20))
     while at < len(data):
         step = random.randrange(1, 2 * size)
         pieces.append(data[at : at + step])

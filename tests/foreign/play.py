@@ -10,8 +10,9 @@ from gateway.wire.replies import Dialect
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream, said_in_whole
 from tests.foreign.replica import Play
 from tests.foreign.script import MESSAGES, Ends, Script
-from tests.foreign.world import World, sound
+from tests.foreign.world import SOUND_STREAM, SOUND_WHOLE, World, sound
 
+SOUND_BODIES: Final = (chunks(SOUND_STREAM.partition(b"\r\n\r\n")[2])[0], SOUND_WHOLE.partition(b"\r\n\r\n")[2])
 LATE_S: Final = 30.0
 """After which the first replica of a hedged request begins."""
 
@@ -40,10 +41,13 @@ CUTS: Final[dict[str, Callable[[bytes], list[bytes]]]] = {
     "few": _few,
 }
 LARGE_BYTES: Final = 200_000
+HUGE_BYTES: Final = 5_000_000
 
 
 def sizes_of(script: Script, hedged: bool) -> tuple[str, ...]:
     """Sizes of reads. Where two replicas play, bytes come by sevens, and of what is large there are fewer: time."""
+    if len(script.data) > HUGE_BYTES:
+        return () if hedged else ("whole",)
     if len(script.data) > LARGE_BYTES:
         return ("few",) if hedged else ("whole", "bytes")
     return ("whole", "lines", "few" if hedged else "bytes")
@@ -85,6 +89,31 @@ async def problems(world: World, script: Script, cut: str, aggregate: bool, hedg
         found.append(f"down: {down}, although fault is {script.fault}")
     if not down and not await world.served():
         found.append("who comes next is not served")
+    if not await world.recovered():
+        found.append("a replica does not come back")
+    return found
+
+
+async def problems_elsewhere(world: World, script: Script) -> list[str]:
+    """The same where another replica is sound: nothing may be worse, and what has not begun may be answered there."""
+    first = play_of(script, CUTS["whole"](script.data), 0.0)
+    asked = 0
+
+    def part(body: bytes) -> Play:
+        nonlocal asked
+        asked += 1
+        return first(body) if asked == 1 else sound(body)
+
+    world.set_parts(part)
+    door = world.door()
+    answer = await world.ask(door, request(script.path, script.stream, world.unlike(), script.choices))
+    door.close()
+    world.set_parts(sound)
+    found = world.held()
+    if answer is None or answer.body not in SOUND_BODIES:
+        found += ["not answered by the other replica"] if script.elsewhere else judged(script, answer, aggregate=False)
+    if not await world.served():
+        found.append("who comes next is not served, although one replica is sound")
     if not await world.recovered():
         found.append("a replica does not come back")
     return found

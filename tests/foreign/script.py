@@ -64,6 +64,8 @@ class Script:
     usage: tuple[int, int] | None = None
     """Prompt and output tokens that must be accounted; None: the gateway's own estimate will do."""
     choices: int = 1
+    elsewhere: bool = False
+    """Whether another replica must answer, where there is one: nothing of this answer has begun."""
 
 
 # ---- heads and framing

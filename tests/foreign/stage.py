@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tests.foreign.loop import VirtualLoop
-from tests.foreign.play import problems
+from tests.foreign.play import problems, problems_elsewhere
 from tests.foreign.script import Script
 from tests.foreign.world import World, watched
 
 Kind = tuple[bool, bool]
 """Whether it aggregates, and whether it hedges."""
+TWO_REPLICAS: Final[Kind] = (False, True)
 
 
 class Stage:
@@ -37,6 +40,16 @@ class Stage:
         found += [f"logged: {line}" for line in seen]
         if found:
             self.drop(kind)
+        return found
+
+    async def play_elsewhere(self, script: Script) -> list[str]:
+        """What is wrong where another replica is sound."""
+        world = await self.world(TWO_REPLICAS)
+        with watched(self.loop) as seen:
+            found = await problems_elsewhere(world, script)
+        found += [f"logged: {line}" for line in seen]
+        if found:
+            self.drop(TWO_REPLICAS)
         return found
 
     def drop(self, kind: Kind) -> None:

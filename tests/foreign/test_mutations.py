@@ -8,8 +8,8 @@ from tests.foreign.mutate import Case, run
 from tests.interpreted import interpreted
 
 FIRST = 0
-EXAMPLES = 300
-AT_ONCE = 100
+EXAMPLES = 200
+AT_ONCE = 50
 
 
 @interpreted

@@ -41,6 +41,17 @@ def test_a_foreign_answer_comes_to_its_right_end_and_harms_nobody(stage: Stage, 
     assert stage.loop.run_until_complete(all_of_it()) == {}
 
 
+@interpreted
+def test_a_foreign_failure_beside_a_sound_replica_is_answered_there_or_no_worse_than_alone(stage: Stage) -> None:
+    async def all_of_them() -> dict[str, list[str]]:
+        failing = {name: script for name, script in FLEET.items() if script.ends is not Ends.WHOLE}
+        assert sum(script.elsewhere for script in failing.values()) >= 12
+        wrong = {name: await stage.play_elsewhere(script) for name, script in failing.items()}
+        return {name: found for name, found in wrong.items() if found}
+
+    assert stage.loop.run_until_complete(all_of_them()) == {}
+
+
 def test_there_are_enough_scripts_of_each_sort() -> None:
     sorts = Counter(
         "whole" if not script.stream else "stream" for script in FLEET.values() if script.ends is not Ends.REFUSED

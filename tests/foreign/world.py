@@ -47,7 +47,7 @@ def sound(body: bytes) -> Play:
 def policy_of(ports: Iterable[int], aggregate: bool, hedged: bool = False, failures: int = 1) -> Policy:
     """One tier, and one pool of a replica at each port; so many faults that count open a breaker."""
     urls = ", ".join(f"http://127.0.0.1:{port}" for port in ports)
-    hedge = ", hedge: {holdout: 0%, budget: 100%}" if hedged else ""
+    hedge = ", hedge: {holdout: 0%, budget: 100%}, retry: {budget: 100%}" if hedged else ""
     return load_text(
         "apiVersion: tailgate/v1\n"
         "models: {emulated: {pools: [main]}}\n"

@@ -105,8 +105,8 @@ SCRIPTS: Final = (
         stream=False,
     ),
     # ---- no answer
-    _refused("closed before a byte", "engines that are killed", b"", then=Then.CLOSE, fault=True),
-    _refused("reset before a byte", "engines that are killed", b"", then=Then.RESET, fault=True),
+    _refused("closed before a byte", "engines that are killed", b"", then=Then.CLOSE, fault=True, elsewhere=True),
+    _refused("reset before a byte", "engines that are killed", b"", then=Then.RESET, fault=True, elsewhere=True),
     _refused("closed within the head", "engines that are killed", b"HTTP/1.1 200 O", then=Then.CLOSE, fault=True),
     _refused("silent from the start", "engines that hang", b"", 504, then=Then.SILENCE),
     _refused("silent within the head", "engines that hang", b"HTTP/1.1 200 OK\r\ncontent-ty", 504, then=Then.SILENCE),

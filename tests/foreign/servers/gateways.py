@@ -132,6 +132,7 @@ SCRIPTS: Final = (
         s.sized(_BAD_GATEWAY, content_type="text/html", status="503 Service Unavailable"),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "a page of HTML with status 200",

@@ -139,6 +139,22 @@ SCRIPTS: Final = (
         ends=Ends.BROKEN,
     ),
     Script(
+        'MiniMax: a role "" in each delta, a total and nothing else in usage',
+        "MiniMax-AI/MiniMax-M2.5#2: role is the empty string, usage has total_tokens and total_characters",
+        s.chunked(
+            *(
+                s.data(
+                    s.spoken(text, role="", reasoning_content="")
+                    | {"usage": {"total_tokens": 0, "total_characters": 0}}
+                )
+                for text in ("Hi", " there")
+            ),
+            s.STOP,
+            s.DONE,
+        ),
+        s.TEXT,
+    ),
+    Script(
         "a line separator in the text, unescaped",
         "openai/openai-python#1230: U+2028 in the text; no end of a line in event streams",
         s.chunked(s.say("Hi\u2028"), s.say("\u2029\x85"), s.STOP, s.DONE),
@@ -203,6 +219,7 @@ SCRIPTS: Final = (
         ),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "401: the gateway's own key is wrong",

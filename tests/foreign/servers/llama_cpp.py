@@ -85,6 +85,7 @@ SCRIPTS: Final = (
         ),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "a context that is exceeded, as the body of a 200",

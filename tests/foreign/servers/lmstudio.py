@@ -48,7 +48,7 @@ SCRIPTS: Final = (
     ),
     Script(
         "no model is loaded: 404",
-        "lmstudio.ai/docs: no models loaded",
+        "canopyai/Orpheus-TTS#229: no models loaded, with status 404",
         s.sized(
             s.dumped(
                 {"error": {"message": "No models loaded.", "type": "invalid_request_error", "code": "model_not_found"}}

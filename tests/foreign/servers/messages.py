@@ -57,7 +57,7 @@ SCRIPTS: Final = (
     ),
     _script(
         "no message_stop",
-        "NVIDIA/TensorRT-LLM#18289 and others: the last event was message_delta",
+        "esengine/DeepSeek-Reasonix#8756: gateways end with a stop reason and no message_stop",
         s.chunked(*_SAID, _end()),
         usage=(5, 2),
     ),
@@ -141,6 +141,7 @@ SCRIPTS: Final = (
         s.chunked(s.typed("error", error={"details": None, "type": "overloaded_error", "message": "Overloaded"})),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     _script(
         "an error without a type",
@@ -181,7 +182,7 @@ SCRIPTS: Final = (
     ),
     _script(
         "[DONE] after message_stop",
-        "proxies that add the end of the chat API",
+        "proxies that add the end of the chat API to every stream",
         s.chunked(*_SAID, _end(), _STOP, s.DONE),
         usage=(5, 2),
     ),
@@ -205,6 +206,28 @@ SCRIPTS: Final = (
             _STOP,
         ),
         usage=(5, 2),
+    ),
+    _script(
+        "message_stop, and the connection stays open",
+        "earendil-works/pi#5592: gateways that do not end the HTTP answer with the message",
+        s.chunked(*_SAID, _end(), _STOP, last=b""),
+        then=Then.SILENCE,
+        ends=Ends.EITHER,
+        fault=None,
+    ),
+    _script(
+        "nothing but pings after the stop reason",
+        "tombii/better-ccflare#307: message_stop never came, pings went on",
+        s.chunked(*_SAID, _end(), *[_PING] * 20, last=b""),
+        then=Then.SILENCE,
+        ends=Ends.EITHER,
+        fault=None,
+    ),
+    _script(
+        "closed after a delta, in peace",
+        "tbphp/gpt-load#736: no content_block_stop, no message_delta, no message_stop",
+        s.chunked(*_SAID[:4]),
+        ends=Ends.BROKEN,
     ),
     _script(
         "killed in the middle",

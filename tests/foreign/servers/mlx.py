@@ -50,7 +50,7 @@ SCRIPTS: Final = (
     ),
     Script(
         "progress of the prompt in comments",
-        "ml-explore/mlx-lm, SERVER.md: keepalive comments with the tokens processed",
+        "ml-explore/mlx-lm#362: comments with how much of the prompt is processed",
         s.chunked(b": keepalive 1024/4096\n\n", b": keepalive 4096/4096\n\n", *_EVENTS),
         s.TEXT,
     ),

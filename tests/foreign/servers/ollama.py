@@ -74,6 +74,7 @@ SCRIPTS: Final = (
         ),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "the model is not there: 404",

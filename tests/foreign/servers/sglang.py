@@ -76,6 +76,7 @@ SCRIPTS: Final = (
         ),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "a full queue: 503",
@@ -86,6 +87,7 @@ SCRIPTS: Final = (
         ),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "an error that is the body itself, not inside `error`",

@@ -57,7 +57,7 @@ SCRIPTS: Final = (
     ),
     Script(
         "empty events",
-        "EvilFreelancer, coddy-project/coddy-agent#106: empty `data:` frames",
+        "coddy-project/coddy-agent#106: empty `data:` frames",
         s.chunked(b"data:\n\n", b"data: \n\n", s.HI, b"\n\n\n", s.THERE, *_TAIL),
         s.TEXT,
         assembled=Ends.WHOLE,
@@ -65,7 +65,7 @@ SCRIPTS: Final = (
     Script("a field without a colon", _WHATWG, s.chunked(b"data\n\n", b"hello\n\n", s.HI, s.THERE, *_TAIL), s.TEXT),
     Script(
         "[DONE] with blanks after it",
-        "clients strip the line before they compare",
+        "openai/openai-python, _streaming.py: whether data begin with [DONE] is what counts",
         s.chunked(s.HI, s.THERE, s.STOP, b"data: [DONE]  \n\n"),
         s.TEXT,
         assembled=Ends.WHOLE,
@@ -76,7 +76,7 @@ SCRIPTS: Final = (
     ),
     Script(
         "JSON after [DONE]",
-        "proxies that add costs at the end",
+        "anomalyco/opencode#43379: costs after the usage",
         s.chunked(s.HI, s.THERE, *_TAIL, s.data({"cost": 0.1})),
         s.TEXT,
     ),
@@ -113,7 +113,14 @@ SCRIPTS: Final = (
         "an event named error that is a chunk", _WHATWG, s.chunked(s.HI, b"event: ping\n" + s.THERE, *_TAIL), s.TEXT
     ),
     Script("nothing but comments", _WHATWG, s.chunked(b": a\n\n", b": b\n\n"), "", ends=Ends.BROKEN),
-    Script("an empty stream", "an engine that ends before it begins", s.chunked(), "", ends=Ends.BROKEN, fault=None),
+    Script(
+        "an empty stream",
+        "earendil-works/pi#2537: a 200 of text/event-stream whose body is empty",
+        s.chunked(),
+        "",
+        ends=Ends.BROKEN,
+        fault=None,
+    ),
     Script("a comment of 100 KB", _WHATWG, s.chunked(b": " + b"x" * 100_000 + b"\n\n", s.HI, s.THERE, *_TAIL), s.TEXT),
     # ---- content types
     Script(

@@ -64,6 +64,7 @@ SCRIPTS: Final = (
         s.sized(s.dumped(_OVERLOADED), status="429 Too Many Requests"),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "invalid: 422",

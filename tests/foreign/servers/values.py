@@ -19,20 +19,20 @@ def _used(text: str) -> bytes:
 SCRIPTS: Final = (
     Script(
         "delta null",
-        "fields of a choice may be null",
+        "no server known; a field that is null",
         s.chunked(s.data({**s.spoken(), "choices": [{"index": 0, "delta": None}]}), s.HI, s.THERE, *_TAIL),
         s.TEXT,
     ),
     Script(
         "choices null",
-        "fields of a chunk may be null",
+        "no server known; a field that is null",
         s.chunked(s.data({"id": "c", "choices": None}), s.HI, s.THERE, *_TAIL),
         s.TEXT,
         assembled=Ends.EITHER,
     ),
     Script(
         "no object, no id, no model",
-        "many servers leave out what clients do not read",
+        "alfredapp/openai-workflow#52: chunks without object and finish_reason",
         s.chunked(
             *(s.data({"choices": [{"delta": {"content": t}}]}) for t in ("Hi", " there")),
             s.data({"choices": [{"delta": {}, "finish_reason": "stop"}]}),
@@ -220,7 +220,7 @@ SCRIPTS: Final = (
     ),
     Script(
         "an error whose message is not UTF-8",
-        "154 tracebacks in mutated streams",
+        "RFC 8259, 8.1: JSON is UTF-8, or ought to be",
         s.chunked(s.HI, b'data: {"error":{"message":"\xff\xfe","code":500}}\n\n'),
         "Hi",
         ends=Ends.BROKEN,
@@ -228,7 +228,7 @@ SCRIPTS: Final = (
     ),
     Script(
         "finish_reason that is not UTF-8",
-        "154 tracebacks in mutated streams",
+        "RFC 8259, 8.1: JSON is UTF-8, or ought to be",
         s.chunked(s.HI, s.say(" there", "stop").replace(b"stop", b"st\xffp"), s.DONE),
         s.TEXT,
         assembled=Ends.EITHER,

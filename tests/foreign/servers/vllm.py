@@ -247,6 +247,7 @@ SCRIPTS: Final = (
         ends=Ends.REFUSED,
         status=502,
         fault=True,
+        elsewhere=True,
     ),
     Script(
         "500 in plain text",
@@ -262,6 +263,7 @@ SCRIPTS: Final = (
         s.chunked(s.data(_error(503, "Service Unavailable")), s.DONE),
         ends=Ends.REFUSED,
         status=503,
+        elsewhere=True,
     ),
     Script(
         "too many tokens, told in an event of a 200",
