@@ -49,6 +49,8 @@ class Endpoint(StrEnum):
     CLASSIFY = "/classify"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
+    TRANSCRIPTIONS = "/v1/audio/transcriptions"
+    TRANSLATIONS = "/v1/audio/translations"
 
 
 GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})

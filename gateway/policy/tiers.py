@@ -112,6 +112,8 @@ class ApisSection(Section):
     classify: bool | None = _api("/classify")
     tokenize: bool | None = _api("/tokenize")
     detokenize: bool | None = _api("/detokenize")
+    transcriptions: bool | None = _api("/v1/audio/transcriptions")
+    translations: bool | None = _api("/v1/audio/translations")
 
 
 class LimitsSection(Section):

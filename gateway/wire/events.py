@@ -11,6 +11,7 @@ from gateway.core.model import Endpoint, Why
 from gateway.wire.cut import Cut, end_of_completion, end_of_message, end_of_response
 from gateway.wire.draft import Draft
 from gateway.wire.failure import EngineError, engine_error
+from gateway.wire.form import FORMS
 from gateway.wire.lines import LF
 from gateway.wire.oddity import Oddity
 from gateway.wire.shapes import (
@@ -408,6 +409,7 @@ READERS: Final[dict[Endpoint, type[StreamReader]]] = {
     Endpoint.COMPLETIONS: CompletionReader,
     Endpoint.RESPONSES: ResponsesReader,
     Endpoint.MESSAGES: MessagesReader,
+    **dict.fromkeys(FORMS, CompletionReader),
 }
 
 

@@ -7,10 +7,11 @@ from typing import Final
 
 import orjson
 
+from gateway.wire.form import File
 from gateway.wire.request import Parsed
 
 # What only says how the answer is delivered.
-_DELIVERY: Final = ("stream", "stream_options")
+_DELIVERY: Final = ("stream", "stream_options", "stream_include_usage")
 
 
 def fingerprint(parsed: Parsed) -> int:
@@ -20,5 +21,12 @@ def fingerprint(parsed: Parsed) -> int:
     """
     fields = {name: value for name, value in (parsed.fields | parsed.tied).items() if name not in _DELIVERY}
     asked = (parsed.endpoint.value, parsed.model, parsed.max_tokens, fields)
-    digest = hashlib.blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=8).digest()
+    digest = hashlib.blake2b(orjson.dumps(asked, default=_told, option=orjson.OPT_SORT_KEYS), digest_size=8).digest()
     return int.from_bytes(digest, "big")
+
+
+def _told(value: object) -> str:
+    """For JSON: a file, by its content."""
+    if not isinstance(value, File):
+        raise TypeError(f"there is no way to write a {type(value).__name__}")
+    return value.digest()

@@ -10,6 +10,7 @@ from typing import Final
 from gateway.core.limits import Left, Rate
 from gateway.core.model import Endpoint
 from gateway.core.rules import ReplicaSpec, Slo
+from gateway.wire.form import CONTENT_TYPE, FORMS
 from gateway.wire.lines import Names, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
@@ -204,7 +205,7 @@ def upstream_prefix(endpoint: Endpoint, replica: ReplicaSpec, upstream_key: str 
     lines = [
         f"POST {endpoint.value} HTTP/1.1",
         f"host: {authority}",
-        "content-type: application/json",
+        f"content-type: {CONTENT_TYPE if endpoint in FORMS else 'application/json'}",
         "accept: text/event-stream, application/json",
         "accept-encoding: identity",
     ]

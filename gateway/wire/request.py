@@ -20,6 +20,7 @@ from gateway.wire.apis.table import SHAPES
 from gateway.wire.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.content import as_json
 from gateway.wire.fields import COUNTED
+from gateway.wire.form import FORMS, field
 from gateway.wire.mended import load_mended
 from gateway.wire.prompt import Prompt
 from gateway.wire.tools import NOT_RENAMED, Renamed
@@ -114,7 +115,7 @@ def parse_counted(body: bytes, caps: Caps) -> Parsed:
 
 def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
     changed: list[str] = []
-    document = _load(body, changed)
+    document = _load(body, changed) if shape.read is None else shape.read(body)
     fields: dict[str, Any] = {}
     rules = shape.rules
     allow, strip = ALLOW, STRIP
@@ -152,6 +153,8 @@ def _finish(
     if options is not None and not stream:
         raise BadRequest("stream_options", "is only allowed when 'stream' is true")
     wants_usage = shape.usage and bool(options and options.get("include_usage"))
+    if shape.write is not None:
+        wants_usage = fields.get("stream_include_usage", False)  # a form has no objects in it
     if options:
         known = _USAGE_ALWAYS if shape.usage else ()
         changed.extend(f"stream_options.{name}" for name in options if name not in known)
@@ -209,7 +212,7 @@ def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> 
         fields[shape.stop] = list(dict.fromkeys([*((own,) if type(own) is str else own), *caps.stop]))
     if caps.engine_priority is not None and shape.priority:
         fields["priority"] = caps.engine_priority
-    return as_json(fields)
+    return as_json(fields) if shape.write is None else shape.write(fields)
 
 
 def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
@@ -217,6 +220,8 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
 
     0: as long as the engine likes. Not `with_options`: without `stream_options`, which not every server takes.
     """
+    if parsed.endpoint in FORMS:
+        return field("model", upstream_model) + parsed.payload
     first: dict[str, Any] = {"model": upstream_model}
     if not max_tokens:
         first |= parsed.tied

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from gateway.core.model import GENERATING, Endpoint
 from gateway.wire.failure import EngineError, engine_error
+from gateway.wire.form import FORMS
 from gateway.wire.numbers import count
 from gateway.wire.shapes import (
     ABORT,
@@ -70,6 +71,8 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     """
     if endpoint not in GENERATING and body[:1] == b"[":
         return UNTOLD, None  # SGLang and TEI rank documents in a bare list, without usage
+    if endpoint in FORMS and body[:1] != b"{":
+        return UNTOLD, None  # subtitles, or bare text
     try:
         whole = decode_whole(body)
     except UNREADABLE as exc:

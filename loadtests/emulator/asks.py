@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from loadtests.emulator import errors, pairs, text
+from loadtests.emulator import audio, errors, pairs, text
 
 MAX_SEQUENCES = 1024
 
@@ -97,6 +97,8 @@ WITHOUT_A_TURN = ("/tokenize", "/detokenize")
 
 def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None) -> Ask:
     """Raises Rejected, with what vLLM would have said."""
+    if path in audio.PATHS:
+        return _transcription(path, audio.fields(body), settings)
     fields = _decode(body)
     if path == "/v1/messages" and "max_tokens" not in fields:
         raise errors.missing("max_tokens", len(fields))
@@ -112,6 +114,25 @@ def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None
         total = sum(choice.prompt_tokens for choice in choices)
         return Ask(path, settings.model, False, choices, total, None, fields)
     return _generation(path, fields, prompts, settings, quirk)
+
+
+def _transcription(path: str, fields: Mapping[str, object], settings: Settings) -> Ask:
+    seconds = audio.seconds(fields)
+    model = fields.get("model") or settings.model
+    if model != settings.model:
+        raise errors.unknown_model(model, settings.model)
+    pieces = text.passage(settings.seed, seconds * audio.WORDS_PER_SECOND)
+    tokens = seconds * audio.TOKENS_PER_SECOND
+    return Ask(
+        path,
+        settings.model,
+        fields.get("stream") == "true",
+        [Choice(tokens, pieces, "stop", None)],
+        tokens,
+        None,
+        fields,
+        include_usage=fields.get("stream_include_usage") == "true",
+    )
 
 
 def _generation(

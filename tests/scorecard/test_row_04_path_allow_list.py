@@ -16,7 +16,7 @@ ENGINE_PATHS = (
     *("/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/update_weights", "/tokenize", "/detokenize"),
     *("/score", "/rerank", "/v2/rerank", "/load", "/metrics", "/version", "/ping", "/pooling"),
     *("/classify", "/collective_rpc", "/reset_prefix_cache", "/server_info", "/start_profile", "/scale_elastic_ep"),
-    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/audio/transcriptions", "/v1/audio/translations"),
+    *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/audio/speech", "/v1/images/generations"),
     *(
         "/v1/responses/resp_1",
         "/v1/responses/resp_1/cancel",

@@ -39,6 +39,15 @@ async def test_a_batch_of_completions(chatting: openai.AsyncOpenAI) -> None:
     assert ids.usage.prompt_tokens == 5
 
 
+async def test_a_transcription(chatting: openai.AsyncOpenAI) -> None:
+    """The client sends the file behind the fields, and names lists with brackets."""
+    whole = await chatting.audio.transcriptions.create(
+        model=ALIAS, file=("a.wav", bytes(64_000)), timestamp_granularities=["word"], temperature=0.2
+    )
+    bare = await chatting.audio.transcriptions.create(model=MODEL, file=bytes(64_000), response_format="text")
+    assert whole.text == bare.strip() != ""
+
+
 async def test_embeddings(chatting: openai.AsyncOpenAI) -> None:
     """The client asks for Base64 by itself, and unpacks it."""
     unpacked = await chatting.embeddings.create(model=MODEL, input="A sentence.")

@@ -18,6 +18,7 @@ from gateway.wire.events import (
     ResponsesReader,
     StreamReader,
 )
+from gateway.wire.form import FORMS
 from gateway.wire.oddity import Oddity
 from gateway.wire.sse import MAX_EVENT_BYTES, EventSplitter, data_of
 from gateway.wire.whole import Aborted, AnswerError, read_usage, read_whole, usage_at_end
@@ -329,7 +330,7 @@ def test_a_failed_response_is_an_error() -> None:
 
 
 def test_every_streaming_endpoint_has_a_reader() -> None:
-    assert set(READERS) == GENERATING
+    assert set(READERS) == GENERATING | FORMS
 
 
 def test_data_lines_are_joined() -> None:

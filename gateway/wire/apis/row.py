@@ -46,6 +46,8 @@ STRIPPED: Final = ruled(
 
 Fit: TypeAlias = Callable[[dict[str, Any], Caps, list[str]], Renamed]
 """Brings tools and history into the form that engines read; names what it changed."""
+Read: TypeAlias = Callable[[bytes], dict[str, Any]]
+Write: TypeAlias = Callable[[dict[str, Any]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class Shape:
     priority: bool = True
     """Whether the engine takes a `priority` of the tier's."""
     fit: Fit | None = None
+    read: Read | None = None
+    write: Write | None = None
+    """How a body becomes fields and fields a body, less the model; None where it is JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Final
 from gateway.core.model import Endpoint
 from gateway.core.rules import Tier
 from gateway.wire import fields
+from gateway.wire.apis.audio import TRANSCRIPTIONS, TRANSLATIONS
 from gateway.wire.apis.classify import CLASSIFY
 from gateway.wire.apis.pooling import POOLING
 from gateway.wire.apis.rerank import RERANK
@@ -30,6 +31,8 @@ APIS: Final[tuple[Api, ...]] = (
     CLASSIFY,
     TOKENIZE,
     DETOKENIZE,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
 )
 SHAPES: Final[dict[Endpoint, Shape]] = {endpoint: api.shape for api in APIS for endpoint in api.endpoints}
 

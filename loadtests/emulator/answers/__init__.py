@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadtests.emulator import audio
 from loadtests.emulator.answers.base import Answer
 from loadtests.emulator.answers.chat import ChatAnswer
 from loadtests.emulator.answers.completions import CompletionsAnswer
@@ -10,6 +11,7 @@ from loadtests.emulator.answers.messages import MessagesAnswer
 from loadtests.emulator.answers.pooled import ClassifyAnswer, PooledAnswer, RerankAnswer, ScoreAnswer
 from loadtests.emulator.answers.responses import ResponsesAnswer
 from loadtests.emulator.answers.tokenized import DetokenizeAnswer, TokenizeAnswer
+from loadtests.emulator.answers.transcribed import TranscribedAnswer
 
 ANSWERS: dict[str, type[Answer]] = {
     "/v1/chat/completions": ChatAnswer,
@@ -23,6 +25,7 @@ ANSWERS: dict[str, type[Answer]] = {
     "/classify": ClassifyAnswer,
     "/tokenize": TokenizeAnswer,
     "/detokenize": DetokenizeAnswer,
+    **dict.fromkeys(audio.PATHS, TranscribedAnswer),
 }
 
 __all__ = ["ANSWERS", "Answer"]

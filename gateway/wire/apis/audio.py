@@ -1,0 +1,84 @@
+"""Speech as text: POST /v1/audio/transcriptions and /v1/audio/translations of OpenAI and vLLM 0.32; forms, with a file.
+
+The file is held like any other body, and bounded with it: a retry needs all of it, and the model may stand behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.model import Endpoint
+from gateway.core.rules import Caps
+from gateway.wire import bounds, checks, form
+from gateway.wire.apis.row import STRIP, STRIPPED, Api, Shape, ruled
+from gateway.wire.checks import BadRequest, Check, wrong_type
+from gateway.wire.content import size
+from gateway.wire.form import File
+from gateway.wire.prompt import Prompt
+
+FILE_BYTES: Final = 80
+"""Bytes of a file that count as one byte of prompt. Speech models read about 50 tokens of a second (Whisper has 1,500
+positions for 30 s), and a second is about 16 kB of MP3: 320 bytes for a token, which is four bytes of text. Less is
+counted of what is packed tighter; the ratio is learned where streams tell their usage."""
+FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output")
+NUMBERS: Final = (
+    *("temperature", "top_p", "top_k", "min_p", "seed"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty", "max_completion_tokens"),
+)
+
+
+def _file(value: Any, field: str, caps: Caps) -> Any:
+    if isinstance(value, File):
+        return value
+    raise wrong_type(field, "a file", value)
+
+
+def _number(value: Any, field: str, caps: Caps) -> Any:
+    if type(value) is int or type(value) is float:
+        return value
+    raise wrong_type(field, "a number", value)
+
+
+def _words(value: Any, field: str, caps: Caps) -> Any:
+    for i, word in enumerate(checks.short(checks.array(value, field, caps), field, caps)):
+        checks.word(word, f"{field}[{i}]", caps)
+    return value
+
+
+def read(body: bytes) -> dict[str, Any]:
+    """The fields of the form, of the types that JSON would have; raises `BadRequest`."""
+    fields = form.read(body, FLAGS, NUMBERS)
+    for name, value in fields.items():
+        if isinstance(value, File) and name != "file" and name in FIELDS:
+            raise BadRequest(name, "must be a text, not a file")
+    return fields
+
+
+def write(fields: dict[str, Any]) -> bytes:
+    """The form, less the model's name. A stream is asked for its usage, which nobody else tells."""
+    if fields.get("stream"):
+        fields["stream_include_usage"] = True
+    return form.write(fields)
+
+
+def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
+    """By the size of the file: how long it lasts is for its decoder to say."""
+    file: File = fields["file"]
+    return Prompt(len(file.content) // FILE_BYTES + size(fields.get("prompt")) + size(fields.get("hotwords")))
+
+
+FIELDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    **ruled(STRIP, "n length_penalty"),
+    "model": checks.model_name,
+    "file": _file,
+    **ruled(checks.string, "prompt hotwords user"),
+    **ruled(checks.word, "language to_language response_format"),
+    **ruled(_number, "temperature top_p top_k min_p seed frequency_penalty presence_penalty repetition_penalty"),
+    **ruled(checks.boolean, " ".join(FLAGS)),
+    "timestamp_granularities[]": _words,
+    "max_completion_tokens": bounds.output_cap,
+}
+_SHAPE: Final = Shape(FIELDS, ("model", "file"), measure, caps=(), stop=None, priority=False, read=read, write=write)
+TRANSCRIPTIONS: Final = Api("transcriptions", (Endpoint.TRANSCRIPTIONS,), _SHAPE)
+TRANSLATIONS: Final = Api("translations", (Endpoint.TRANSLATIONS,), _SHAPE)

@@ -1,0 +1,46 @@
+"""POST /v1/audio/transcriptions and /translations: text, as JSON, bare or in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+
+from loadtests.emulator.answers.base import DONE, Answer, data
+from loadtests.emulator.audio import TOKENS_PER_SECOND
+
+KIND = "transcription.chunk"
+
+
+class TranscribedAnswer(Answer):
+    """vLLM 0.32's words: a whole answer tells seconds, a stream tokens, if asked for them."""
+
+    prefix = "trsc"
+
+    def body(self) -> bytes:
+        said = self.ask.choices[0].text().strip()
+        if self.ask.fields.get("response_format", "json") == "text":
+            return said.encode()
+        seconds = self.ask.prompt_tokens // TOKENS_PER_SECOND
+        return orjson.dumps({"text": said, "usage": {"type": "duration", "seconds": seconds}})
+
+    def voice(self, index: int) -> Callable[[], None]:
+        choice = self.ask.choices[index]
+        said = 0
+
+        def speak() -> None:
+            nonlocal said
+            piece = choice.pieces[said].decode()
+            said += 1
+            reason = choice.finish_reason if said == choice.output_tokens else None
+            self.write(data(self._head() | {"choices": [{"delta": {"content": piece}, "finish_reason": reason}]}))
+
+        return speak
+
+    def closing(self) -> None:
+        if self.ask.include_usage:
+            self.write(data(self._head() | {"choices": [], "usage": self.usage()}))
+        self.write(DONE)
+
+    def _head(self) -> dict[str, object]:
+        return {"id": self.id, "object": KIND, "created": self.created, "model": self.ask.model}
