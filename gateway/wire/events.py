@@ -21,10 +21,12 @@ from gateway.wire.shapes import (
     UNREADABLE,
     Chunk,
     Delta,
+    Inner,
     LooseChunk,
     Stop,
     Typed,
     decode_chunk,
+    decode_inner,
     decode_loose_chunk,
     decode_stop,
     decode_typed,
@@ -324,9 +326,10 @@ class MessagesReader(TypedReader):
                 self._block = -1
             case "message_start":
                 self._begun = True
-                if typed.message is not None:
-                    self.model = bytes(typed.message.model)
-                    self._take_usage(read_usage(typed.message.usage))
+                if bytes(typed.message) not in EMPTY:
+                    inner: Inner = decode_inner(typed.message)
+                    self.model = bytes(inner.model)
+                    self._take_usage(read_usage(inner.usage))
             case "message_delta":
                 self._take_usage(read_usage(typed.usage))
                 self._ends(typed.delta)
@@ -393,7 +396,9 @@ class ResponsesReader(TypedReader):
             case "response.failed":
                 return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
-                return self._failed(typed.error)
+                # This API's own has no object: code and message stand in the event.
+                code, message = bytes(typed.code) or b"null", bytes(typed.message) or b"null"
+                return self._failed(Raw(b'{"code":%b,"message":%b}' % (code, message)))
         return self._content(typed.delta) if typed.type.endswith(".delta") else Kind.OTHER
 
     def read_long(self, head: bytes, tail: bytes) -> None:

@@ -76,7 +76,8 @@ class Typed(msgspec.Struct):
 
     type: str = ""
     index: msgspec.Raw = ABSENT
-    message: Inner | None = None
+    message: msgspec.Raw = ABSENT
+    """An object in message_start, a text in an error of the Responses API."""
     response: Inner | None = None
     usage: msgspec.Raw = ABSENT
     delta: msgspec.Raw = ABSENT
@@ -117,6 +118,7 @@ class Error(msgspec.Struct):
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 decode_loose_chunk = msgspec.json.Decoder(LooseChunk).decode
 decode_typed = msgspec.json.Decoder(Typed).decode
+decode_inner = msgspec.json.Decoder(Inner).decode
 decode_whole = msgspec.json.Decoder(Whole).decode
 decode_usage = msgspec.json.Decoder(Usage).decode
 decode_choices = msgspec.json.Decoder(list[WholeChoice]).decode

@@ -329,6 +329,14 @@ def test_a_failed_response_is_an_error() -> None:
     assert reader.error.end is End.FAILED
 
 
+def test_the_error_event_of_the_responses_api_has_its_code_and_message_beside_its_type() -> None:
+    reader = ResponsesReader()
+    assert reader.read(typed("error", code="server_error", message="gone", param=None, sequence_number=3)) == Kind.ERROR
+    assert reader.error is not None
+    assert (reader.error.end, reader.error.message, reader.oddity) == (End.FAILED, "gone", None)
+    assert ResponsesReader().read(typed("error", code="429")) == Kind.ERROR
+
+
 def test_every_streaming_endpoint_has_a_reader() -> None:
     assert set(READERS) == GENERATING | FORMS
 
