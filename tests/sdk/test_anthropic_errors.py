@@ -77,7 +77,7 @@ async def test_a_wrong_key(gateway: Gateway, anthropic_of: Clients) -> None:
 
 async def test_a_path_that_there_is_not(gateway: Gateway, anthropic_of: Clients) -> None:
     with pytest.raises(anthropic.NotFoundError) as raised:
-        await anthropic_of(gateway).messages.count_tokens(model=MODEL, messages=HELLO)
+        await anthropic_of(gateway).beta.files.list()
     assert _kind(raised.value) == "not_found_error"
 
 
