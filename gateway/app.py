@@ -49,6 +49,7 @@ from gateway.proxy.oddities import Oddities
 from gateway.proxy.server import FrontDoor
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings
+from gateway.wire.oddity import Oddity
 from gateway.wire.tokens import TokenizerError, Tokenizers
 
 log = logging.getLogger("tailgate")
@@ -113,7 +114,8 @@ class Gateway:
     def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics(policy)
-        self.upstreams = Upstreams(Oddities(self.metrics))
+        self._oddities = Oddities(self.metrics)
+        self.upstreams = Upstreams(self._oddities)
         self.board = ModelBoard(int(time.time()))
         seed = random.getrandbits(53)
         self.journal = _journal(settings, policy, seed)
@@ -410,7 +412,8 @@ class Gateway:
 
     async def _sweep(self) -> None:
         keep_alives = self.gate.keep_alives.sweep
-        steps = (keep_alives, self.upstreams.sweep, self._tell_states, self._hold_little, self._tell_quarantine)
+        told = self._tell_states, self._tell_quarantine, self._tell_disbelieved
+        steps = (keep_alives, self.upstreams.sweep, self._hold_little, *told)
         while True:
             await asyncio.sleep(SWEEP_S)
             now = monotonic()
@@ -432,6 +435,11 @@ class Gateway:
 
     def _tell_quarantine(self, now: float) -> None:
         log_quarantine(self.controller.quarantined(now))
+
+    def _tell_disbelieved(self, _now: float) -> None:
+        for (pool, replica), count in self.controller.disbelieved().items():
+            for _ in range(count):
+                self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than can be: an estimate was taken")
 
     def _tell_states(self, _now: float = 0.0) -> None:
         """Log each replica whose state has changed since the last look: the core itself writes no log."""

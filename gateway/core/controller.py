@@ -34,6 +34,7 @@ from typing import Final
 from gateway.core.admit import Admission, Verdict
 from gateway.core.alarms import Alarms
 from gateway.core.answers import is_odd
+from gateway.core.belief import believed
 from gateway.core.books import Books
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.deadlines import next_deadline, slo_deadline
@@ -104,6 +105,8 @@ class Controller:
         self.policy = policy
         self.decided: list[Command] = []
         """The answer to the latest call; of one that raised, as far as it had come."""
+        self._disbelieved: dict[tuple[str, str], int] = {}
+        """Usages that cannot be true, by pool and replica, since somebody asked."""
         self.woken = 0
         """The request whose deadline was acted on last."""
         self._due: deque[int] = deque()
@@ -221,9 +224,13 @@ class Controller:
 
     def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
         """The attempt is closed: its connection is idle again or gone."""
+        told, finish = finish, believed(self._attempts[attempt_id], finish)
         attempt = self._attempts.pop(attempt_id)
         live, replica = attempt.live, attempt.replica
         pool = replica.pool
+        if finish is not told:
+            where = pool.spec.name, replica.spec.name
+            self._disbelieved[where] = self._disbelieved.get(where, 0) + 1
         live.open.remove(attempt)
         saturated, full = pool.saturated, pool.headroom <= 0.0
         if finish.end in ANSWERS:
@@ -412,6 +419,11 @@ class Controller:
         """What is to be told, once, of requests in quarantine."""
         return self._quarantine.news(now)
 
+    def disbelieved(self) -> dict[tuple[str, str], int]:
+        """What is to be told, once, of usages that cannot be true: how many, by pool and replica."""
+        found, self._disbelieved = self._disbelieved, {}
+        return found
+
     def alive(self) -> bool:
         """Whether any pool has a replica that may be sent to."""
         return self._fleet.alive
@@ -552,8 +564,7 @@ class Controller:
         if not live.ask.visible and not replica.open and attempt.facts is not None:
             # It shows no first token: who waits until prompts are read is served when this one should be.
             self._alarms.set(live.ask.id, min(self._alarms.at(live.ask.id), now + attempt.facts.ttft_s))
-        is_told = live.ask.max_tokens is not None or live.ask.tier.caps.max_tokens_default or live.degraded
-        max_tokens = live.max_tokens if is_told else 0
+        max_tokens = live.max_tokens if live.is_capped else 0
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
 
     def _canary(self, live: Live, replica: Replica, now: float) -> Replica:

@@ -156,6 +156,12 @@ class Live:
             self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
 
     @property
+    def is_capped(self) -> bool:
+        """Whether its engine is told how many tokens of output it may have."""
+        ask = self.ask
+        return ask.max_tokens is not None or ask.tier.caps.max_tokens_default > 0 or self.degraded
+
+    @property
     def can_be_cut(self) -> bool:
         """Whether the client has a part of the answer that can be ended in peace."""
         return self.ask.visible and self.outcome is None and self.committed in self.open

@@ -504,6 +504,8 @@ class Leg:
                 self._engine_failed(error)
                 return
             finish.prompt_tokens, finish.output_tokens = told.prompt, told.output
+            if told.output is not None or told.odd:
+                finish.tokens_seen = len(body) // BYTES_PER_TOKEN  # in case the count is not believed
             if told.odd:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             if told.model and not self._committed:

@@ -28,6 +28,7 @@ from .made import STEADY, ask, policy, pool, tier
 from .test_any_driver import AnyDriver
 
 READS = {
+    "disbelieved",
     "is_open",
     "knows",
     "wake_at",

@@ -1,0 +1,82 @@
+"""Token counts of engines: believed up to what the request allowed and what came; beyond it an estimate counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.model import Endpoint, Outcome
+from gateway.core.rules import Caps, Limits
+
+from .made import policy, pool, tier
+from .playbook import Story, play
+
+LIE = 10**12
+LIMITED = policy(pool("p", "r1", slots=4), tier("std", limits=Limits(tokens_per_min=100_000.0)))
+UNCAPPED = policy(pool("p", "r1", slots=4), tier("std", caps=Caps(max_tokens_default=0, max_tokens_limit=1000)))
+
+
+def served(story: Story, name: str, how: dict[str, object], **usage: int) -> Story:
+    """Eight tokens were seen to pass."""
+    story.arrives(name, **how).sent(name).first_token(name).progress(name, 8)
+    return story.finishes(name, tokens_seen=8, **usage).whatever()
+
+
+@pytest.mark.parametrize("tokens", [117, 1000, LIE, 2**63 - 1])
+def test_more_output_than_was_granted_is_not_believed_and_told_once(tokens: int) -> None:
+    story = served(play(LIMITED), "a", {"max_tokens": 100}, output_tokens=tokens, prompt_tokens=100)
+    record = story.records["a"]
+    assert (record.output_tokens, record.tokens_exact, record.prompt_tokens) == (8, False, 100)
+    assert story.controller.disbelieved() == {("p", "r1"): 1}
+    assert story.controller.disbelieved() == {}
+
+
+@pytest.mark.parametrize(("how", "tokens"), [({"max_tokens": 100}, 101), ({"max_tokens": 100, "choices": 4}, 400)])
+def test_as_much_as_was_granted_to_all_choices_is_believed(how: dict[str, object], tokens: int) -> None:
+    story = served(play(LIMITED), "a", how, output_tokens=tokens)
+    assert (story.records["a"].output_tokens, story.records["a"].tokens_exact) == (tokens, True)
+    assert story.controller.disbelieved() == {}
+
+
+def test_a_lie_about_either_count_leaves_the_tenant_what_it_had() -> None:
+    story = served(play(LIMITED), "a", {"max_tokens": 100}, output_tokens=LIE, prompt_tokens=LIE)
+    _, tokens = story.controller.left("acme", "std", story.now)
+    assert tokens is not None
+    assert tokens[1] > 90_000
+    served(story, "b", {"max_tokens": 100}, output_tokens=8)
+    assert story.records["b"].outcome is Outcome.OK
+
+
+def test_without_a_cap_what_came_is_the_measure_but_no_less_than_was_reserved() -> None:
+    how = {"policy": UNCAPPED, "max_tokens": None}
+    story = play(UNCAPPED)
+    for name, tokens, believed in (("a", 1000, True), ("b", 1016, True), ("c", 1017, False), ("d", LIE, False)):
+        served(story, name, how, output_tokens=tokens)
+        assert story.records[name].tokens_exact is believed, name
+    story.arrives("e", **how).sent("e").first_token("e").finishes("e", tokens_seen=500, output_tokens=32_000).whatever()
+    assert story.records["e"].tokens_exact
+
+
+@pytest.mark.parametrize(("tokens", "believed"), [(18_384, True), (18_385, False), (LIE, False)])
+def test_a_prompt_has_at_most_two_tokens_a_byte_and_a_template(tokens: int, believed: bool) -> None:
+    how = {"body_bytes": 1000, "prompt_bytes": 400, "prompt": None}
+    story = served(play(LIMITED), "a", how, prompt_tokens=tokens, output_tokens=8)
+    assert (story.records["a"].prompt_tokens == tokens) is believed
+    assert story.controller.disbelieved() == ({} if believed else {("p", "r1"): 1})
+
+
+def test_an_embedding_has_a_prompt_and_no_output_to_doubt() -> None:
+    story = play(LIMITED).arrives("a", endpoint=Endpoint.EMBEDDINGS, stream=False, batch=3).sent("a")
+    story.finishes("a", prompt_tokens=300).whatever()
+    assert story.records["a"].prompt_tokens == 300
+    assert story.controller.disbelieved() == {}
+
+
+def test_nothing_is_learned_from_a_lie() -> None:
+    story, honest = play(LIMITED), play(LIMITED)
+    how = {"prompt": None, "prompt_bytes": 400}
+    for number in range(20):
+        served(story, f"q{number}", how, prompt_tokens=LIE, output_tokens=LIE)
+        served(honest, f"q{number}", how)
+    assert story.controller.prompts.estimate("m", 400) == honest.controller.prompts.estimate("m", 400)
+    views = [played.controller.snapshot(played.now).forecast for played in (story, honest)]
+    assert views[0] == views[1]

@@ -1,0 +1,43 @@
+"""A replica that counts more tokens than can be: it is served, its tenant is not locked out, the lie is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.oddity import Oddity
+
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Call, Capture, chunk, completion, token, whole
+from .conftest import Connect, GatewayFactory
+from .policies import rules
+from .raw import chat
+from .waiting import until
+
+TOLD = b'"completion_tokens":2'
+LIES = (b'"completion_tokens":1000000000000', b'"completion_tokens":9223372036854775807')
+
+
+def answered(lie: bytes, call: Call) -> Answer:
+    if b'"stream":true' not in call.body:
+        return Answer(whole(completion().replace(TOLD, lie)))
+    _, _, usage = USAGE.partition(b"\r\n")
+    told = chunk(usage[:-2].replace(TOLD, lie))
+    return Answer(STREAM_HEAD + token("Hi") + token(" there", "stop") + told + DONE + LAST_CHUNK)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("lie", LIES, ids=["1e12", "2**63-1"])
+async def test_a_lie_about_usage_costs_its_tenant_nothing_and_is_counted(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool, lie: bytes
+) -> None:
+    capture.answer = lambda call: answered(lie, call)
+    gw = await gateway(rules(capture.url, tier="limits: {tokens: 10000/min}"))
+    client = await connect(gw.url)
+    for _ in range(3):
+        assert (await client.ask(chat(max_tokens=100, stream=stream))).status == 200
+    await until(lambda: gw.metrics.oddities.get(("main", _replica(gw), Oddity.USAGE)) == 3)
+    assert gw.metrics.lanes["free", "main"].output_tokens[True] == 0
+    assert 3 <= gw.metrics.lanes["free", "main"].output_tokens[False] < 300
+
+
+def _replica(gw: object) -> str:
+    return gw.gate.policy.pools["main"].replicas[0].name  # type: ignore[attr-defined]
