@@ -169,3 +169,15 @@ def embeddings(body: Body) -> Body:
     data = [{"object": "embedding", "index": index, "embedding": vector} for index in range(count)]
     usage = {"prompt_tokens": 4 * count, "total_tokens": 4 * count}
     return {"object": "list", "model": body["model"], "data": data, "usage": usage}
+
+
+def failing(path: str, events: Events) -> Events:
+    """The first half of a stream and an error, as vLLM writes it for each API."""
+    error = {"message": "The engine has failed.", "type": "InternalServerError", "param": None, "code": 500}
+    named: Body = {"type": "error", "error": {"type": "internal_error", "message": "The engine has failed."}}
+    ends: dict[str, Events] = {
+        "/v1/chat/completions": [("", {"error": error}), ("", "[DONE]")],
+        "/v1/responses": [("error", error | {"type": "error", "code": "server_error", "sequence_number": 99})],
+        "/v1/messages": [("error", named)],
+    }
+    return events[: len(events) // 2] + ends[path]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 HELLO = "Hello there, here is an answer in a few words."
 CALL = re.compile(r"CALL (\w+) (\{.*\})")
 """In a prompt: the tool that is to be called, and its arguments."""
+
+FAIL = "FAIL IN THE MIDDLE"
+"""In a prompt: the stream ends in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,20 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A text, or one call of a tool."""
+    """A text, or one call of a tool; one that fails ends in an error if it is streamed."""
 
     text: str = ""
     tool: str = ""
     arguments: str = ""
+    fails: bool = False
 
 
 def reply(asked: Asked) -> Reply:
+    """What answers the request, with whether it is to fail."""
+    return replace(_reply(asked), fails=FAIL in asked.prompt)
+
+
+def _reply(asked: Asked) -> Reply:
     """A call if the prompt says CALL, what is forced, JSON that fits the schema, or a text."""
     called = CALL.search(asked.prompt)
     if called and not asked.results and called[1] in asked.tools:

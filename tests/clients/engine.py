@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -30,6 +30,11 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Quiet."""
 
+    def handle(self) -> None:
+        """Serve until the gateway closes, or resets after an answer that failed."""
+        with suppress(ConnectionResetError):
+            super().handle()
+
     def do_GET(self) -> None:
         """The list of models; anything else is a sign of life."""
         self._whole({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "us"}]})
@@ -47,7 +52,8 @@ class Handler(BaseHTTPRequestHandler):
             read, whole, events = APIS[self.path]
             reply, number = asked.reply(read(body)), next(numbers)
             if body.get("stream"):
-                self._stream(events(body, reply, number))
+                every = events(body, reply, number)
+                self._stream(answers.failing(self.path, every) if reply.fails else every)
             else:
                 self._whole(whole(body, reply, number))
         else:

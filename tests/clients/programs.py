@@ -14,7 +14,7 @@ PYTHON = FOLDER.parents[1] / ".venv-clients" / "bin" / "python"
 ALL = "TAILGATE_TEST_CLIENTS"
 """Set by `make test-clients`, which has installed all of them."""
 
-CHECKS = ("streaming", "tools", "schemas", "embeddings", "errors", "waits")
+CHECKS = ("streaming", "failing", "tools", "schemas", "embeddings", "errors", "waits")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 import {
-  ANSWER, CALL, CITY, HELLO, KEY, LIMITED_KEY, MODEL, PARIS, SUNNY, TOO_HOT, VECTORS,
+  ANSWER, CALL, CITY, FAIL, HELLO, KEY, LIMITED_KEY, MODEL, PARIS, SUNNY, TOO_HOT, VECTORS,
   raises, refusedThenServed, same, weather,
 } from "./checks.mjs";
 
@@ -20,6 +20,13 @@ export function checksOf(connect, languages, embedding) {
       const { textStream } = streamText({ model, prompt: "hi", onError: ({ error }) => { throw error; } });
       for await (const piece of textStream) text += piece;
       same(text, HELLO);
+    }),
+
+    failing: all(async (model) => {
+      const errors = [];
+      const { fullStream } = streamText({ model, prompt: FAIL, maxRetries: 0, onError: () => {} });
+      for await (const part of fullStream) if (part.type === "error") errors.push(part.error);
+      same(errors.length, 1);
     }),
 
     tools: all(async (model) => {

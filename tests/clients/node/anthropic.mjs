@@ -2,7 +2,7 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import {
-  ANSWER, CALL, CITY, HELLO, KEY, LIMITED_KEY, MODEL, PARAMETERS, PARIS, SUNNY, TOO_HOT, URL,
+  ANSWER, CALL, CITY, FAIL, HELLO, KEY, LIMITED_KEY, MODEL, PARAMETERS, PARIS, SUNNY, TOO_HOT, URL,
   raises, refusedThenServed, run, same, weather,
 } from "./checks.mjs";
 
@@ -14,6 +14,10 @@ const TOOL = { name: "get_weather", description: "The weather", input_schema: PA
 await run("@anthropic-ai/sdk", {
   async streaming() {
     same(await client.messages.stream(asked("hi")).finalText(), HELLO);
+  },
+
+  async failing() {
+    await raises(Anthropic.APIError, undefined, () => client.messages.stream(asked(FAIL)).done());
   },
 
   async tools() {

@@ -10,6 +10,7 @@ export const MODEL = CLIENTS_MODEL;
 export const KEY = CLIENTS_KEY;
 export const LIMITED_KEY = CLIENTS_LIMITED_KEY;
 export const HELLO = "Hello there, here is an answer in a few words.";
+export const FAIL = "FAIL IN THE MIDDLE";
 export const CITY = "Where is the capital of France?";
 export const CALL = 'CALL get_weather {"city": "Paris"}';
 export const SUNNY = "The tool said: sunny in Paris";

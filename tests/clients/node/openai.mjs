@@ -2,7 +2,7 @@
 import OpenAI from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import {
-  ANSWER, CALL, CITY, HELLO, KEY, LIMITED_KEY, MODEL, PARAMETERS, PARIS, SUNNY, TOO_HOT, V1, VECTORS,
+  ANSWER, CALL, CITY, FAIL, HELLO, KEY, LIMITED_KEY, MODEL, PARAMETERS, PARIS, SUNNY, TOO_HOT, V1, VECTORS,
   raises, refusedThenServed, run, same, weather,
 } from "./checks.mjs";
 
@@ -21,6 +21,12 @@ await run("openai", {
       if (event.type === "response.output_text.delta") text += event.delta;
     }
     same(text, HELLO);
+  },
+
+  async failing() {
+    const messages = user(FAIL);
+    await raises(OpenAI.APIError, undefined, () => client.chat.completions.stream({ model, messages }).done());
+    await raises(OpenAI.APIError, undefined, () => client.responses.stream({ model, input: FAIL }).finalResponse());
   },
 
   async tools() {

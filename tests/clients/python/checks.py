@@ -25,6 +25,7 @@ SLOW_KEY = os.environ["CLIENTS_SLOW_KEY"]
 """Of a limit that lasts longer than an agent takes to start."""
 ADMIN = os.environ["CLIENTS_ADMIN"]
 HELLO = "Hello there, here is an answer in a few words."
+FAIL = "FAIL IN THE MIDDLE"
 CITY = "Where is the capital of France?"
 CALL = 'CALL get_weather {"city": "Paris"}'
 SUNNY = "The tool said: sunny in Paris"

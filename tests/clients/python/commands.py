@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -24,6 +25,10 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PARIS = {"city": "Paris", "people": 7}
+NO_PICTURE = "The tool said: [A picture stood here. It was left out: it cannot be read in this service.]"
+PICTURE = (  # a PNG of one pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
 MADE = "echo made > made.txt; cat made.txt"
 
 
@@ -52,6 +57,13 @@ def agent(*command: str, status: int = 0, **environment: str) -> str:
     )
     assert done.returncode == status, f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
     return (done.stdout + done.stderr if status else done.stdout).strip()
+
+
+def picture() -> str:
+    """A file in the folder of the agent."""
+    file = WORK / "picture.png"
+    file.write_bytes(base64.b64decode(PICTURE))
+    return str(file)
 
 
 def run(package: str, *checks: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ import anthropic
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -35,6 +36,11 @@ def streaming() -> None:
     with client.messages.stream(**asked("hi")) as stream:
         same("".join(stream.text_stream), HELLO)
         same(stream.get_final_message().stop_reason, "end_turn")
+
+
+def failing() -> None:
+    with raises(anthropic.APIError), client.messages.stream(**asked(FAIL)) as stream:
+        stream.until_done()
 
 
 def tools() -> None:
@@ -75,4 +81,4 @@ def waits() -> None:
     same(refused_then_served(ask).content[0].text, HELLO)
 
 
-run("anthropic", streaming, tools, schemas, errors, waits)
+run("anthropic", streaming, failing, tools, schemas, errors, waits)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from checks import HELLO, KEY, SLOW_KEY, calling, refused_then_served, same
-from commands import MADE, PARIS, SCHEMA, WORK, agent, configuration, path_of, run
+from checks import FAIL, HELLO, KEY, SLOW_KEY, calling, refused_then_served, same
+from commands import MADE, NO_PICTURE, PARIS, SCHEMA, WORK, agent, configuration, path_of, picture, run
 
 QUIET = dict.fromkeys(
     (
@@ -28,11 +28,17 @@ def streaming() -> None:
     same(claude("Say hello"), HELLO)
 
 
+def failing() -> None:
+    same(claude(FAIL), HELLO)  # it asks again, and not for a stream
+
+
 def tools() -> None:
     call = calling("Bash", command=MADE, description="Make a file")
     same(claude(call, "--allowedTools", "Bash"), "The tool said: made")
     same((WORK / "made.txt").read_text(), "made\n")
     same(claude("--continue", "And again"), HELLO)
+    said = claude(calling("Read", file_path=picture()), "--allowedTools", "Read")
+    same(said, NO_PICTURE)
 
 
 def schemas() -> None:
@@ -51,4 +57,4 @@ def waits() -> None:
     same(refused_then_served(lambda: claude("hi", key=SLOW_KEY), SLOW_KEY), HELLO)
 
 
-run("@anthropic-ai/claude-code", streaming, tools, schemas, errors, waits)
+run("@anthropic-ai/claude-code", streaming, failing, tools, schemas, errors, waits)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from checks import CITY, HELLO, KEY, SLOW_KEY, calling, refused_then_served, same
-from commands import HOME, MADE, PARIS, SCHEMA, WORK, agent, configuration, path_of, run
+from checks import CITY, FAIL, HELLO, KEY, SLOW_KEY, calling, refused_then_served, same
+from commands import HOME, MADE, NO_PICTURE, PARIS, SCHEMA, WORK, agent, configuration, path_of, picture, run
 
 
 def codex(*words: str, key: str = KEY, status: int = 0) -> str:
@@ -23,12 +23,17 @@ def streaming() -> None:
     same(codex("Say hello"), HELLO)
 
 
+def failing() -> None:
+    codex("--config", "model_providers.tailgate.stream_max_retries=0", FAIL, status=1)
+
+
 def tools() -> None:
     # Its sandbox wants namespaces, which containers often do not give; the folder is a temporary one.
     said = codex("--sandbox", "danger-full-access", calling("exec_command", cmd=MADE))
     assert re.fullmatch(r"The tool said: .*\bmade", said, re.DOTALL), said
     same((WORK / "made.txt").read_text(), "made\n")
     same(codex("resume", "--last", "And again"), HELLO)
+    same(codex("--sandbox", "danger-full-access", calling("view_image", path=picture())), NO_PICTURE)
 
 
 def schemas() -> None:
@@ -47,4 +52,4 @@ def waits() -> None:
 
 
 configure()
-run("@openai/codex", streaming, tools, schemas, errors, waits)
+run("@openai/codex", streaming, failing, tools, schemas, errors, waits)

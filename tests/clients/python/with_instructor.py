@@ -7,7 +7,7 @@ from functools import partial
 import anthropic
 import instructor
 import openai
-from checks import CITY, KEY, LIMITED_KEY, MODEL, TOO_HOT, URL, V1, raises, refused_then_served, run, same
+from checks import CITY, FAIL, KEY, LIMITED_KEY, MODEL, TOO_HOT, URL, V1, raises, refused_then_served, run, same
 from instructor.core.exceptions import InstructorRetryException
 from shapes import PARIS, Answer
 
@@ -28,6 +28,12 @@ asked = {"messages": [{"role": "user", "content": CITY}], "response_model": Answ
 def streaming() -> None:
     parts = list(over_openai(instructor.Mode.TOOLS).create_partial(**asked))
     same(parts[-1].model_dump(), PARIS.model_dump())
+
+
+def failing() -> None:
+    asked_to_fail = asked | {"messages": [{"role": "user", "content": FAIL}]}
+    with raises(Exception):  # of its own, or that of the client below it
+        list(over_openai(instructor.Mode.JSON_SCHEMA).create_partial(**asked_to_fail))
 
 
 def tools() -> None:
@@ -56,4 +62,4 @@ def waits() -> None:
     same(refused_then_served(partial(client.create, **asked)).model_dump(), PARIS.model_dump())
 
 
-run("instructor", streaming, tools, schemas, errors, waits)
+run("instructor", streaming, failing, tools, schemas, errors, waits)

@@ -8,6 +8,7 @@ import anthropic
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -39,6 +40,11 @@ def streaming() -> None:
     same("".join(chunk.text for chunk in connect().stream("hi")), HELLO)
 
 
+def failing() -> None:
+    with raises(anthropic.APIError):
+        list(connect().stream(FAIL))
+
+
 def tools() -> None:
     model = connect().bind_tools([get_weather])
     messages: list = [HumanMessage(CALL)]
@@ -65,4 +71,4 @@ def waits() -> None:
     same(refused_then_served(partial(connect(api_key=LIMITED_KEY, max_retries=2).invoke, "hi")).text, HELLO)
 
 
-run("langchain-anthropic", streaming, tools, schemas, errors, waits)
+run("langchain-anthropic", streaming, failing, tools, schemas, errors, waits)

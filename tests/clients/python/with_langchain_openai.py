@@ -8,6 +8,7 @@ import openai
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -39,6 +40,12 @@ def streaming() -> None:
     for responses in (False, True):
         chunks = connect(use_responses_api=responses).stream("hi")
         same("".join(chunk.text for chunk in chunks), HELLO)
+
+
+def failing() -> None:
+    for responses in (False, True):
+        with raises(openai.APIError):
+            list(connect(use_responses_api=responses).stream(FAIL))
 
 
 def tools() -> None:
@@ -74,4 +81,4 @@ def waits() -> None:
     same(refused_then_served(partial(connect(api_key=LIMITED_KEY, max_retries=2).invoke, "hi")).text, HELLO)
 
 
-run("langchain-openai", streaming, tools, schemas, embeddings, errors, waits)
+run("langchain-openai", streaming, failing, tools, schemas, embeddings, errors, waits)

@@ -9,6 +9,7 @@ import litellm
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -38,6 +39,12 @@ def streaming() -> None:
     for provider in BOTH:
         chunks = litellm.completion(**provider, messages=user("hi"), stream=True)
         same("".join(chunk.choices[0].delta.content or "" for chunk in chunks), HELLO)
+
+
+def failing() -> None:
+    for provider in BOTH:
+        with raises(Exception):  # a class of its own for each provider
+            list(litellm.completion(**provider, messages=user(FAIL), stream=True))
 
 
 def tools() -> None:
@@ -77,4 +84,4 @@ def waits() -> None:
     same(answer.choices[0].message.content, HELLO)
 
 
-run("litellm", streaming, tools, schemas, embeddings, errors, waits)
+run("litellm", streaming, failing, tools, schemas, embeddings, errors, waits)

@@ -8,6 +8,7 @@ import openai
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -47,6 +48,11 @@ def streaming() -> None:
     same("".join(chunk.delta or "" for chunk in connect().stream_chat(user("hi"))), HELLO)
 
 
+def failing() -> None:
+    with raises(openai.APIError):
+        list(connect().stream_chat(user(FAIL)))
+
+
 def tools() -> None:
     model = connect()
     get_weather = FunctionTool.from_defaults(weather, name="get_weather")
@@ -84,4 +90,4 @@ def waits() -> None:
     same(refused_then_served(partial(model.chat, user("hi"))).message.content, HELLO)
 
 
-run("llama-index-llms-openai-like", streaming, tools, schemas, embeddings, errors, waits)
+run("llama-index-llms-openai-like", streaming, failing, tools, schemas, embeddings, errors, waits)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from checks import CALL, CITY, HELLO, KEY, LIMITED_KEY, MODEL, SUNNY, V1, refused_then_served, run, same
+from checks import CALL, CITY, FAIL, HELLO, KEY, LIMITED_KEY, MODEL, SUNNY, V1, refused_then_served, run, same
 
 HOME = Path(os.environ["HOME"], "llm")
 TOOLS = "def get_weather(city: str) -> str:\n    return f'sunny in {city}'\n"
@@ -32,6 +32,10 @@ def configure() -> None:
 
 def streaming() -> None:
     same(llm("hi"), HELLO)
+
+
+def failing() -> None:
+    llm(FAIL, status=1)
 
 
 def tools() -> None:
@@ -60,4 +64,4 @@ def waits() -> None:
 
 
 configure()
-run("llm", streaming, tools, schemas, errors, waits)
+run("llm", streaming, failing, tools, schemas, errors, waits)

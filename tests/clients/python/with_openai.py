@@ -8,6 +8,7 @@ import openai
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -39,6 +40,13 @@ def streaming() -> None:
         text = "".join(event.delta for event in response if event.type == "response.output_text.delta")
         same(response.get_final_response().output_text, text)
     same(text, HELLO)
+
+
+def failing() -> None:
+    with raises(openai.APIError), client.chat.completions.stream(model=MODEL, messages=[user(FAIL)]) as chat:
+        chat.until_done()
+    with raises(openai.APIError), client.responses.stream(model=MODEL, input=FAIL) as response:
+        response.until_done()
 
 
 def tools() -> None:
@@ -87,4 +95,4 @@ def waits() -> None:
     same(refused_then_served(ask).choices[0].message.content, HELLO)
 
 
-run("openai", streaming, tools, schemas, embeddings, errors, waits)
+run("openai", streaming, failing, tools, schemas, embeddings, errors, waits)

@@ -17,6 +17,7 @@ from agents import (
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -55,6 +56,14 @@ async def streaming() -> None:
         same(result.final_output, HELLO)
 
 
+async def failing() -> None:
+    for api in APIS:
+        result = Runner.run_streamed(agent(api), FAIL)
+        with raises(openai.APIError):
+            async for _ in result.stream_events():
+                pass
+
+
 async def tools() -> None:
     for api in APIS:
         same((await Runner.run(agent(api, tools=[get_weather]), CALL)).final_output, SUNNY)
@@ -81,4 +90,4 @@ def waits() -> None:
     same(refused_then_served(ask), HELLO)
 
 
-run("openai-agents", streaming, tools, schemas, errors, waits)
+run("openai-agents", streaming, failing, tools, schemas, errors, waits)

@@ -7,6 +7,7 @@ from anthropic import AsyncAnthropic
 from checks import (
     CALL,
     CITY,
+    FAIL,
     HELLO,
     KEY,
     LIMITED_KEY,
@@ -53,6 +54,13 @@ async def streaming() -> None:
             same("".join([piece async for piece in stream.stream_text(delta=True)]), HELLO)
 
 
+async def failing() -> None:
+    for model in models():
+        with raises(Exception):  # that of the client below it
+            async with Agent(model).run_stream(FAIL) as stream:
+                await stream.get_output()
+
+
 async def tools() -> None:
     for model in models():
         agent = Agent(model)
@@ -89,4 +97,4 @@ def waits() -> None:
     same(refused_then_served(lambda: agent.run_sync("hi")).output, HELLO)
 
 
-run("pydantic-ai-slim", streaming, tools, schemas, embeddings, errors, waits)
+run("pydantic-ai-slim", streaming, failing, tools, schemas, embeddings, errors, waits)
