@@ -49,7 +49,7 @@ from gateway.core.model import Ask, End, Finish, Outcome, Random, Sample, Why
 from gateway.core.place import Impossible, Places
 from gateway.core.pools import PoolNow
 from gateway.core.prompt import PromptEstimator
-from gateway.core.pulse import SWEEP_S
+from gateway.core.pulse import SWEEP_S, Out
 from gateway.core.quarantine import News, Quarantine, doubt_s
 from gateway.core.replica import Replica
 from gateway.core.retry import OWN_REFUSALS, Retries, is_retried, rest_s
@@ -59,6 +59,8 @@ from gateway.core.snapshot import ReplicaState, Snapshot
 MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
 """Share of a pool's slots that is free where nobody needs the place of an answer that goes on and on."""
+RESCUE_FACTOR: Final = 2.0
+"""So many times its expected TTFT is a request left with a replica that is silent."""
 BREAKERS: Final = -1  # the alarm of all replicas, for open breakers and for looks at all; requests have keys above zero
 ANSWERS: Final = (
     End.COMPLETE,
@@ -599,6 +601,30 @@ class Controller:
                 attempt.cancelled = True
                 out.append(Cancel(attempt.live.ask.id, attempt.id))
 
+    def _rescue(self, pool: PoolNow, out: list[Command], now: float) -> None:
+        """Take from replicas that are silent the requests that wait there for a first token, to be tried elsewhere.
+
+        As many as others have room for: the rest may still be answered. Not whole answers, which show nothing before
+        they are complete; not a canary, which was sent to hear whether there is silence still; and not a prompt that
+        is expected to take as long.
+        """
+        silent = [r for r in pool.replicas.values() if r.pulse.out is Out.STALLED and not r.slots]
+        if not silent or pool.room:
+            return
+        taken, spare = 0, round(pool.headroom * pool.slots)
+        for attempt in self._attempts.values():
+            replica, live = attempt.replica, attempt.live
+            if attempt.first_at is not None or attempt.cancelled or replica not in silent or not live.ask.visible:
+                continue
+            expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
+            is_late = now - attempt.opened_at > RESCUE_FACTOR * expected_s
+            if not is_late or attempt.opened_at >= replica.pulse.out_at or taken >= spare:
+                continue
+            if live.outcome is None and self._retries.may_be_made(live, replica, taken):
+                taken += 1
+                attempt.cancelled = True
+                out.append(Cancel(live.ask.id, attempt.id))
+
     def _conclude(self, live: Live, attempt: Attempt, finish: Finish, out: list[Command], now: float) -> None:
         """Decide what the end of an attempt means for a request that has no outcome yet."""
         end = End.CANCELLED if attempt.cancelled else finish.end
@@ -806,6 +832,7 @@ class Controller:
         """Let replicas whose time is up try again, and judge them all; come back for the others; serve who waits."""
         self._alarms.set(BREAKERS, now + self._fleet.cool(now))
         for pool in self._fleet:
+            self._rescue(pool, out, now)
             self._pump(pool, out, now)
 
     # ---- when to come back

@@ -8,7 +8,8 @@ came now: else whoever is rescued by a hedge or a timeout hides the replica it w
     excess = score - median of the pool        z = excess / (1.4826 MAD + .05)
 
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
-    nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard
+    nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard; who waits there for a first token
+                                                     longer than twice what was expected is sent elsewhere, once
     its latest canary slow when its time is up       out again, for longer
     neither that one nor the mean of the last few    back, by slow start
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on

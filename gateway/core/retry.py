@@ -59,6 +59,16 @@ class Retries:
             replica = self._other_pool(live, failed)
         return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
 
+    def may_be_made(self, live: Live, replica: Replica, others: int) -> bool:
+        """Whether a request that is at `replica` would be tried again in its pool, beside so many others."""
+        tier = live.ask.tier
+        return (
+            live.attempts == 1
+            and tier.retry.budget > 0.0
+            and self._extra.left >= others + 1.0
+            and bool(replica.pool.candidates(tier))
+        )
+
     def _other_pool(self, live: Live, failed: Attempt) -> Replica | None:
         """A free replica of another pool of the route, in the policy's order, that takes the prompt."""
         ask = live.ask

@@ -5,7 +5,7 @@ import math
 from gateway.core.commands import Dispatch
 from gateway.core.snapshot import ReplicaState
 
-from .playbook import play
+from .playbook import cancel, commit, dispatch, play
 from .steady import Traffic, fleet, state
 
 
@@ -122,3 +122,46 @@ def test_no_pool_is_emptied_even_if_all_are_silent() -> None:
     assert story.replica("r1").health.out == "stalled"
     story.whatever().arrives("b")
     assert [type(c) for c in story._said] == [Dispatch]
+
+
+# ---- what waits there
+
+
+def test_a_request_that_waits_at_a_silent_replica_is_sent_elsewhere() -> None:
+    story = play(fleet(3)).arrives("a").sent("a").expect(dispatch("r1")).at(8.0).expect(cancel())
+    assert story.replica("r1").health.out == "stalled"
+    story.cancelled("a").expect(dispatch("r2")).sent("a").first_token("a").expect(commit())
+    assert story.replica("r1").in_flight == 0
+
+
+def test_an_answer_that_has_begun_stays_with_a_silent_replica() -> None:
+    story = play(fleet(3)).arrives("a").sent("a").first_token("a").whatever().at(20.0).expect()
+    assert story.replica("r1").health.out == "stalled"
+
+
+def test_a_whole_answer_stays_with_a_silent_replica_since_it_shows_nothing_before_it_is_there() -> None:
+    story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1")).at(20.0).expect()
+    assert story.replica("r1").health.out == "stalled"
+
+
+def test_a_request_is_taken_from_silent_replicas_once() -> None:
+    story = play(fleet(3)).arrives("a").sent("a").at(8.0).whatever()
+    story.cancelled("a").expect(dispatch("r2")).sent("a").at(20.0).expect()
+    assert story.replica("r2").health.out == "stalled"
+
+
+def test_no_more_requests_are_taken_than_others_have_room_for() -> None:
+    story = play(fleet(3, slots=2))
+    for number in range(6):
+        story.arrives(f"q{number}").sent(f"q{number}")
+    for number in (1, 2, 4, 5):
+        story.first_token(f"q{number}")
+    story.finishes("q1").whatever()
+    for second in range(1, 21):
+        story.at(0.5 * second)
+        for number in (2, 4, 5):
+            story.progress(f"q{number}", second)
+        if story.replica("r1").health.out == "stalled":
+            break
+    story.expect(cancel("q0"))
+    story.cancelled("q0").expect(dispatch("r2", "q0"))
