@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.limits import TenantUse
 from gateway.core.model import GENERATING, Ask, Hedged, Outcome, Record, Why
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gateway.core.engines import AttemptFacts
     from gateway.core.pools import PoolNow
     from gateway.core.replica import Replica
+
+UNNAMED_TOKENS: Final = 1024
+"""Reserved for an answer that nobody capped, until its usage is known: reserving the most would serve one at a time."""
 
 
 class Attempt:
@@ -157,9 +160,16 @@ class Live:
 
     @property
     def is_capped(self) -> bool:
-        """Whether its engine is told how many tokens of output it may have."""
-        ask = self.ask
-        return ask.max_tokens is not None or ask.tier.caps.max_tokens_default > 0 or self.degraded
+        """Whether its engine is told how many tokens of output it may have.
+
+        Not where nothing is named and the context leaves less than the tier's limit: the engine's own bound is tighter
+        then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
+        """
+        if self.ask.max_tokens is not None or self.degraded:
+            return True
+        caps = self.ask.tier.caps
+        unnamed = caps.max_tokens_default
+        return unnamed > 0 and (unnamed < caps.max_tokens_limit or self.max_tokens >= caps.max_tokens_limit)
 
     @property
     def can_be_cut(self) -> bool:
@@ -169,7 +179,10 @@ class Live:
     @property
     def most_tokens(self) -> int:
         """Of its prompts and answers together, at most: what its tenant has to have left."""
-        return self.prompt_tokens + self.max_tokens * self.ask.choices
+        output = self.max_tokens
+        if self.ask.max_tokens is None and not self.ask.tier.caps.max_tokens_default:
+            output = min(output, UNNAMED_TOKENS)
+        return self.prompt_tokens + output * self.ask.choices
 
     def decide(self, outcome: Outcome, why: Why | None, now: float) -> None:
         """Fix how this ask ended; the first decision stands."""

@@ -133,9 +133,10 @@ def _tightened(objectives: tuple[Objective, ...], bound_s: float | None) -> tupl
 class Caps:
     """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
 
-    max_tokens_default: int = 1024
+    max_tokens_default: int = 0
     """0: where a request asks for nothing the engine is told nothing, and does as it likes."""
-    max_tokens_limit: int = 4096
+    max_tokens_limit: int = 32768
+    """What one request may name at most; the longest answers of reasoning models are about so long."""
     degrade: bool = False
     watch: bool = False
     """Whether an answer that is longer than nearly all of its kind is cut short where others need its place."""

@@ -31,7 +31,6 @@ def written(replica_urls: Sequence[str]) -> dict[str, object]:
         "tiers": {
             "default": {
                 "admission": {"mode": AdmissionMode.SHADOW.value},
-                "max_tokens": {"default": "none", "limit": 32768},
                 "caps": {"n": 8, "best_of": 8},
             }
         },

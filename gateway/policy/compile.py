@@ -149,8 +149,10 @@ def _objectives(section: ObjectiveSection | None) -> tuple[rules.Objective, ...]
 def _caps(section: TierSection) -> rules.Caps:
     asked, caps = section.max_tokens, section.caps
     limit = asked.limit or max(_CAPS.max_tokens_limit, asked.default or 0)
+    # Nobody passes a limit that is written by naming no length; without one the engine does as it likes.
+    unnamed = asked.limit or 0 if asked.default is None else asked.default
     return rules.Caps(
-        max_tokens_default=min(_CAPS.max_tokens_default, limit) if asked.default is None else asked.default,
+        max_tokens_default=unnamed,
         max_tokens_limit=limit,
         degrade=asked.degrade,
         watch=asked.watch,

@@ -31,5 +31,10 @@ def _unused(policy: Policy) -> Iterator[str]:
 
 
 def _of_tier(tier: Tier) -> Iterator[str]:
+    if not tier.caps.max_tokens_default:
+        yield (
+            f"tiers.{tier.name}.max_tokens: a request that names no length gets what its engine gives, up to the whole "
+            "context; write a limit to bound it"
+        )
     if tier.caps.degrade and not tier.slo.e2e:
         yield f"tiers.{tier.name}.max_tokens.degrade: has no effect without an e2e objective"

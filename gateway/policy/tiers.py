@@ -72,9 +72,9 @@ class MaxTokensSection(Section):
     """How many tokens an answer may have."""
 
     default: DefaultTokens | None = optional(
-        "Used where a request asks for nothing; none leaves it to the engine. 1024, or the limit if that is lower."
+        "Used where a request asks for nothing; none leaves it to the engine. The limit, if one is written, else none."
     )
-    limit: Count | None = optional("More is cut down to this. 4096, or the default if that is higher.")
+    limit: Count | None = optional("More is cut down to this. 32768, or the default if that is higher.")
     degrade: bool = plain(
         _TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short; needs an e2e objective."
     )

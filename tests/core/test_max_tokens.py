@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway.core.model import End, Sample
-from gateway.core.rules import Caps, Policy
+from gateway.core.model import End, Outcome, Sample, Why
+from gateway.core.rules import Caps, Limits, Policy
 
 from .made import policy, pool, tier
-from .playbook import dispatch, play
+from .playbook import dispatch, ended, play, refuse
 
 
 def capped(default: int, limit: int) -> Policy:
@@ -69,3 +69,21 @@ def test_a_tier_may_leave_to_the_engine_what_nobody_asked_for() -> None:
     story = play(capped(0, 300)).arrives("a", max_tokens=None).expect(dispatch("r1", max_tokens=0)).whatever()
     story.observes("r1", Sample(context_tokens=2000)).arrives("b", max_tokens=None).expect(dispatch("r2", max_tokens=0))
     story.arrives("c", max_tokens=10**9).expect(dispatch("r1", max_tokens=300))
+
+
+def test_a_limit_alone_caps_who_names_nothing_unless_the_context_is_tighter() -> None:
+    story = play(capped(300, 300)).observes("r1", Sample(context_tokens=2000))
+    story.arrives("a", prompt=1000, max_tokens=None).expect(dispatch("r1", max_tokens=300))
+    story.arrives("b", prompt=1800, max_tokens=None).expect(dispatch("r2", max_tokens=0))
+    story.arrives("c", prompt=1800, max_tokens=None).expect(dispatch("r1", max_tokens=0))
+
+
+def test_who_names_nothing_where_no_cap_is_written_reserves_little_and_pays_what_was_used() -> None:
+    caps = Caps(max_tokens_default=0, max_tokens_limit=32768)
+    limited = tier("std", caps=caps, limits=Limits(tokens_per_min=5000.0))
+    story = play(policy(pool("p", "r1", slots=8), limited)).arrives("a", prompt=100, max_tokens=None)
+    story.expect(dispatch("r1", max_tokens=0))
+    assert story.limits().tokens_left == pytest.approx(5000 - 100 - 1024)
+    story.sent("a").first_token("a").finishes("a", prompt_tokens=100, output_tokens=4000).whatever()
+    assert story.limits().tokens_left == pytest.approx(5000 - 100 - 4000)
+    story.arrives("b", prompt=100, max_tokens=None).expect(refuse(Why.LIMIT_TOKENS), ended(Outcome.QUOTA))

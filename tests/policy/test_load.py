@@ -164,11 +164,13 @@ def test_keys_are_looked_up_by_hash_and_fall_to_the_default_tier(policy: rules.P
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("{}", (1024, 4096)),
+        ("{}", (0, 32768)),
         ("{limit: 100}", (100, 100)),
-        ("{limit: 9000}", (1024, 9000)),
-        ("{default: 9000}", (9000, 9000)),
-        ("{default: 10}", (10, 4096)),
+        ("{limit: 9000}", (9000, 9000)),
+        ("{default: 9000}", (9000, 32768)),
+        ("{default: 90000}", (90000, 90000)),
+        ("{default: 10}", (10, 32768)),
+        ("{default: none, limit: 100}", (0, 100)),
         ("{default: 10, limit: 10}", (10, 10)),
     ],
 )

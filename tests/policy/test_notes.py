@@ -10,8 +10,20 @@ from gateway.policy.notes import notes
 from .sample import SAMPLE, changed
 
 
+def said(text: str) -> list[str]:
+    """All but that the paid tier of the sample has no cap."""
+    return [note for note in notes(load_text(text, "p.yaml")) if not note.startswith("tiers.paid.max_tokens:")]
+
+
+def test_a_tier_without_a_cap_is_told_what_that_means() -> None:
+    assert notes(load_text(SAMPLE, "p.yaml")) == (
+        "tiers.paid.max_tokens: a request that names no length gets what its engine gives, up to the whole context; "
+        "write a limit to bound it",
+    )
+
+
 def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
-    assert notes(load_text(SAMPLE, "p.yaml")) == ()
+    assert said(SAMPLE) == []
 
 
 @pytest.mark.parametrize(
@@ -20,11 +32,11 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
         ("    pools: [short, long]", "    pools: [long]", "pools.short: no model lists this pool"),
         (", tier: paid}", "}", "tiers.paid: no key has this tier"),
         ("defaults:", "listen: {names: [a]}\ndefaults:", "listen.names: has no effect with keys"),
-        ("limit: 20", "degrade: true", "tiers.free.max_tokens.degrade: has no effect without an e2e objective"),
+        ("limit: 20}", "limit: 20, degrade: true}", "tiers.free.max_tokens.degrade: has no effect"),
     ],
 )
 def test_what_has_no_effect_is_told(old: str, new: str, expected: str) -> None:
-    (note,) = notes(load_text(changed(old, new), "p.yaml"))
+    (note,) = said(changed(old, new))
     assert note.startswith(expected)
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from gateway.core.rules import Objective, Policy, Slo, Tier
+from gateway.core.rules import Caps, Objective, Policy, Slo, Tier
 from gateway.sim import baselines
 from gateway.sim.bound import Bound, bound, capacity, replay_set
 from gateway.sim.costs import costs, job_of
@@ -108,8 +108,8 @@ def test_what_cannot_be_good_even_alone_is_left_out(slo: Slo, possible: bool) ->
 
 
 def test_caps_cut_the_answer_before_it_is_paid_for() -> None:
-    capped = job_of(arrival(0.0, 10, 5000), policy())
-    assert capped.answer == policy().tiers["default"].caps.max_tokens_default
+    rules = policy(Tier("default", caps=Caps(max_tokens_default=1024)))
+    assert job_of(arrival(0.0, 10, 5000), rules).answer == 1024
     assert job_of(arrival(0.0, 10, 5000, max_tokens=7), policy()).answer == 7
 
 

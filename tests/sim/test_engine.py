@@ -63,7 +63,7 @@ class TestAnswers:
         assert (found.finished, found.good) == (1, 1)
 
     def test_a_default_that_was_made_to_fit_the_context_cuts_nothing(self) -> None:
-        caps = Caps(max_tokens_default=4000, max_tokens_limit=4000)
+        caps = Caps(max_tokens_default=4000, max_tokens_limit=5000)
         spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 200)], fleet=TEST)
         assert spy.dispatches()[0].max_tokens == 96
         assert found.good == 1
