@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gateway.core.model import Why
 from gateway.wire.encoding import ACCEPT_ENCODING, read_coding
 from gateway.wire.headers import RequestHead
 from gateway.wire.replies import Problem
-
-MAX_SHOWN: Final = 100
 
 
 def malformed(version: str, head: RequestHead) -> Problem | None:
@@ -27,10 +23,9 @@ def _unusual(fields: dict[bytes, bytes]) -> Problem | None:
     if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
         return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
     if read_coding(fields.get(b"content-encoding", b"identity")) is None:
-        given = fields[b"content-encoding"][:MAX_SHOWN].decode("latin-1")
+        taken = ACCEPT_ENCODING.decode()
         return Problem(
-            Why.UNSUPPORTED_ENCODING,
-            f"The content encoding {given!r} is not understood: send one of {ACCEPT_ENCODING.decode()}, or none.",
+            Why.UNSUPPORTED_ENCODING, f"This Content-Encoding is not understood: send one of {taken}, or none."
         )
     if fields.get(b"expect", b"100-continue").lower() != b"100-continue":
         return Problem(Why.EXPECTATION_FAILED)

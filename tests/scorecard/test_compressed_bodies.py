@@ -102,7 +102,7 @@ async def test_a_coding_that_is_not_understood_is_a_415_with_those_that_are(
     response = await send(client, coding, b"{}")
     assert (response.status, response.reason) == (415, "unsupported-encoding")
     assert response.headers["accept-encoding"] == "gzip, deflate, zstd"
-    assert repr(coding) in response.error["message"]
+    assert "Content-Encoding" in response.error["message"]
     assert not capture.traffic
 
 

@@ -110,7 +110,10 @@ BROKEN = {
 
 def _answer(call: Call) -> Answer | None:
     """What the request id asks for."""
-    return BROKEN.get(call.header("x-request-id")[0], by_default)(call)
+    # The gateway adds something of its own to the id, so that no two are the same.
+    asked = call.header("x-request-id")[0]
+    named = [name for name in BROKEN if asked.startswith(name)]
+    return BROKEN.get(max(named, key=len, default=""), by_default)(call)
 
 
 async def test_no_canary_is_ever_seen(tmp_path: Path, capture: Capture, connect: Connect) -> None:
