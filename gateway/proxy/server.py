@@ -93,6 +93,8 @@ class FrontDoor:
         self._waiting_bytes = 0
         self._full = False
         """and whether so much waits for the client that nothing may be added to it."""
+        self._unsent_before = 0
+        """Bytes that waited when the client was last seen to take something."""
         self._begin()
 
     def _begin(self) -> None:
@@ -499,10 +501,15 @@ class FrontDoor:
         except Exception as error:  # noqa: BLE001 - a bug costs this connection
             self.broke(Callback.CLIENT, error)
 
+    def _watch_stall(self) -> None:
+        """From now on the client has `write_stall_s` to take something."""
+        self._unsent_before = self.unsent_bytes
+        self._guard.stalled.start(self, monotonic())
+
     def _fill(self) -> None:
         """Too much waits for the client: nothing may be added."""
         self._full = True
-        self._guard.stalled.start(self, monotonic())
+        self._watch_stall()
         if self._relay is not None:
             self._relay.pause()
         elif not self.transport.is_closing():
@@ -513,13 +520,13 @@ class FrontDoor:
         if self.transport.is_closing():
             self._full = False
             # What is left is little, and must not stay for ever either.
-            self._guard.stalled.start(self, monotonic())
+            self._watch_stall()
             return
         self._hand_on()
         if not self._full:
             return
         if self._blocked and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
-            self._guard.stalled.start(self, monotonic())  # it has taken something
+            self._watch_stall()  # it has taken something
             return
         self._full = False
         self._guard.stalled.stop(self)
@@ -538,7 +545,10 @@ class FrontDoor:
             self.close()
 
     def stalled(self) -> None:
-        """The client takes nothing any more."""
+        """The client takes nothing any more, or next to nothing."""
+        if self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES:
+            self._watch_stall()  # a piece of a megabyte lasts longer at a reader that is slow and steady
+            return
         self._leave(Why.CLIENT_STALLED)
         self.abort()
 
@@ -546,7 +556,7 @@ class FrontDoor:
         """Close after what was written has gone out, or in `write_stall_s` if it does not."""
         self._hand_on()
         self.transport.close()
-        self._guard.stalled.start(self, monotonic())
+        self._watch_stall()
 
     def abort(self) -> None:
         """Close at once."""
