@@ -81,6 +81,8 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
         raise Aborted
     told = read_usage(whole.usage)
     usage = Counted(told.prompt, told.output, told.odd)
+    if usage.output is None and usage.prompt is not None and endpoint not in GENERATING:
+        usage.output = 0  # numbers are no tokens, and this count is exact
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:

@@ -118,6 +118,30 @@ async def test_what_is_refused_is_refused_for_the_reason_of_the_explanation(
     assert (status_of(said.refusal.why), said.refusal.why) == (answer.status_code, answer.headers["x-tailgate-reason"])
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        (Endpoint.RERANK, {"model": "emulated", "query": WORDS, "documents": ["one", "two"]}),
+        (Endpoint.RERANK_BARE, {"model": "emulated", "query": WORDS, "documents": ["one", "two"]}),
+        (Endpoint.RERANK, {"model": "emulated", "query": WORDS}),
+        (Endpoint.TOKENIZE, {"model": "emulated", "prompt": WORDS}),
+    ],
+)
+async def test_an_api_is_explained_as_it_is_served(served: Served, endpoint: Endpoint, body: dict[str, object]) -> None:
+    raw = json.dumps(body).encode()
+    said = explain(served.policy, endpoint, None, raw)
+    async with httpx.AsyncClient(base_url=served.gateway.url) as client:
+        answer = await client.post(endpoint.value, content=raw)
+    if said.refusal is not None:
+        assert (status_of(said.refusal.why), said.refusal.why) == (
+            answer.status_code,
+            answer.headers["x-tailgate-reason"],
+        )
+    else:
+        assert said.output is not None
+        assert (answer.status_code, said.output.granted, said.output.why) == (200, 0, "this API has no output cap")
+
+
 def test_the_prompts_of_a_batch_are_reserved_together() -> None:
     policy = load_text(POLICY.format("http://127.0.0.1:1", "http://127.0.0.1:2"), "policy.yaml", {})
     one, three = (

@@ -345,6 +345,26 @@ def test_data_lines_are_joined() -> None:
     assert data_of(b"event: x\ndata: a\ndata:b\nid: 3\n\n") == b"a\nb"
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "body", "told"),
+    [
+        (Endpoint.RERANK, b'{"results":[],"usage":{"prompt_tokens":5,"total_tokens":5}}', (5, 0)),
+        (Endpoint.EMBEDDINGS, b'{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}', (5, 0)),
+        (Endpoint.RERANK, b'{"results":[]}', (None, None)),
+        (Endpoint.RERANK_BARE, b'[{"index":0,"score":0.5}]', (None, None)),
+        (Endpoint.TOKENIZE, b'{"count":2,"max_model_len":8,"tokens":[1,2]}', (None, None)),
+        (Endpoint.TRANSCRIPTIONS, b'{"text":"Hi","usage":{"type":"duration","seconds":3}}', (None, None)),
+        (Endpoint.TRANSCRIPTIONS, b"1\n00:00:00,000 --> 00:00:01,000\nHi\n", (None, None)),
+        (Endpoint.CHAT, b'{"choices":[],"usage":{"prompt_tokens":5}}', (5, None)),
+    ],
+)
+def test_an_answer_of_numbers_has_no_output_where_its_prompt_was_counted(
+    endpoint: Endpoint, body: bytes, told: tuple[int | None, int | None]
+) -> None:
+    usage, error = read_whole(endpoint, body)
+    assert ((usage.prompt, usage.output), usage.odd, error) == (told, False, None)
+
+
 def test_a_whole_answer_has_usage_or_an_error() -> None:
     usage, error = read_whole(Endpoint.CHAT, b'{"usage":{"prompt_tokens":5,"completion_tokens":6},"error":null}')
     assert (usage.prompt, usage.output, error) == (5, 6, None)
