@@ -11,7 +11,10 @@ MINIMAL: dict[str, dict[str, object]] = {
     "/v1/embeddings": {"model": "emulated", "input": "a"},
     "/v1/responses": {"model": "emulated", "input": "a"},
     "/v1/messages": {"model": "emulated", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5},
+    "/v1/rerank": {"model": "emulated", "query": "a", "documents": ["a"]},
+    "/v1/score": {"model": "emulated", "text_1": "a", "text_2": "a"},
 }
+UNCAPPED = ("/v1/embeddings", "/v1/rerank", "/v1/score")
 OUTPUT = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 COSTLY = (
     *OUTPUT,

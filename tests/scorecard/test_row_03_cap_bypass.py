@@ -13,7 +13,7 @@ import unicodedata
 
 import pytest
 
-from .bodies import CONTROL, COSTLY, MINIMAL, OUTPUT, nasty
+from .bodies import CONTROL, COSTLY, MINIMAL, OUTPUT, UNCAPPED, nasty
 from .capture import Answer, Call, Capture, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
@@ -63,7 +63,7 @@ def violations(call: Call) -> list[str]:
         if name in body and not (type(body[name]) is int and 0 <= body[name] <= bound):
             found.append(f"{name}: {body[name]!r}")
     caps = [body[name] for name in OUTPUT if name in body]
-    if len(caps) != (0 if call.path == "/v1/embeddings" else 1) or 0 in caps:
+    if len(caps) != (0 if call.path in UNCAPPED else 1) or 0 in caps:
         found.append(f"caps {caps}")
     if body.get("echo") and "logprobs" in body:
         found.append("log-probabilities of the prompt")
