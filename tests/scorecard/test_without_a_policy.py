@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from gateway.policy.builtin import builtin
 
-from .capture import Capture
+from .capture import STREAM, Capture
 from .conftest import Connect, GatewayFactory
 from .raw import chat
 
@@ -28,3 +29,21 @@ async def test_who_asks_for_no_length_gets_the_engines(
     assert "max_tokens" not in sent[0]
     assert "max_completion_tokens" not in sent[0]
     assert sent[1]["max_tokens"] == 9
+
+
+async def test_two_hundred_streams_at_once_all_run_at_an_engine_that_tells_nothing_of_itself(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    """Without /metrics nothing is known of its seats: that is no reason to wait, or to be refused."""
+    capture.answer = lambda call: None
+    gw = await gateway(builtin([capture.url]))
+    clients = [await connect(gw.url) for _ in range(200)]
+    for client in clients:
+        client.send(chat(stream=True))
+    await capture.until(lambda: len(capture.calls) == len(clients))
+    for call in capture.calls:
+        call.send(STREAM)
+        call.finish()
+    answers = await asyncio.gather(*(client.response() for client in clients))
+    assert {answer.status for answer in answers} == {200}
+    assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
