@@ -1,8 +1,8 @@
-"""Which replicas answer otherwise than their pool: refusals and empty answers that no client caused.
+"""Which replicas answer otherwise than their pool: refusals, empty and unreadable answers that no client caused.
 
 What clients cause is spread over all replicas; what one replica causes is not. A replica without the model refuses
-everything at once with 404, and looks idle for it. So the share of odd answers (4xx, or nothing in them) of a replica
-is held against that of the others in its pool:
+everything at once with 404, and looks idle for it. So the share of odd answers of a replica (4xx, nothing in
+them, or nothing that can be read) is held against that of the others in its pool:
 
     z = (share - rest's) / sqrt(p (1 - p) (1 / answers + 1 / rest's answers))        p: share of all
 
@@ -21,7 +21,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from gateway.core.ledger import Attempt
 from gateway.core.model import End, Finish
 from gateway.core.pulse import LEAST_SAMPLES, MAX_Z, WINDOW_S, Out
 from gateway.core.rules import Ejection
@@ -36,9 +35,9 @@ CANARIES: Final = 2
 PROOF: Final = 4
 
 
-def is_odd(attempt: Attempt, finish: Finish) -> bool:
-    """Whether an attempt was refused, or complete with nothing in it where something is generated."""
-    return finish.end is End.REJECTED or (finish.empty and attempt.live.max_tokens > 0)
+def is_odd(finish: Finish) -> bool:
+    """Whether an attempt was refused, or its answer was of no use to its client."""
+    return finish.end is End.REJECTED or finish.end is End.UNREADABLE or finish.empty
 
 
 class AnswerWatch:
@@ -100,7 +99,9 @@ class AnswerWatch:
         found.sort(key=_share, reverse=True)
         for replica in found[: max(0, places)]:
             seen, odd = self._rest(replica)
-            why = f"{_share(replica):.0%} of its answers are refusals or empty, {odd / seen:.0%} of its pool's"
+            why = (
+                f"{_share(replica):.0%} of its answers are refused, empty or unreadable, {odd / seen:.0%} of its pool's"
+            )
             replica.pulse.put_out(Out.ODD_ANSWERS, why, ejection, now)
         return back
 
@@ -126,7 +127,7 @@ def _has_mended(replica: Replica, rest: float, ejection: Ejection, now: float) -
     if now < pulse.until or answers.seen < CANARIES:
         return answers.useful >= CANARIES * PROOF // 2 * pulse.count
     if answers.useful < CANARIES and answers.share > rest + MIN_EXCESS:
-        why = f"{answers.share:.0%} of its canaries are refused or empty"
+        why = f"{answers.share:.0%} of its canaries are refused, empty or unreadable"
         pulse.put_out(Out.ODD_ANSWERS, why, ejection, now)
         return False
     return True

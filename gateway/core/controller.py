@@ -238,7 +238,7 @@ class Controller:
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
         pool.free(attempt, finish.end, now)
-        odd = is_odd(attempt, finish)
+        odd = is_odd(finish)
         if odd or finish.end is End.FAILED:
             pool.impute(attempt, self.forecaster.costs(pool).stay_s, now)
         if odd or finish.end is End.COMPLETE:

@@ -296,7 +296,7 @@ class Finish:
     body_hash: int | None = None
     """64 bits for what was asked, where the connection broke off before commit."""
     empty: bool = False
-    """Whether it is complete and nothing was generated: no token in it, or not a byte."""
+    """Whether it is complete and of no use: nothing was generated, or nobody can read it."""
 
     def __init__(
         self,

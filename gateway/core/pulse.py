@@ -42,7 +42,7 @@ CAPPED: Final = (Out.SLOW_TTFT, Out.SLOW_ITL, Out.ODD_ANSWERS)
 
 
 class Answers:
-    """How many answers of one replica were odd, refused or empty (answers.py); recent ones count most."""
+    """How many answers of one replica were odd (answers.py); recent ones count most."""
 
     __slots__ = ("began_at", "odd", "seen", "strikes", "useful", "window", "window_odd")
 

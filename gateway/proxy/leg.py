@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.estimators import LogHistogram
-from gateway.core.model import End, Finish, Why
+from gateway.core.model import GENERATING, End, Finish, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.proxy.upstream import Connecting, Upstream
@@ -441,7 +441,7 @@ class Leg:
                 output_tokens=reader.output_tokens,
                 tokens_seen=reader.tokens_seen,
                 status=self.status,
-                empty=end is not End.TRUNCATED and not reader.tokens_seen and not reader.output_tokens,
+                empty=end is not End.TRUNCATED and self._generates and not (reader.tokens_seen or reader.output_tokens),
             )
         )
 
@@ -498,12 +498,14 @@ class Leg:
                 self._tell(Finish(End.UNREADABLE))
                 return
             finish.tokens_seen = len(body) // BYTES_PER_TOKEN
+            finish.empty = True
             body = self.upstream.without_key(body)
         else:
             if error is not None:
                 self._engine_failed(error)
                 return
             finish.prompt_tokens, finish.output_tokens = told.prompt, told.output
+            finish.empty = told.output == 0 and self._generates
             if told.output is not None or told.odd:
                 finish.tokens_seen = len(body) // BYTES_PER_TOKEN  # in case the count is not believed
             if told.odd:
@@ -518,10 +520,14 @@ class Leg:
             return
         self.complete = True
         self.held = [body]
-        finish.empty = not body or finish.output_tokens == 0
         self._tell(finish)
 
     # ---- the end
+
+    @property
+    def _generates(self) -> bool:
+        """Whether an answer without a token is of no use; silence has none in its transcription either."""
+        return self.relay.endpoint in GENERATING
 
     @property
     def seen(self) -> int:

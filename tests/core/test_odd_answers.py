@@ -20,6 +20,8 @@ NOT_FOUND = Finish(End.REJECTED, status=404)
 BAD = Finish(End.REJECTED, status=400)
 FORBIDDEN = Finish(End.REJECTED, status=403)
 EMPTY = Finish(End.COMPLETE, output_tokens=0, status=200, empty=True)
+NO_JSON = Finish(End.COMPLETE, tokens_seen=25, status=200, empty=True)
+REDIRECT = Finish(End.UNREADABLE, status=302)
 USEFUL = Finish(End.COMPLETE, prompt_tokens=100, output_tokens=20, tokens_seen=20, status=200)
 
 
@@ -98,19 +100,23 @@ def _at(story: Story, name: str) -> str:
     return live.replica.spec.name
 
 
-@pytest.mark.parametrize("odd", [NOT_FOUND, FORBIDDEN, BAD, EMPTY], ids=["404", "403", "400", "empty"])
+@pytest.mark.parametrize(
+    "odd",
+    [NOT_FOUND, FORBIDDEN, BAD, EMPTY, NO_JSON, REDIRECT],
+    ids=["404", "403", "400", "empty", "no JSON", "redirect"],
+)
 def test_a_replica_that_answers_everything_at_once_with_nothing_is_ejected(odd: Finish) -> None:
     traffic = Traffic({"r2": odd}).run(25.0)
     health = traffic.story.replica("r2").health
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
     assert health.out == "odd-answers"
-    assert "of its answers are refusals or empty, 0% of its pool's" in health.why
+    assert "of its answers are refused, empty or unreadable, 0% of its pool's" in health.why
     traffic.run(30.0)
     assert traffic.share("r2", since=25.0) < 0.05
     assert all(traffic.story.replica(name).state is ReplicaState.UP for name in ("r1", "r3", "r4"))
 
 
-@pytest.mark.parametrize("odd", [NOT_FOUND, BAD, EMPTY], ids=["404", "400", "empty"])
+@pytest.mark.parametrize("odd", [NOT_FOUND, BAD, EMPTY, REDIRECT], ids=["404", "400", "empty", "redirect"])
 def test_speed_alone_attracts_nothing_before_it_is_ejected(odd: Finish) -> None:
     traffic = Traffic({"r2": odd}, health=Health(slow_start_s=0.0, ejection=None)).run(20.0)
     assert traffic.share("r2", since=5.0) < 0.4

@@ -1,9 +1,11 @@
-"""One of four replicas that answers everything at once with 404: clients see next to none of it."""
+"""One of four replicas that answers everything at once, and with nothing: it gets no more than its share."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from time import monotonic
+
+import pytest
 
 from gateway.core.snapshot import ReplicaState
 
@@ -11,10 +13,16 @@ from .answers import recorded
 from .capture import Answer, Capture, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
-from .raw import CHAT, chat
+from .raw import CHAT, chat, request
 
 NO_MODEL = b'{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}'
+PAGE = whole(b"<html><body>Sign in to go on</body></html>")
 LEARNING, AFTER = 60, 200
+ASKED = {
+    "chat": chat(),
+    "streamed chat": chat(stream=True),
+    "embeddings": request("/v1/embeddings", b'{"model":"default","input":"hi"}'),
+}
 
 
 async def test_clients_see_next_to_none_of_the_404_of_one_replica_of_four(
@@ -34,4 +42,20 @@ async def test_clients_see_next_to_none_of_the_404_of_one_replica_of_four(
         assert len(replicas[0].calls) < 0.4 * len(statuses)
         (pool,) = gw.controller.snapshot(monotonic()).pools
         assert ReplicaState.DOWN not in [replica.state for replica in pool.replicas]
+        assert [replica.failures for replica in pool.replicas] == [0] * 4
+
+
+@pytest.mark.parametrize("asked", ASKED)
+async def test_a_replica_of_four_that_answers_everything_with_a_web_page_gets_less_than_its_share(
+    gateway: GatewayFactory, connect: Connect, asked: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(Capture()) for _ in range(4)]
+        replicas[0].answer = lambda call: Answer(PAGE)
+        gw = await gateway(rules(*(replica.url for replica in replicas)))
+        client = await connect(gw.url)
+        for _ in range(LEARNING + AFTER):
+            assert (await client.ask(ASKED[asked])).status == 200
+        assert len(replicas[0].calls) < 0.12 * (LEARNING + AFTER)
+        (pool,) = gw.controller.snapshot(monotonic()).pools
         assert [replica.failures for replica in pool.replicas] == [0] * 4
