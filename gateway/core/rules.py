@@ -346,6 +346,10 @@ class Model:
     any_name: bool = False
     report: Report = Report.ASKED
 
+    def sent_as(self, asked: str) -> str:
+        """The name that replicas get where a client asked for `asked`."""
+        return self.upstream or (asked if self.any_name else self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Key:

@@ -92,7 +92,7 @@ class ModelBoard:
         return self._listed(policy, name, model, tier)
 
     def _listed(self, policy: Policy, name: str, model: Model, tier: Tier | None) -> Listed:
-        upstream = model.upstream or (name if model.any_name else model.name)
+        upstream = model.sent_as(name)
         lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
         return Listed(
             id=name,

@@ -15,11 +15,11 @@ from gateway.core.model import Random
 from gateway.core.rules import Pool, ReplicaSpec
 from gateway.fleet.fault import Failed, Fault
 from gateway.fleet.fetch import Fetcher
+from gateway.wire.numbers import count
 
 PATH: Final = "/v1/messages/count_tokens"
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
-MAX_TOKENS: Final = 2**31 - 1
 REST_S: Final = 30.0
 """How long a replica is left alone that could not be asked,"""
 LONG_REST_S: Final = 600.0
@@ -29,7 +29,7 @@ _NO_SUCH_PATH: Final = (404, 405, 501)
 
 
 class _Count(msgspec.Struct):
-    input_tokens: int
+    input_tokens: int | float
 
 
 class EngineCounts:
@@ -82,7 +82,7 @@ class EngineCounts:
 
 def _read(answer: bytes) -> int | Failed:
     try:
-        tokens = msgspec.json.decode(answer, type=_Count).input_tokens
-    except msgspec.DecodeError:
+        tokens = count(msgspec.json.decode(answer, type=_Count).input_tokens)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Failed(Fault.GARBAGE, "no count")
-    return tokens if 0 <= tokens <= MAX_TOKENS else Failed(Fault.GARBAGE, "an impossible count")
+    return Failed(Fault.GARBAGE, "an impossible count") if tokens is None else tokens

@@ -7,14 +7,13 @@ never refused for load: beyond a few at a time the engines are not asked, and th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.core.model import Why
+from gateway.core.model import Callback, Why
 from gateway.core.rules import Model, Pool
 from gateway.wire.pictures import correction
 from gateway.wire.replies import Problem
@@ -23,8 +22,6 @@ from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 if TYPE_CHECKING:
     from gateway.proxy.gate import Caller, Gate
     from gateway.proxy.server import FrontDoor
-
-log = logging.getLogger("tailgate.counting")
 
 MAX_ASKED: Final = 64
 """Counts that engines are asked for at a time,"""
@@ -85,24 +82,37 @@ class Counting:
     async def _answer(
         self, client: FrontDoor, tenant: str, pools: Sequence[Pool], parsed: Parsed, model: Model
     ) -> None:
-        name = parsed.model if model.any_name else model.name
-        tokens: int | None = None
+        try:
+            tokens = await self._asked_of_engine(tenant, pools, parsed, model)
+            client.counted(
+                orjson.dumps({"input_tokens": self._known_here(parsed, model) if tokens is None else tokens})
+            )
+        except Exception as error:  # noqa: BLE001 - a bug costs this count
+            client.broke(Callback.CLIENT, error)
+
+    async def _asked_of_engine(self, tenant: str, pools: Sequence[Pool], parsed: Parsed, model: Model) -> int | None:
+        """The engine's own count; None if it has none, or too many are being asked for."""
         asked = self._asked
-        if asked[tenant] < MAX_ASKED_OF_ONE and asked.total() < MAX_ASKED:
-            asked[tenant] += 1
-            try:
-                tokens = await self.ask_engine(pools, render(parsed, model.upstream or name, 0))
-            except Exception:
-                log.exception("an engine could not be asked for a count")
-            finally:
-                asked[tenant] -= 1
-                if not asked[tenant]:
-                    del asked[tenant]
-        if tokens is None:
-            counter = self._gate.counters.get(model.name)
-            tokens = None if counter is None else counter(parsed)
-        if tokens is None:
-            # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
-            size = parsed.prompt_bytes + correction(parsed.fields, model.upstream or name)
-            tokens = self._gate.driver.controller.prompts.estimate(name, size)[1]
-        client.counted(orjson.dumps({"input_tokens": tokens}))
+        if asked[tenant] >= MAX_ASKED_OF_ONE or asked.total() >= MAX_ASKED:
+            return None
+        asked[tenant] += 1
+        try:
+            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0))
+        except Exception as error:  # noqa: BLE001 - it can be counted without an engine
+            self._gate.driver.supervisor.caught(Callback.WATCH, error)
+            return None
+        finally:
+            asked[tenant] -= 1
+            if not asked[tenant]:
+                del asked[tenant]
+
+    def _known_here(self, parsed: Parsed, model: Model) -> int:
+        """By the model's tokenizer, else by the learned ratio of tokens to bytes."""
+        counter = self._gate.counters.get(model.name)
+        tokens = None if counter is None else counter(parsed)
+        if tokens is not None:
+            return tokens
+        # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
+        size = parsed.prompt_bytes + correction(parsed.fields, model.sent_as(parsed.model))
+        name = parsed.model if model.any_name else model.name
+        return self._gate.driver.controller.prompts.estimate(name, size)[1]

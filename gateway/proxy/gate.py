@@ -204,8 +204,7 @@ class Gate:
             exact = counter(parsed)
         prompt_bytes = parsed.prompt_bytes
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
-            name = model.upstream or (parsed.model if model.any_name else model.name)
-            prompt_bytes += correction(parsed.fields, name)
+            prompt_bytes += correction(parsed.fields, model.sent_as(parsed.model))
         body_at = monotonic()
         ask = Ask(
             id=self.driver.next_id(),

@@ -118,7 +118,7 @@ class Relay:
         model: Model = self.ask.model
         body = self._bodies.get(max_tokens)
         if body is None:
-            name = model.upstream or (self._parsed.model if model.any_name else model.name)
+            name = model.sent_as(self._parsed.model)
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
             self._extra = self._changes(self._parsed, max_tokens)
             if degraded:
@@ -126,16 +126,11 @@ class Relay:
             if self.endpoint is MESSAGES:
                 # The name under which Anthropic's SDK looks for it.
                 self._extra += b"request-id: %b\r\n" % self._rid
-        # vLLM takes it for its own id, which may be under way only once: of a duplicate, or of another client's.
-        rid = b"%b-%b%x" % (self._rid, PROCESS, attempt)
-        head = upstream_head(upstream.prefix(self.endpoint), self._head, rid, len(body))
         leg = Leg(self, attempt, upstream)
         leg.max_tokens = max_tokens
         self._legs[attempt] = leg
-        request = head + body
-        if not upstream.takes_stream_options:
-            request = self.without_options(leg) or request
-        upstream.send(request, leg)
+        request = None if upstream.takes_stream_options else self.without_options(leg)
+        upstream.send(self._message(leg, body) if request is None else request, leg)
 
     def without_options(self, leg: Leg) -> bytes | None:
         """What an attempt sends to a replica that does not take `stream_options`; None if there are none."""
@@ -143,9 +138,7 @@ class Relay:
         if parsed is None or "stream_options" not in parsed.fields:
             return None
         model: Model = self.ask.model
-        name = model.upstream or (parsed.model if model.any_name else model.name)
-        body = render(parsed, name, leg.max_tokens, False)
-        return upstream_head(leg.upstream.prefix(self.endpoint), self._head, self._rid, len(body)) + body
+        return self._message(leg, render(parsed, model.sent_as(parsed.model), leg.max_tokens, False))
 
     def commit(self, attempt: int, hedged: Hedged | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""
@@ -325,6 +318,12 @@ class Relay:
             leg.line.resume()
 
     # ---- inside
+
+    def _message(self, leg: Leg, body: bytes) -> bytes:
+        """The whole HTTP message of an attempt."""
+        # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
+        rid = b"%b-%b%x" % (self._rid, PROCESS, leg.id)
+        return upstream_head(leg.upstream.prefix(self.endpoint), self._head, rid, len(body)) + body
 
     @staticmethod
     def _changes(parsed: Parsed, max_tokens: int) -> bytes:

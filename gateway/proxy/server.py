@@ -569,7 +569,10 @@ class FrontDoor:
         A request that is under way is ended by the driver, which frees what it holds.
         """
         relay = self._relay
-        if relay is None or isinstance(relay, Count):
+        if isinstance(relay, Count):
+            relay.left(Why.INTERNAL)
+            self._relay = relay = None
+        if relay is None:
             self._supervisor.caught(callback, error)
         else:
             relay.broke(callback, error)

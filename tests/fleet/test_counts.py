@@ -73,7 +73,7 @@ async def test_refusal_that_the_request_may_have_caused_rests_nobody(fake: FakeR
 
 
 async def test_another_replica_is_asked_while_one_rests(fake: FakeReplica) -> None:
-    fake.answers[PATH] = answer('{"input_tokens": 5}')
+    fake.answers[PATH] = answer('{"input_tokens": 5.0}')
     async with replica() as mute:
         counts = EngineCounts(Clock(), random.Random(1))
         answers = [await counts.ask([pool(mute.url), pool(fake.url)], b"{}") for _ in range(20)]

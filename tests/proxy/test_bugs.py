@@ -14,6 +14,7 @@ from gateway.core.model import Callback
 from gateway.observe.metrics import Metrics
 from gateway.policy.builtin import builtin
 from gateway.proxy.connection import Connection
+from gateway.proxy.counting import ask_nobody
 from gateway.proxy.driver import Driver
 from gateway.proxy.gate import Gate
 from gateway.proxy.leg import Leg
@@ -63,6 +64,33 @@ async def test_a_bug_in_dispatch_is_a_500_and_frees_the_slot(gateway: Gateway, m
         assert gateway.driver.under_way == 0
         assert [pool.in_flight for pool in gateway.controller.snapshot(0.0).pools] == [0]
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+
+
+COUNTED = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def test_a_bug_in_asking_an_engine_for_a_count_leaves_the_estimate(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.gate.counting, "ask_engine", bug)
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        answer = await client.post("/v1/messages/count_tokens", json=COUNTED)
+    assert answer.status_code == 200
+    assert answer.json()["input_tokens"] > 0
+    assert gateway.metrics.bugs[Callback.WATCH] == 1
+
+
+async def test_a_bug_in_a_count_is_a_500_in_its_dialect_and_the_connection_closes(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.gate.counting, "ask_engine", ask_nobody)
+    monkeypatch.setitem(gateway.gate.counters, "*", bug)
+    async with httpx.AsyncClient(base_url=gateway.url) as client:
+        answer = await client.post("/v1/messages/count_tokens", json=COUNTED, timeout=5.0)
+    assert (answer.status_code, answer.headers["x-tailgate-reason"]) == (500, "internal")
+    assert answer.headers["connection"] == "close"
+    assert answer.json()["type"] == "error"
+    assert gateway.metrics.bugs[Callback.CLIENT] == 1
 
 
 PLACES: list[tuple[type, str]] = [

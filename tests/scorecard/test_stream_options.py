@@ -36,9 +36,12 @@ async def test_refusal_of_stream_options_is_unseen_and_remembered(
     client = await connect(gw.url)
     capture.answer = lambda call: Answer(refusal if has_options(call) else WITHOUT_USAGE)
     for _ in range(3):
-        answer = await client.ask(chat(**fields))
+        answer = await client.ask(chat("X-Request-Id: mine", **fields))
         assert (answer.status, answer.whole, answer.events[-1]) == (200, True, "[DONE]")
     assert [has_options(call) for call in capture.calls] == [True, False, False, False]
+    ids = [call.header("x-request-id")[0] for call in capture.calls]
+    assert len(set(ids)) == 3, "the same id of a client is another one at the replica for each of its requests"
+    assert all(rid.startswith("mine-") for rid in ids)
     sent = [json.loads(call.body) for call in capture.calls]
     assert all({**sent[0], "stream_options": None} == {**body, "stream_options": None} for body in sent)
 
