@@ -8,8 +8,13 @@ from gateway.core.model import Callback
 from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
-LOOKS: Final = 2.0
-"""A stream is looked at so often in the time that it may be silent; a comment is sent after one look's time."""
+LOOKS: Final = 4.0
+"""How often a stream is looked at in the time for which it may be silent."""
+
+
+def is_due(said_at: float, silence_s: float, now: float) -> bool:
+    """Whether a stream would be silent for too long by the next look. Not earlier: a comment costs it its status."""
+    return now - said_at > silence_s - silence_s / LOOKS
 
 
 class Stream(Protocol):
@@ -27,14 +32,14 @@ def _broke(stream: Stream, error: Exception) -> None:
 
 
 class KeepAlives:
-    """The streams that want comments. Each is looked at again as long as it starts anew."""
+    """The streams that want comments. A stream is looked at once for each `start`."""
 
     def __init__(self) -> None:
         self._by_silence: dict[float, Deadline[Stream]] = {}
         self._now = 0.0
 
     def start(self, stream: Stream, silence_s: float, now: float) -> None:
-        """Have a stream looked at before it was silent for so long."""
+        """Have a stream looked at `LOOKS` times sooner than `silence_s` from now."""
         deadline = self._by_silence.get(silence_s)
         if deadline is None:
             deadline = self._by_silence[silence_s] = Deadline(silence_s / LOOKS, self._look, _broke)
@@ -51,7 +56,7 @@ class KeepAlives:
         self._now = now
         for deadline in self._by_silence.values():
             while deadline.sweep(now):
-                pass  # so many at once are due, and each is quick
+                pass  # a look is quick, however many are due
 
     def _look(self, stream: Stream) -> None:
         stream.keep_alive(self._now)

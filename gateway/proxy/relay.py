@@ -9,7 +9,7 @@ from gateway.core.estimators import LogHistogram
 from gateway.core.model import Ask, Callback, End, Endpoint, Finish, Hedged, Record, Why
 from gateway.core.rules import Model, OnTotal, Report
 from gateway.proxy.clock import monotonic
-from gateway.proxy.keep_alive import COMMENT, LOOKS
+from gateway.proxy.keep_alive import COMMENT, is_due
 from gateway.proxy.leg import Leg
 from gateway.proxy.upstream import Upstream
 from gateway.wire.fingerprint import fingerprint
@@ -267,7 +267,7 @@ class Relay:
         return self._shown
 
     def keep_alive(self, now: float) -> None:
-        """Send a comment if the client of a stream has heard nothing since the last look, and begin the stream for it.
+        """Send a comment if the client of a stream has heard nothing for long, and begin the stream for it.
 
         That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
         """
@@ -277,7 +277,7 @@ class Relay:
         self._gate.keep_alives.start(self, silence_s, now)
         said_at = self._said_at if leg is None else max(self._said_at, leg.last_at)
         can_comment = leg is None or (leg.reader is not None and not leg.is_inside_event)
-        if self._paused or not can_comment or now - said_at < silence_s / LOOKS:
+        if self._paused or not can_comment or not is_due(said_at, silence_s, now):
             return
         self._said_at = now
         comment = chunk(COMMENT) if client.chunked else COMMENT
