@@ -16,7 +16,7 @@ from gateway.wire.assemble import Assembly, AssemblyError, assembly
 from gateway.wire.events import READERS, Kind, StreamReader
 from gateway.wire.failure import EngineError, end_of
 from gateway.wire.framing import chunk, payload_of_one
-from gateway.wire.model_name import ModelName
+from gateway.wire.model_name import ModelName, model_at_start
 from gateway.wire.oddity import Oddity
 from gateway.wire.repetition import Repetition
 from gateway.wire.spoken import spoken
@@ -480,7 +480,14 @@ class Leg:
             self.held.append(piece)
             self._held_bytes += len(piece)
         if self._held_bytes > limit and self.status == 200:
-            self.relay.driver.first_token(self.id)
+            self._name_held()
+            self.relay.driver.full(self.id)
+
+    def _name_held(self) -> None:
+        """Put the asked name into the beginning of an answer that is passed on before it can be read."""
+        beginning = b"".join(self.held)
+        self._learn_model(model_at_start(beginning), beginning)
+        self.held = [beginning if self._model is None else self._model.apply(beginning)]
 
     def _whole_ended(self) -> None:
         body = self.held[0] if len(self.held) == 1 else b"".join(self.held)

@@ -8,6 +8,16 @@ from typing import Final
 import orjson
 
 _FIELD: Final = rb'"model"\s*:\s*'
+_AT_START: Final = re.compile(rb'\s*\{[^\[\]{}]{0,1024}?"model"\s*:\s*("(?:[^"\\]|\\.){0,512}")')
+
+
+def model_at_start(beginning: bytes) -> bytes:
+    """The engine's name for the model, as JSON, in the first fields of an answer; empty if it is not among them.
+
+    vLLM and SGLang write it before whatever is long. A field of anything inside is never taken for it.
+    """
+    found = _AT_START.match(beginning)
+    return b"" if found is None else found[1]
 
 
 class ModelName:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.model_name import ModelName
+from gateway.wire.model_name import ModelName, model_at_start
 
 NAMES = st.one_of(st.text(min_size=1, max_size=8), st.sampled_from(["m", "org/m", 'a"b', "\\\\", "\u00e9"]))
 SEPARATORS = ((",", ":"), (", ", ": "))
@@ -36,3 +36,20 @@ def test_what_is_no_name_in_the_answer_changes_nothing(told: bytes) -> None:
     name.learn(told, b'{"model":"reported"}')
     assert not name.changes
     assert name.apply(b'{"model":"reported"}') == b'{"model":"reported"}'
+
+
+@pytest.mark.parametrize(
+    ("beginning", "found"),
+    [
+        (b'{"id":"x","created":1,"model":"a\\"b","data":[{"model":"inner"}', b'"a\\"b"'),
+        (b' {"text":"a \\"model\\":\\"no\\"", "model" : "m"', b'"m"'),
+        (b'{"data":[{"model":"inner"}],"model":"late"}', b""),
+        (b'{"usage":{"model":"inner"},"model":"late"}', b""),
+        (b'{"model":"cut off', b""),
+        (b'{"model":null,"data":[]}', b""),
+        (b'[{"model":"inner"}]', b""),
+        (b"", b""),
+    ],
+)
+def test_the_name_at_the_start_of_an_answer_is_that_of_the_answer_itself(beginning: bytes, found: bytes) -> None:
+    assert model_at_start(beginning) == found

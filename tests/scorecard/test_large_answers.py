@@ -1,0 +1,40 @@
+"""Whole answers of more than is held: passed on as they come, under the name that was asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .capture import Answer, Capture, whole
+from .conftest import Connect, GatewayFactory
+from .policies import MODEL, rules
+from .raw import chat, request
+
+NUMBERS = [[0.25] * 1000] * 400
+"""Two million bytes of JSON."""
+EMBEDDED = {
+    "object": "list",
+    "model": MODEL,
+    "data": [{"embedding": one, "model": "no name of ours"} for one in NUMBERS],
+}
+SAID = {"id": "c", "model": MODEL, "choices": [{"index": 0, "message": {"content": "x" * 2_000_000}}]}
+ANSWERS = {
+    "embeddings": (request("/v1/embeddings", b'{"model":"default","input":["hi"]}'), EMBEDDED),
+    "chat": (chat(model="default"), SAID),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_large_answer_has_the_name_that_was_asked_for_and_is_otherwise_as_it_came(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, kind: str
+) -> None:
+    asked, answer = ANSWERS[kind]
+    capture.answer = lambda call: Answer(whole(json.dumps(answer).encode()))
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    for _ in range(2):
+        response = await client.ask(asked)
+        assert response.json() == {**answer, "model": "default"}
+    (cell,) = gw.metrics.cells.values()
+    assert sum(cell.ttft.counts) == 0, "what is held is no first token"
