@@ -414,7 +414,7 @@ READERS: Final[dict[Endpoint, type[StreamReader]]] = {
     Endpoint.COMPLETIONS: CompletionReader,
     Endpoint.RESPONSES: ResponsesReader,
     Endpoint.MESSAGES: MessagesReader,
-    **dict.fromkeys(FORMS, CompletionReader),
+    **dict.fromkeys(sorted(FORMS), CompletionReader),
 }
 
 

@@ -82,8 +82,18 @@ async def test_what_comes_out_counts_among_the_bodies_that_are_held(
     assert not gw.guard.parts
 
 
+EMPTY = gzip.compress(b"{}", mtime=0)
+CORRUPT = {
+    "nothing": b"",
+    "the magic number alone": b"\x1f\x8b",
+    "plain text": b"plain text",
+    "cut short": EMPTY[:-1],
+    "two members": EMPTY * 2,
+}
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-@pytest.mark.parametrize("body", [b"", b"\x1f\x8b", b"plain text", gzip.compress(b"{}")[:-1], gzip.compress(b"{}") * 2])
+@pytest.mark.parametrize("body", list(CORRUPT.values()), ids=list(CORRUPT))
 async def test_a_corrupt_body_is_a_400_that_says_so(
     gateway: GatewayFactory, capture: Capture, connect: Connect, coding: str, body: bytes
 ) -> None:
