@@ -512,7 +512,9 @@ class Leg:
                 self._engine_failed(error)
                 return
             finish.prompt_tokens, finish.output_tokens = told.prompt, told.output
-            finish.empty = told.output == 0 and self._generates
+            finish.empty = (told.output == 0 or not told.is_answer) and self._generates
+            if not told.is_answer:
+                self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
                 finish.tokens_seen = len(body) // BYTES_PER_TOKEN  # in case the count is not believed
             if told.odd:

@@ -104,6 +104,8 @@ class Whole(msgspec.Struct):
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
     choices: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    output: msgspec.Raw = ABSENT
     stop_reason: object = msgspec.UNSET
 
 

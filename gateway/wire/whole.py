@@ -33,15 +33,16 @@ class Aborted(Exception):
 class Counted:
     """What an answer tells of itself: token counts, None where there are none, and the model's name, as JSON.
 
-    `odd`: some counts were told, and were none.
+    `odd`: some counts were told, and were none. `is_answer`: it has a field that its API answers in, even an empty one.
     """
 
-    __slots__ = ("model", "odd", "output", "prompt")
+    __slots__ = ("is_answer", "model", "odd", "output", "prompt")
 
     def __init__(self, prompt: int | None, output: int | None, odd: bool) -> None:
         self.prompt = prompt
         self.output = output
         self.odd = odd
+        self.is_answer = True
         self.model = b""
 
 
@@ -83,6 +84,9 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     usage = Counted(told.prompt, told.output, told.odd)
     if usage.output is None and usage.prompt is not None and endpoint not in GENERATING:
         usage.output = 0  # numbers are no tokens, and this count is exact
+    usage.is_answer = endpoint not in GENERATING or bool(
+        bytes(whole.choices) or bytes(whole.content) or bytes(whole.output)
+    )
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:

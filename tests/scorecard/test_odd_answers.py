@@ -17,6 +17,7 @@ from .raw import CHAT, chat, request
 
 NO_MODEL = b'{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}'
 PAGE = whole(b"<html><body>Sign in to go on</body></html>")
+NOTHING = whole(b"{}")
 LEARNING, AFTER = 60, 200
 ASKED = {
     "chat": chat(),
@@ -45,13 +46,17 @@ async def test_clients_see_next_to_none_of_the_404_of_one_replica_of_four(
         assert [replica.failures for replica in pool.replicas] == [0] * 4
 
 
-@pytest.mark.parametrize("asked", ASKED)
-async def test_a_replica_of_four_that_answers_everything_with_a_web_page_gets_less_than_its_share(
-    gateway: GatewayFactory, connect: Connect, asked: str
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [*((asked, PAGE) for asked in ASKED), ("chat", NOTHING), ("streamed chat", NOTHING)],
+    ids=[*(f"{asked}, page" for asked in ASKED), "chat, {}", "streamed chat, {}"],
+)
+async def test_a_replica_of_four_that_answers_everything_with_a_web_page_or_with_nothing_gets_less_than_its_share(
+    gateway: GatewayFactory, connect: Connect, asked: str, answer: bytes
 ) -> None:
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(Capture()) for _ in range(4)]
-        replicas[0].answer = lambda call: Answer(PAGE)
+        replicas[0].answer = lambda call: Answer(answer)
         gw = await gateway(rules(*(replica.url for replica in replicas)))
         client = await connect(gw.url)
         for _ in range(LEARNING + AFTER):
