@@ -158,7 +158,14 @@ class Gateway:
         self.watcher = (
             None
             if policy_path is None
-            else PolicyWatcher(policy_path, policy, self.configure, self._reload_failed, prepare=self._prepare_ahead)
+            else PolicyWatcher(
+                policy_path,
+                policy,
+                self.configure,
+                self._reload_failed,
+                prepare=self._prepare_ahead,
+                on_bug=partial(self.driver.supervisor.caught, Callback.WATCH),
+            )
         )
         self._prepared: Prepared | None = None
         """Of the policy that comes next."""

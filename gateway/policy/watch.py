@@ -12,7 +12,7 @@ from pathlib import Path
 from watchfiles import awatch
 
 from gateway.core.rules import Policy
-from gateway.policy.errors import PolicyErrors
+from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load
 
 # The file is looked at this often even without a notice: network file systems give none, and queues overflow.
@@ -32,6 +32,8 @@ class ReloadStatus:
 class PolicyWatcher:
     """Reads `path` again on change or on demand; hands on what is valid, reports what is not.
 
+    What `on_policy` or `prepare` raises otherwise is a bug: `on_bug` hears of it, and the last good policy stays.
+
     `on_policy` runs on the event loop, with the generation counted up. Reading and checking run in a thread, since a
     large policy takes longer than a request should wait; so does `prepare`, of the same policy. Both may refuse it by
     raising `PolicyErrors`.
@@ -45,6 +47,7 @@ class PolicyWatcher:
         on_errors: Callable[[PolicyErrors], None],
         *,
         prepare: Callable[[Policy], None] = lambda policy: None,
+        on_bug: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.time,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
@@ -52,6 +55,7 @@ class PolicyWatcher:
         self._on_policy = on_policy
         self._on_errors = on_errors
         self._prepare = prepare
+        self._on_bug = on_bug
         self._clock = clock
         self._look_every_s = look_every_s
         self._turn = asyncio.Lock()
@@ -73,12 +77,20 @@ class PolicyWatcher:
                 policy = await asyncio.to_thread(self._read, generation)
                 self._on_policy(policy)
             except PolicyErrors as errors:
-                self.status = replace(self.status, last_reload_successful=False, last_reload_at=self._clock())
-                self._on_errors(errors)
+                self._failed(errors)
+                return False
+            except Exception as error:  # noqa: BLE001 - a bug with one policy must not keep the next from being seen
+                self._on_bug(error)
+                said = f"a bug of the gateway kept it from being taken on: {type(error).__name__}, see the log"
+                self._failed(PolicyErrors([PolicyError(str(self._path), 0, "", said)]))
                 return False
             self._seen = policy.digest
             self.status = ReloadStatus(True, self._clock(), generation, policy.digest)
             return True
+
+    def _failed(self, errors: PolicyErrors) -> None:
+        self.status = replace(self.status, last_reload_successful=False, last_reload_at=self._clock())
+        self._on_errors(errors)
 
     def _read(self, generation: int) -> Policy:
         policy = replace(load(self._path), generation=generation)

@@ -257,3 +257,24 @@ async def test_a_policy_of_which_something_cannot_be_made_is_refused(path: Path,
     assert not await watched.reload()
     assert isinstance(await heard.next(), PolicyErrors)
     assert not watched.status.last_reload_successful
+
+
+async def test_a_bug_with_one_policy_leaves_the_last_good_one_and_the_watch_goes_on(path: Path, heard: Heard) -> None:
+    bugs: list[Exception] = []
+
+    def take_on(policy: Policy) -> None:
+        if slots(policy) == 2:
+            raise RuntimeError("a bug")
+        heard(policy)
+
+    watch = PolicyWatcher(path, load(path), take_on, heard, on_bug=bugs.append, look_every_s=0.01)
+    async with running(watch):
+        write(path, sample(2))
+        errors = await heard.next()
+        assert isinstance(errors, PolicyErrors)
+        assert "RuntimeError" in str(errors)
+        assert [str(bug) for bug in bugs] == ["a bug"]
+        assert (watch.status.last_reload_successful, watch.status.generation) == (False, 1)
+        write(path, sample(3))
+        assert slots(await heard.next()) == 3
+    assert watch.status.last_reload_successful
