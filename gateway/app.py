@@ -168,7 +168,7 @@ class Gateway:
             )
         )
         self._prepared: Prepared | None = None
-        """Of the policy that comes next."""
+        """For the next policy: made outside the event loop, before it is in force."""
         self._tokenizers = Tokenizers()
         self._reload = Reload(time.time())
         self._little = Little(self.metrics, self._presences, monotonic())

@@ -45,9 +45,9 @@ class AnswerWatch:
 
     def __init__(self) -> None:
         self._seen = 0.0
-        """Answers of all that are not out,"""
+        """Answers of all replicas that are not out."""
         self._odd = 0.0
-        """and the odd ones."""
+        """The odd ones among them."""
         self.suspects = False
         """Whether any replica may be suspected: exact at each look, and never False wrongly."""
 
@@ -120,7 +120,7 @@ class AnswerWatch:
 
 
 def _has_mended(replica: Replica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether the canaries of one that is out are like the answers of the others, `rest` of which are odd."""
+    """Whether the canaries of a replica that is out answer like the others, whose share of odd answers is `rest`."""
     pulse = replica.pulse
     answers = pulse.answers
     pulse.proven = float(answers.useful)

@@ -108,11 +108,11 @@ class Controller:
         self.decided: list[Command] = []
         """The answer to the latest call; of one that raised, as far as it had come."""
         self._disbelieved: dict[tuple[str, str], int] = {}
-        """Usages that cannot be true, by pool and replica, since somebody asked."""
+        """Usages that cannot be true, by pool and replica, since the last call of `disbelieved`."""
         self.woken = 0
         """The request whose deadline was acted on last."""
         self._due: deque[int] = deque()
-        """Whose alarms have rung and are not acted on yet: empty between calls, unless one has raised."""
+        """Requests whose alarms have rung and were not acted on yet: empty between calls, unless one has raised."""
 
     # ---- what happens to requests
 
@@ -422,7 +422,7 @@ class Controller:
         return self._quarantine.news(now)
 
     def disbelieved(self) -> dict[tuple[str, str], int]:
-        """What is to be told, once, of usages that cannot be true: how many, by pool and replica."""
+        """Usages that cannot be true, counted by pool and replica since the last call."""
         found, self._disbelieved = self._disbelieved, {}
         return found
 

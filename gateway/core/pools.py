@@ -78,9 +78,9 @@ class PoolNow:
         """Until when each has asked to be spared."""
         self._watch = Watch()
         self._imputed: list[tuple[float, int, Replica, int]] = []
-        """Heap of load that answers left behind which ended too soon: until when, replica, tokens.
+        """Heap of the load that answers leave behind which ended too soon: until when, attempt, replica, tokens.
 
-        The second is the attempt: below zero where the request itself is meant, and not its tokens."""
+        The attempt is negative where the entry stands for the request itself, and not for its tokens."""
         self._worst = 0
         """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
         self.canaries: list[Replica] = []

@@ -50,12 +50,13 @@ class Answers:
         self.seen = 0.0
         self.odd = 0.0
         self.useful = 0
-        """Others in a row, until now."""
+        """Answers in a row, up to the latest, that were not odd."""
         self.window = 0
-        """Of the window under way,"""
+        """Answers in the window under way."""
         self.window_odd = 0
+        """The odd ones among them."""
         self.began_at = now
-        """which began then."""
+        """When that window began."""
         self.strikes = 0
 
     def add(self, odd: bool) -> None:
@@ -81,7 +82,7 @@ class Answers:
 
     @property
     def share(self) -> float:
-        """Of them all, the odd ones (0-1)."""
+        """Share of odd answers (0-1)."""
         return self.odd / self.seen if self.seen > 0.0 else 0.0
 
 

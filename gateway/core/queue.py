@@ -36,7 +36,7 @@ class _Flow:
         self.use = use
         self.count = 0
         self.bytes = 0
-        """Of their bodies."""
+        """Size of their bodies together."""
         self.heap: list[Entry] = []
 
     def from_last(self) -> list[Live]:
@@ -174,7 +174,7 @@ class Band:
         return _first(self._latest)
 
     def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[Live]:
-        """Who makes way for a newcomer of `tenant` in a full room, whose turn would come last; nobody: it is not due.
+        """The requests that make way for a newcomer of `tenant` in a full room; none if it has its share already.
 
         Every tenant of the tier has a like share of the requests, and of the bytes, that the tier holds. One that would
         have no more than its share with the newcomer gets it, from those that have more; these keep theirs. `by_count`:

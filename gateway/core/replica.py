@@ -76,9 +76,9 @@ class Replica:
         self.by_tier: dict[str, int] = {}
         self.unprefilled_tokens = 0
         self.imputed = 0
-        """Attempts that are over and that the router counts still: they ended sooner than useful ones do,"""
+        """Attempts that are over and that the router counts still: they ended sooner than useful ones do."""
         self.imputed_tokens = 0
-        """and tokens of prompts that would not be read yet."""
+        """Their prompt tokens that a useful attempt would not have read yet."""
         self.held_tokens = 0
         """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
         self.reading: dict[int, Attempt] = {}
@@ -88,9 +88,9 @@ class Replica:
         """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
         self.learned = SlotLimit()
         self.open = False
-        """Whether it stands among those that may be picked,"""
+        """Whether it stands among those that may be picked."""
         self.below_max = False
-        """and among those that a tier in shadow may pick."""
+        """Whether it stands among those that a tier in shadow may pick."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None

@@ -12,7 +12,7 @@ FULL_SCAN: Final = 16
 
 
 class Candidate(Protocol):
-    """What a router looks at. `rank` is the replica's place in the policy file.
+    """A replica as a router sees it. `rank` is its place in the policy file.
 
     `imputed` and `imputed_tokens` are load that is no more: of answers that ended sooner than useful ones do.
     """

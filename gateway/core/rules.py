@@ -136,7 +136,7 @@ class Caps:
     max_tokens_default: int = 0
     """0: where a request asks for nothing the engine is told nothing, and does as it likes."""
     max_tokens_limit: int = 32768
-    """What one request may name at most; the longest answers of reasoning models are about so long."""
+    """The most that one request may name: about the longest answers of reasoning models."""
     degrade: bool = False
     watch: bool = False
     """Whether an answer that is longer than nearly all of its kind is cut short where others need its place."""

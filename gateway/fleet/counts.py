@@ -21,9 +21,9 @@ PATH: Final = "/v1/messages/count_tokens"
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 REST_S: Final = 30.0
-"""How long a replica is left alone that could not be asked,"""
+"""How long a replica is left alone that could not be asked."""
 LONG_REST_S: Final = 600.0
-"""and one that has no such path."""
+"""How long a replica is left alone that has no such path."""
 MAX_RESTING: Final = 10_000
 _NO_SUCH_PATH: Final = (404, 405, 501)
 

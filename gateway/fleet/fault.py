@@ -34,7 +34,7 @@ class Failed:
     fault: Fault
     detail: str
     status: int = field(default=0, compare=False)
-    """Of the answer, where there was one."""
+    """HTTP status of the answer; 0 if there was none."""
 
     def __str__(self) -> str:
         return f"{self.fault}: {self.detail}"

@@ -1,4 +1,4 @@
-"""What web pages may do here, told by Host and Origin: a gateway without keys on loopback is open to every page else.
+"""Web pages are let in by Host and Origin: without that, a keyless gateway on loopback is open to every page.
 
 A page whose name was made to point at 127.0.0.1 (DNS rebinding) has its own name in Host; a form or a `text/plain`
 request from any page has its Origin. Where there are keys, a page needs one like everybody. Pages that are listed may

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gateway.proxy.server import FrontDoor
 
 MAX_ASKED: Final = 64
-"""Counts that engines are asked for at a time,"""
+"""Counts that engines are asked for at a time."""
 MAX_ASKED_OF_ONE: Final = 8
-"""and how many of them for one tenant."""
+"""Counts that engines are asked for at a time for one tenant."""
 
 EngineCounter = Callable[[Sequence[Pool], bytes], Awaitable[int | None]]
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 # An end that says something of the replica is counted as an upstream error.
 QUIET_ENDS: Final = (End.COMPLETE, End.CANCELLED)
 MAX_WAKES: Final = 100
-"""Deadlines in a row that may raise, each failing its request, before the next is left for later:"""
+"""Deadlines in a row that may raise, each failing its request, before the alarm rests."""
 REST_S: Final = 0.05
-"""after so long, lest a bug keep the process busy."""
+"""How long the alarm rests then, lest a bug keep the process busy."""
 
 
 def _is_failure(finish: Finish) -> bool:
@@ -308,7 +308,7 @@ class Driver:
         return commands
 
     def _undelivered(self) -> list[Command]:
-        """What the call that raised had decided."""
+        """The commands that a call had decided before it raised."""
         decided = self.controller.decided
         if decided is self._carried:
             return []

@@ -54,12 +54,12 @@ class Caller:
     tenant: str
     tier: Tier
     serves: frozenset[Endpoint]
-    """The endpoints that the tier has."""
+    """The endpoints that the tier serves."""
 
 
 OPTIONS: Final = b"OPTIONS"
 Callers = dict[bytes, tuple[bytes, Caller | None]]
-"""Who each key belongs to, by its digest, which stands in the value once more."""
+"""The caller of each key, by the digest of the key; the value repeats the digest, to be compared in constant time."""
 
 
 def callers_of(policy: Policy) -> Callers:

@@ -98,7 +98,7 @@ class Guard:
         return self._part_bytes <= self._max_receiving_bytes
 
     def too_large(self) -> Problem:
-        """What is said to a body beyond the limit."""
+        """The refusal of a body beyond the limit."""
         return Problem(Why.BODY_TOO_LARGE, f"The request body is larger than {self.max_body_bytes} bytes.")
 
     def let_go(self, door: Door) -> None:

@@ -283,8 +283,10 @@ class Leg:
             self._tell(Finish(end, status=self.status, retry_after_s=self.retry_after_s))
 
     def _does_without_options(self, body: bytes) -> bool:
-        """Send it once more, if what was refused are the stream options, which are ours. It is remembered only if
-        that helps: an error may have those words from the request."""
+        """Send it once more, if the replica refused the stream options, which are ours.
+
+        The refusal is remembered only if that helps: an error may have those words from the request.
+        """
         if self._bare or self.status not in (400, 422) or body.find(b"stream_options") < 0:
             return False
         request = self.relay.without_options(self)

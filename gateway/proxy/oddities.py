@@ -1,4 +1,4 @@
-"""What is odd in the answers of replicas: all of it counted, one of a kind and replica logged now and then."""
+"""Odd answers of replicas: each is counted, and one of a kind and replica is logged now and then."""
 
 from __future__ import annotations
 

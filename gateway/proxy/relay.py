@@ -133,7 +133,7 @@ class Relay:
         upstream.send(self._message(leg, body) if request is None else request, leg)
 
     def without_options(self, leg: Leg) -> bytes | None:
-        """What an attempt sends to a replica that does not take `stream_options`; None if there are none."""
+        """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None

@@ -83,16 +83,16 @@ class FrontDoor:
         self.chunked = True
         self._relay: Relay | Count | None = None
         self._place: Presence | None = None
-        """Of the pool that the request under way is in."""
+        """The pool that the request under way is in."""
         self._decoder: BodyDecoder | None = None
-        """Of the body under way, if it came compressed."""
+        """Decodes the body under way, if it came compressed."""
         self._blocked = False
-        """Whether the kernel takes no more for the client: pieces wait,"""
+        """Whether the kernel takes no more for the client."""
         self._waiting: list[bytes] = []
-        """in order,"""
+        """Pieces that wait for the kernel, in order."""
         self._waiting_bytes = 0
         self._full = False
-        """and whether so much waits for the client that nothing may be added to it."""
+        """Whether so much waits for the client that nothing may be added."""
         self._unsent_before = 0
         """Bytes that waited when the client was last seen to take something."""
         self._begin()
@@ -181,7 +181,7 @@ class FrontDoor:
         except httptools.HttpParserUpgrade:
             self._ignore_upgrade()
         except httptools.HttpParserCallbackError as exc:
-            # What a callback of ours raised is no fault of the client's, though httptools makes it one of the parser.
+            # httptools makes a parser error of whatever a callback raises: that is a bug, and no fault of the client.
             raised = exc.__context__
             self._supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else exc)
             self._reject(Problem(Why.INTERNAL))
@@ -202,7 +202,7 @@ class FrontDoor:
             return
         plain = without_upgrade(raw)
         if plain == raw:
-            self._reject(Problem(Why.BAD_REQUEST, "This server is no tunnel."))
+            self._reject(Problem(Why.BAD_REQUEST, "CONNECT is not supported: send the request itself."))
             return
         self.parser = httptools.HttpRequestParser(self)
         self.url, self._whole, self._raw_head = b"", False, plain

@@ -1,7 +1,7 @@
-"""Takes what callbacks of ours raise. A bug costs one request: it is told once, counted, and the rest goes on.
+"""The supervisor of callbacks. A bug costs one request: it is logged once, counted, and the rest goes on.
 
-What calls us (the event loop, httptools, a timer) drops an exception or ends the process with it. So every entry point
-gives what it caught to the one supervisor of the process, and fails the request that it worked on.
+Our callers (the event loop, httptools, timers) drop an exception, or end the process with it. So every entry point
+hands each exception to the one supervisor of the process, and fails the request that it worked on.
 """
 
 from __future__ import annotations

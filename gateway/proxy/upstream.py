@@ -54,7 +54,7 @@ class Upstream:
         self.pool = pool
         self._oddities = oddities
         self.takes_stream_options = True
-        """Whether it can be asked for usage in streams; Azure's OpenAI and Mistral's API once refused it."""
+        """Whether it can be asked for usage in streams: Azure's OpenAI and Mistral's API have refused that."""
         self._served_by: dict[str, bytes] = {}
         self._prefixes: dict[Endpoint, bytes] = {}
         url = urlsplit(spec.url)

@@ -1,4 +1,4 @@
-"""What a browser must read in an answer before a page may see it (the Fetch standard's CORS protocol)."""
+"""Header lines that let a web page read an answer (CORS, in the Fetch standard)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cors_lines(origin: bytes) -> bytes:
 
 
 def preflight_lines(raw: bytes) -> bytes:
-    """What else the answer to a preflight request says; `raw` is its head. The headers that it asks for are allowed.
+    """More lines of the answer to a preflight request, whose head is `raw`. The headers that it asks for are allowed.
 
     None of them does anything that a client without a browser could not do.
     """

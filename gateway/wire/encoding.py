@@ -28,7 +28,7 @@ class _Inflater:
     def __init__(self, wbits: int) -> None:
         self._inflate: Any = zlib.decompressobj(wbits)
         self.rest = b""
-        """Of what was given, that which is not decoded yet."""
+        """Input that is not decoded yet."""
         self.slice_bytes = _SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
@@ -63,7 +63,7 @@ class _Unzstd(_Inflater):
         self.slice_bytes = _ZSTD_SLICE_BYTES
 
     def decode(self, encoded: bytes, max_bytes: int) -> bytes:
-        """What these bytes stand for, whole."""
+        """All that these bytes stand for, whatever `max_bytes` says."""
         try:
             return bytes(self._inflate.decompress(encoded))
         except self._error as exc:

@@ -128,7 +128,7 @@ class StreamReader:
         return Kind.CONTENT
 
     def _read(self, event: bytes, payload: bytes) -> Kind:
-        """Of an event with data, which is not `[DONE]`. Raises one of `UNREADABLE` for what its API does not have."""
+        """Read an event that has data and is not `[DONE]`. Raises one of `UNREADABLE` if its API has no such event."""
         raise NotImplementedError
 
     def plain(self, data: bytes, start: int) -> bool:
@@ -250,7 +250,7 @@ class CompletionReader(StreamReader):
         return kind
 
     def _read_loosely(self, payload: bytes) -> Kind:
-        """Of an event whose choices have another form: an error or a usage in it counts all the same."""
+        """Read an event whose choices have another form: an error or a usage in it counts all the same."""
         chunk: LooseChunk = decode_loose_chunk(payload)
         if bytes(chunk.error) not in EMPTY:
             return self._failed(chunk.error)
@@ -288,7 +288,7 @@ class TypedReader(StreamReader):
         return self._take(typed)
 
     def _content(self, delta: Raw) -> Kind:
-        """Of an event that carries a delta: an empty one is no output."""
+        """The kind of an event that carries a delta: an empty one is no output."""
         raw = bytes(delta)
         if raw == b'""' or raw.endswith(self.empty):
             return Kind.OTHER

@@ -54,7 +54,7 @@ class EngineError:
 
 
 def engine_error(raw: Raw) -> EngineError:
-    """What an engine's error object means; engines differ in everything but `message`. Never raises."""
+    """The meaning of an engine's error object. Engines differ in everything but `message`. Never raises."""
     try:
         error: Error = decode_error(raw) if bytes(raw) not in EMPTY else Error()
     except UNREADABLE:

@@ -47,7 +47,7 @@ class File:
         self.content = content
 
     def digest(self) -> str:
-        """What marks its content as the same as another's."""
+        """A hash of its content."""
         return blake2b(self.content, digest_size=16).hexdigest()
 
 
@@ -160,7 +160,7 @@ def _part(head: bytes, content: memoryview, number: int) -> tuple[str, str | Fil
 
 
 def _parameters(disposition: bytes) -> dict[bytes, bytes]:
-    """Of `form-data; name="file"; filename="a.wav"`; nothing if it cannot be read to its end."""
+    """Parameters of `form-data; name="file"; filename="a.wav"`; none if it cannot be read to its end."""
     found: dict[bytes, bytes] = {}
     at = len(b"form-data")
     if disposition[:at].lower() != b"form-data":

@@ -1,4 +1,4 @@
-"""What a conversation holds besides messages: items and blocks that no engine reads are dropped and named.
+"""Conversations as engines read them: other items and blocks are dropped and named.
 
 A client sends its whole history with every request, and what one answer left in it stays for the rest of the
 session. So what was said by another server, or run by a tool that is not served here, must not fail the request.
@@ -163,8 +163,10 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
 
 
 def _without_files(holder: dict[str, Any], name: str, caps: Caps, changed: list[str]) -> None:
-    """What is no text in a tool's result, or a picture in a tier without media, becomes a text that says so: it would
-    be refused, and with it every later request of the session."""
+    """Put a text in the place of each file in a tool's result, and of each picture in a tier without media.
+
+    Engines would refuse it, and with it every later request of the session.
+    """
     content = holder.get(name)
     if type(content) is not list:
         return

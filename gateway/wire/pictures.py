@@ -1,8 +1,8 @@
 """How large a picture is, from its own first bytes, and about how many tokens a model makes of it.
 
-What is counted here decides which pool a prompt fits and what it is charged; `usage` corrects it afterwards, as it does
-for text. So a formula is taken where a family has one that is known, and an estimate everywhere else. Only the head of
-a picture is decoded, never the whole.
+The count decides which pool a prompt fits and what it is charged; `usage` corrects it afterwards, as it does for text.
+So the formula of a family is used where it is known, and an estimate everywhere else. Only the head of a picture is
+decoded, never the whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.wire.content import MEDIA_BYTES
 
 BYTES_PER_TOKEN: Final = 4
 HEAD_CHARS: Final = 88
-"""Of base64: the 64 bytes within which PNG, GIF and WebP tell their size."""
+"""Length in base64 of the 64 bytes within which PNG, GIF and WebP tell their size."""
 MAX_JPEG_CHARS: Final = 128 * 1024
 """JPEG tells it behind whatever a camera or an editor wrote: a thumbnail (64 KiB at most) and a color profile."""
 MAX_SEGMENTS: Final = 128
@@ -26,7 +26,7 @@ MAX_PICTURES: Final = 256
 
 
 class Size(NamedTuple):
-    """Of a picture, in pixels."""
+    """The size of a picture in pixels."""
 
     width: int
     height: int

@@ -95,7 +95,7 @@ def error_event(dialect: Dialect, endpoint: Endpoint, problem: Problem) -> bytes
 
 
 def upstream_problem(status: int, body: bytes) -> Problem:
-    """What an engine's error answer means for its client."""
+    """An engine's error answer as a problem of its client."""
     if status not in CLIENT_FAULTS:
         # Among these 401 and 403: the key that the engine did not like is the gateway's.
         return Problem(Why.UPSTREAM_BUSY if status in (429, 503) else Why.UPSTREAM_ERROR)

@@ -15,7 +15,7 @@ RAW_ABORT = b'"abort"'
 """How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""
 DecodeError = msgspec.DecodeError
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
-"""What decoding raises: UnicodeDecodeError is a ValueError, an integer of 400 digits may be an OverflowError."""
+"""Exceptions of decoding: UnicodeDecodeError is a ValueError, an integer of 400 digits may be an OverflowError."""
 
 
 class Usage(msgspec.Struct):

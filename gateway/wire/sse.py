@@ -36,7 +36,7 @@ class EventSplitter:
         self.is_long = False
         """Whether a long event has begun and not ended."""
         self.passed = b""
-        """Of a long event, what came with the latest `feed`; it precedes the events that `feed` gave."""
+        """The part of a long event that came with the latest `feed`; it precedes the events that `feed` gave."""
         self.long_head = self.long_tail = b""
         """The first and the latest bytes of the latest long event."""
 

@@ -31,7 +31,7 @@ class Aborted(Exception):
 
 
 class Counted:
-    """What an answer tells of itself: token counts, None where there are none, and the model's name, as JSON.
+    """Facts that an answer states: token counts, None where there are none, and the model's name, as JSON.
 
     `odd`: some counts were told, and were none. `is_answer`: it has a field that its API answers in, even an empty one.
     """

@@ -1,4 +1,4 @@
-"""What a pooling model has at its last layer: POST /pooling of vLLM 0.32.
+"""The last layer of a pooling model: POST /pooling of vLLM 0.32.
 
 `data`, the input of plugins, is dropped: nobody here knows what it costs.
 """

@@ -46,7 +46,7 @@ TEXTS: Final[dict[str, Check]] = {
     **STRIPPED,
     "model": checks.model_name,
     **ruled(ALLOW, "prompt messages"),
-    # What would change an answer unseen is asked for here to learn how long the prompt is.
+    # In a chat the last two would change an answer unseen. Here they only tell how long the prompt is.
     **ruled(checks.boolean, "add_special_tokens return_token_strs add_generation_prompt continue_final_message"),
     "tools": checks.objects,
     "chat_template_kwargs": checks.template_options,
