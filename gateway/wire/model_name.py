@@ -7,6 +7,11 @@ from typing import Final
 
 import orjson
 
+OPEN: Final = 0x7B
+CLOSE: Final = 0x7D
+NEWLINE: Final = 0x0A
+_TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\.)*+"|[{}]|\n\r?\n')
+"""Strings, braces, and the ends of events, after which braces are counted anew."""
 _FIELD: Final = rb'"model"\s*:\s*'
 _AT_START: Final = re.compile(rb'\s*\{[^\[\]{}]{0,1024}?"model"\s*:\s*("(?:[^"\\]|\\.){0,512}")')
 
@@ -21,14 +26,22 @@ def model_at_start(beginning: bytes) -> bytes:
 
 
 class ModelName:
-    """Writes the asked name in place of the engine's. Works on bytes: within a JSON string quotes are escaped."""
+    """Writes the asked name in place of the engine's. Works on bytes, and leaves alone what lies deeper.
 
-    __slots__ = ("_asked", "_new", "_old", "changes")
+    The input of a tool, or metadata, may well have a `model` of their own, with the engine's name.
+    """
+
+    __slots__ = ("_asked", "_depth", "_head", "_new", "_new_head", "_old", "changes")
 
     def __init__(self, asked: str) -> None:
         self._asked = orjson.dumps(asked)
         self._old = b""
         self._new = b""
+        self._depth = 0
+        """In how many objects the field stands."""
+        self._head = b""
+        """An event up to the name: engines write all events of a stream alike, and nothing inside one looks like it."""
+        self._new_head = b""
         self.changes = False
         """Whether the engine uses another name, so that `apply` changes something."""
 
@@ -36,12 +49,58 @@ class ModelName:
         """The engine's name, as the JSON string that stands in `where`; from now on it is replaced."""
         if reported == self._asked or reported[:1] != b'"':
             return
-        found = re.search(_FIELD + re.escape(reported), where)
-        if found is not None:
-            self._old = found[0]
-            self._new = found[0][: -len(reported)] + self._asked
-            self.changes = True
+        field = re.compile(_FIELD + re.escape(reported))
+        found = field.search(where)
+        if found is None:
+            return
+        before = found.start()
+        if where.count(b"{", 0, before) != 1 or where.find(b"}", 0, before) >= 0:
+            depth, self._depth = 0, len(where)
+            for token in _TOKEN.finditer(where):
+                at = token.start()
+                depth = _depth_after(where[at], depth)
+                match = field.match(where, at) if depth < self._depth else None
+                if match is not None:
+                    found, self._depth = match, depth
+        else:
+            self._depth = 1
+        self._old = found[0]
+        self._new = found[0][: -len(reported)] + self._asked
+        if where.startswith(b"data:"):
+            self._head = where[: found.end()]
+            self._new_head = where[: found.start()] + self._new
+        self.changes = True
 
     def apply(self, piece: bytes) -> bytes:
         """`piece` with the asked name in it."""
-        return piece.replace(self._old, self._new) if self.changes else piece
+        if not self.changes:
+            return piece
+        if self._head:
+            piece = piece.replace(self._head, self._new_head)
+        at = piece.find(self._old)
+        if at < 0:
+            return piece
+        end = at + len(self._old)
+        if piece.count(b"{", 0, at) <= self._depth and piece.find(b"}", 0, at) < 0 and piece.find(self._old, end) < 0:
+            return b"".join((piece[:at], self._new, piece[end:]))
+        return self._apply_at_depth(piece)
+
+    def _apply_at_depth(self, piece: bytes) -> bytes:
+        out: list[bytes] = []
+        depth = end = 0
+        for token in _TOKEN.finditer(piece):
+            at = token.start()
+            depth = _depth_after(piece[at], depth)
+            if depth <= self._depth and piece.startswith(self._old, at):
+                out += (piece[end:at], self._new)
+                end = at + len(self._old)
+        return b"".join((*out, piece[end:]))
+
+
+def _depth_after(first: int, depth: int) -> int:
+    """How many objects are open after a token that begins with `first`."""
+    if first == OPEN:
+        return depth + 1
+    if first == CLOSE:
+        return depth - 1
+    return 0 if first == NEWLINE else depth

@@ -30,6 +30,51 @@ def test_an_answer_has_the_asked_name_and_is_otherwise_as_it_was(
     assert json.loads(name.apply(body)) == {**json.loads(body), "model": asked}
 
 
+ENGINE = "engine/m"
+TOOL = {"type": "tool_use", "name": "f", "input": {"model": ENGINE, "of": [{"model": ENGINE}]}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"model": ENGINE, "content": [TOOL]},
+        {"content": [{"text": "}}"}, TOOL], "model": ENGINE},
+        {"metadata": {"model": ENGINE}, "text": "{", "model": ENGINE},
+        {"text": 'a "}', "model": ENGINE, "metadata": {"model": ENGINE}},
+    ],
+    ids=["before", "after", "metadata", "braces in a text"],
+)
+@pytest.mark.parametrize("separators", SEPARATORS)
+def test_a_model_in_the_input_of_a_tool_or_in_metadata_stays_as_it_is(
+    answer: dict[str, object], separators: tuple[str, str]
+) -> None:
+    body = json.dumps(answer, separators=separators).encode()
+    name = ModelName("asked")
+    name.learn(json.dumps(ENGINE).encode(), body)
+    assert json.loads(name.apply(body)) == {**answer, "model": "asked"}
+
+
+def test_the_input_of_a_tool_stays_as_it_is_in_a_stream_whose_first_event_has_the_name_in_its_message() -> None:
+    first = b'event: message_start\ndata: {"type":"message_start","message":{"content":[],"model":"engine/m"}}\n\n'
+    tool = b'event: content_block_start\ndata: {"content_block":{"type":"tool_use","input":{"model":"engine/m"}}}\n\n'
+    broken = b'data: {"delta": {"text": "cut \n\n'
+    name = ModelName("asked")
+    name.learn(b'"engine/m"', first)
+    assert name.apply(first) == first.replace(b"engine/m", b"asked")
+    assert name.apply(tool) == tool
+    assert name.apply(broken + first + tool) == broken + first.replace(b"engine/m", b"asked") + tool
+
+
+def test_each_event_of_one_read_gets_the_asked_name() -> None:
+    events = [b'data: {"id":"1","model":"engine/m","x":{"model":"engine/m"},"n":%d}\n\n' % n for n in range(3)]
+    events.append(b'data: {"x":{"model":"engine/m"},"model":"engine/m"}\n\n')
+    name = ModelName("asked")
+    name.learn(b'"engine/m"', events[0])
+    assert [json.loads(line[6:]) for line in name.apply(b"".join(events)).split(b"\n\n") if line] == [
+        {**json.loads(event[6:]), "model": "asked"} for event in events
+    ]
+
+
 @pytest.mark.parametrize("told", [b"", b"null", b"7", b'"other"'])
 def test_what_is_no_name_in_the_answer_changes_nothing(told: bytes) -> None:
     name = ModelName("asked")
