@@ -154,7 +154,7 @@ class Leg:
         if self._model is None:
             client.write(data)
         else:
-            client.write(chunk(self._model.apply(data[start:-2])))
+            client.write(chunk(self._model.apply_to_one(data[start:-2])))
         reader.tokens_seen += 1
         now = monotonic()
         self._gaps.add(now - self._last_at)

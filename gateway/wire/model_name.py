@@ -85,6 +85,12 @@ class ModelName:
             return b"".join((piece[:at], self._new, piece[end:]))
         return self._apply_at_depth(piece)
 
+    def apply_to_one(self, event: bytes) -> bytes:
+        """The same for what is one event and no more."""
+        if self._head and event.startswith(self._head):
+            return self._new_head + event[len(self._head) :]
+        return self.apply(event)
+
     def _apply_at_depth(self, piece: bytes) -> bytes:
         out: list[bytes] = []
         depth = end = 0

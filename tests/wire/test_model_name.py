@@ -73,6 +73,8 @@ def test_each_event_of_one_read_gets_the_asked_name() -> None:
     assert [json.loads(line[6:]) for line in name.apply(b"".join(events)).split(b"\n\n") if line] == [
         {**json.loads(event[6:]), "model": "asked"} for event in events
     ]
+    assert name.apply_to_one(events[1]) == name.apply(events[1])
+    assert name.apply_to_one(events[3]) == name.apply(events[3])
 
 
 @pytest.mark.parametrize("told", [b"", b"null", b"7", b'"other"'])
