@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from gateway.core.model import Callback
 from gateway.proxy.guard import Guard
-from gateway.proxy.server import WRITE_HIGH_WATER_BYTES
+from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 
 MAX_CONNECTIONS: Final = 64
 """Scrapers, probes, and a few people with the console open. A newcomer is let in all the same, in place of another."""

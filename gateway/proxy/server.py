@@ -24,6 +24,7 @@ from gateway.proxy.counting import Count
 from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.gate import Caller
 from gateway.proxy.guard import Guard
+from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES, Outgoing
 from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
 from gateway.wire.encoding import coding_of
@@ -33,10 +34,6 @@ from gateway.wire.malformed import malformed
 from gateway.wire.replies import Dialect, Problem
 from gateway.wire.target import COUNT_TOKENS, POSTS, read_target
 
-WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
-"""Bytes that may wait for a client before its replica is read no more: with a read of it, 64 KiB."""
-# uvloop keeps nearly 1 kB beside each piece that it could not write: beyond this, pieces wait here instead.
-TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 # Bytes on the wire for each byte of a body; chunks of one byte need six.
 MAX_FRAMING: Final = 8
 QUESTION_MARK: Final = 0x3F
@@ -60,7 +57,7 @@ _OPENAI: Final = Dialect.OPENAI
 _NO_HEAD: Final = RequestHead()
 
 
-class FrontDoor:
+class FrontDoor(Outgoing):
     """One client connection; one request at a time. To uvicorn it is one of its own protocols."""
 
     def __init__(
@@ -71,8 +68,8 @@ class FrontDoor:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        super().__init__()
         self.connections: set[Any] = server_state.connections
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.parser: Any = httptools.HttpRequestParser(self)
         # What comes after a request with `Connection: close` is ours to refuse.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -86,15 +83,6 @@ class FrontDoor:
         """The pool that the request under way is in."""
         self._decoder: BodyDecoder | None = None
         """Decodes the body under way, if it came compressed."""
-        self._blocked = False
-        """Whether the kernel takes no more for the client."""
-        self._waiting: list[bytes] = []
-        """Pieces that wait for the kernel, in order."""
-        self._waiting_bytes = 0
-        self._full = False
-        """Whether so much waits for the client that nothing may be added."""
-        self._unsent_before = 0
-        """Bytes that waited when the client was last seen to take something."""
         self._begin()
 
     def _begin(self) -> None:
@@ -401,7 +389,7 @@ class FrontDoor:
             self._read_head()
         head = self._head
         self._turn_away(problem, request_id(head.fields.get(b"x-request-id")), close=True)
-        self._hand_on()
+        self.hand_on()
         self._phase = _LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
         if self.transport.can_write_eof():
@@ -409,34 +397,6 @@ class FrontDoor:
         guard.lingering.start(self, monotonic())
 
     # ---- Client
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, unless the connection is going away."""
-        if self._blocked:
-            self._wait(data)
-        elif not self.transport.is_closing():
-            self.transport.write(data)
-
-    def _wait(self, data: bytes) -> None:
-        """Keep a piece until the client has taken what is before it."""
-        if not self.transport.is_closing():
-            self._waiting.append(data)
-            self._waiting_bytes += len(data)
-            if not self._full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
-                self._fill()
-
-    def _hand_on(self) -> None:
-        """Leave everything that waits to the transport, in one piece."""
-        if self._waiting:
-            waiting = b"".join(self._waiting)
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self.transport.write(waiting)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of answers that the kernel has not taken."""
-        return self._waiting_bytes + self.transport.get_write_buffer_size()
 
     def placed(self, pool: str, since: float) -> None:
         """The request is in that pool, since it was first dispatched."""
@@ -471,7 +431,7 @@ class FrontDoor:
             self._phase = _IDLE
             self._whole = self._head_done = False
             self._guard.idle.start(self, monotonic())
-            if self._full:
+            if self.full:
                 # A client that asks on without reading would pile up answers.
                 self.transport.pause_reading()
         else:
@@ -486,49 +446,19 @@ class FrontDoor:
         else:
             self.transport.abort()
 
-    def pause_writing(self) -> None:
-        self._blocked = True
-        if not self._full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
-            try:
-                self._fill()
-            except Exception as error:  # noqa: BLE001 - a bug costs this connection
-                self.broke(Callback.CLIENT, error)
+    # ---- Outgoing
 
-    def resume_writing(self) -> None:
-        self._blocked = False
-        try:
-            self._drained()
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.broke(Callback.CLIENT, error)
-
-    def _watch_stall(self) -> None:
-        """From now on the client has `write_stall_s` to take something."""
-        self._unsent_before = self.unsent_bytes
+    def watch_stall(self) -> None:
+        super().watch_stall()
         self._guard.stalled.start(self, monotonic())
 
-    def _fill(self) -> None:
-        """Too much waits for the client: nothing may be added."""
-        self._full = True
-        self._watch_stall()
+    def held_up(self) -> None:
         if self._relay is not None:
             self._relay.pause()
         elif not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def _drained(self) -> None:
-        """The transport takes more."""
-        if self.transport.is_closing():
-            self._full = False
-            # What is left is little, and must not stay for ever either.
-            self._watch_stall()
-            return
-        self._hand_on()
-        if not self._full:
-            return
-        if self._blocked and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
-            self._watch_stall()  # it has taken something
-            return
-        self._full = False
+    def caught_up(self) -> None:
         self._guard.stalled.stop(self)
         if self._relay is not None:
             self._relay.resume()
@@ -546,17 +476,17 @@ class FrontDoor:
 
     def stalled(self) -> None:
         """The client takes nothing any more, or next to nothing."""
-        if self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES:
-            self._watch_stall()  # a piece of a megabyte lasts longer at a reader that is slow and steady
+        if self.has_taken_some:
+            self.watch_stall()
             return
         self._leave(Why.CLIENT_STALLED)
         self.abort()
 
     def close(self) -> None:
         """Close after what was written has gone out, or in `write_stall_s` if it does not."""
-        self._hand_on()
+        self.hand_on()
         self.transport.close()
-        self._watch_stall()
+        self.watch_stall()
 
     def abort(self) -> None:
         """Close at once."""

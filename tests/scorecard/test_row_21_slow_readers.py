@@ -13,7 +13,7 @@ import pytest
 from gateway.app import Gateway
 from gateway.core.model import Outcome, Why
 from gateway.proxy.connection import STREAM_BUFFER_BYTES
-from gateway.proxy.server import WRITE_HIGH_WATER_BYTES
+from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, completion, token, whole
 from .conftest import Connect, GatewayFactory

@@ -1,0 +1,125 @@
+"""Bytes for one client: handed to the transport, or kept here while the client does not take them.
+
+writing ──the kernel takes no more──> blocked ──more than WRITE_HIGH_WATER_BYTES wait──> full
+   ^                                     │                                                │
+   └────────the client has read──────────┴────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from gateway.core.model import Callback
+
+WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
+"""Bytes that may wait for a client before its replica is read no more: with a read of it, 64 KiB."""
+# uvloop keeps nearly 1 kB beside each piece that it could not write: beyond this, pieces wait here instead.
+TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
+
+
+class Outgoing:
+    """The side of a client connection that writes. Its subclass says what follows where the client is slow."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._blocked = False
+        """Whether the kernel takes no more for the client."""
+        self._waiting: list[bytes] = []
+        """Pieces that wait for the kernel, in order."""
+        self._waiting_bytes = 0
+        self.full = False
+        """Whether so much waits for the client that nothing may be added."""
+        self._unsent_before = 0
+        """Bytes that waited at the latest `watch_stall`."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, unless the connection is going away."""
+        if self._blocked:
+            self._wait(data)
+        elif not self.transport.is_closing():
+            self.transport.write(data)
+
+    def hand_on(self) -> None:
+        """Leave everything that waits to the transport, in one piece."""
+        if self._waiting:
+            waiting = b"".join(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self.transport.write(waiting)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the kernel has not taken."""
+        return self._waiting_bytes + self.transport.get_write_buffer_size()
+
+    @property
+    def has_taken_some(self) -> bool:
+        """Whether the client was slow and steady since `watch_stall`: a piece of a megabyte lasts long."""
+        return self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES
+
+    # ---- asyncio.Protocol
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        if not self.full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
+            try:
+                self._fill()
+            except Exception as error:  # noqa: BLE001 - a bug costs this connection
+                self.broke(Callback.CLIENT, error)
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        try:
+            self._drained()
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.CLIENT, error)
+
+    # ---- for the subclass
+
+    def watch_stall(self) -> None:
+        """From now on the client has `write_stall_s` to take something."""
+        self._unsent_before = self.unsent_bytes
+
+    def held_up(self) -> None:
+        """Too much waits for the client: nothing may be added."""
+        raise NotImplementedError
+
+    def caught_up(self) -> None:
+        """There is room again."""
+        raise NotImplementedError
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """Something raised while it worked on this connection."""
+        raise NotImplementedError
+
+    # ---- inside
+
+    def _wait(self, data: bytes) -> None:
+        """Keep a piece until the client has taken what is before it."""
+        if not self.transport.is_closing():
+            self._waiting.append(data)
+            self._waiting_bytes += len(data)
+            if not self.full and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
+                self._fill()
+
+    def _fill(self) -> None:
+        self.full = True
+        self.watch_stall()
+        self.held_up()
+
+    def _drained(self) -> None:
+        """The transport takes more."""
+        if self.transport.is_closing():
+            self.full = False
+            # The rest is little, and must not stay for ever either.
+            self.watch_stall()
+            return
+        self.hand_on()
+        if not self.full:
+            return
+        if self._blocked and self.unsent_bytes > WRITE_HIGH_WATER_BYTES:
+            self.watch_stall()  # it has taken something
+            return
+        self.full = False
+        self.caught_up()
