@@ -285,7 +285,8 @@ class Relay:
             client.write(comment)
             return
         self._shown = True
-        lines = STREAM_HEAD, f"x-request-id: {self.request_id}\r\n".encode(), self._limit_lines()
+        dropped = b"" if self._parsed is None else self._dropped(self._parsed)
+        lines = STREAM_HEAD, f"x-request-id: {self.request_id}\r\n".encode(), dropped, self._limit_lines()
         framing = b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n"
         client.write(b"".join((*lines, framing, comment)))
 
@@ -331,9 +332,12 @@ class Relay:
         lines = b""
         if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
             lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
-        if parsed.changed:
-            lines += b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode()
-        return lines
+        return lines + Relay._dropped(parsed)
+
+    @staticmethod
+    def _dropped(parsed: Parsed) -> bytes:
+        """Names the fields of the request that were dropped or mended."""
+        return b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b""
 
     def _open(self, first_lines: bytes, leg: Leg, held: list[bytes]) -> None:
         client = self._client

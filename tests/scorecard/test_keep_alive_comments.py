@@ -34,9 +34,9 @@ async def test_a_stream_begins_with_comments_before_the_first_token_and_ttft_is_
     capture.answer = lambda call: None
     gw = await gateway(rules(capture.url, tier=COMMENTS))
     client = await connect(gw.url)
-    client.send(chat("X-Request-Id: mine", stream=True))
+    client.send(chat("X-Request-Id: mine", stream=True, frobnicate=1))
     headers = await _first_comment(client)
-    assert headers["x-request-id"] == "mine"
+    assert (headers["x-request-id"], headers["x-tailgate-changed"]) == ("mine", "frobnicate")
     assert await client.chunk() == COMMENT, "and another one"
     capture.calls[0].send(ANSWER)
     body = await _rest(client)
