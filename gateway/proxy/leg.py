@@ -436,11 +436,15 @@ class Leg:
             if not reader.complete:
                 self.upstream.odd(Oddity.NO_END, "no finish reason and no [DONE] before the stream ended")
             end = End.UNREADABLE
+        output = reader.output_tokens
+        if output == 0 and reader.tokens_seen:
+            self.upstream.odd(Oddity.USAGE, "no token where content came: an estimate was taken instead")
+            output = None
         self._tell(
             Finish(
                 end,
                 prompt_tokens=reader.prompt_tokens,
-                output_tokens=reader.output_tokens,
+                output_tokens=output,
                 tokens_seen=reader.tokens_seen,
                 status=self.status,
                 empty=end is not End.TRUNCATED and self._generates and not (reader.tokens_seen or reader.output_tokens),

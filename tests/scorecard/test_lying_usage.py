@@ -14,6 +14,7 @@ from .waiting import until
 
 TOLD = b'"completion_tokens":2'
 LIES = (b'"completion_tokens":1000000000000', b'"completion_tokens":9223372036854775807')
+NONE = b'"completion_tokens":0'
 
 
 def answered(lie: bytes, call: Call) -> Answer:
@@ -24,10 +25,13 @@ def answered(lie: bytes, call: Call) -> Answer:
     return Answer(STREAM_HEAD + token("Hi") + token(" there", "stop") + told + DONE + LAST_CHUNK)
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("lie", LIES, ids=["1e12", "2**63-1"])
+@pytest.mark.parametrize(
+    ("lie", "stream"),
+    [*((lie, stream) for lie in LIES for stream in (True, False)), (NONE, True)],
+    ids=["1e12, streamed", "1e12, whole", "2**63-1, streamed", "2**63-1, whole", "0, streamed"],
+)
 async def test_a_lie_about_usage_costs_its_tenant_nothing_and_is_counted(
-    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool, lie: bytes
+    gateway: GatewayFactory, capture: Capture, connect: Connect, lie: bytes, stream: bool
 ) -> None:
     capture.answer = lambda call: answered(lie, call)
     gw = await gateway(rules(capture.url, tier="limits: {tokens: 10000/min}"))
