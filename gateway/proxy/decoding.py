@@ -1,8 +1,7 @@
-"""Decoding a compressed body beside everything else: a part of it in each turn of the loop, counted as it grows."""
+"""Decoding a compressed body beside everything else: a part of one in each turn of the loop, counted as it grows."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from gateway.core.model import Callback, Why
@@ -30,7 +29,7 @@ class BodyDecoder:
         self._stopped = True
 
     def run(self) -> None:
-        """Decode a part, and go on in the next turn."""
+        """Decode a part, and go on when all others have had theirs: then whole bodies come one by one, too."""
         if self._stopped:
             return
         try:
@@ -53,7 +52,7 @@ class BodyDecoder:
         elif not guard.holds(self._door, decoding.held):
             problem = Problem(Why.RECEIVING_FULL)
         elif not is_whole:
-            asyncio.get_running_loop().call_soon(self.run)
+            guard.turns.add(self.run)
             return
         guard.let_go(self._door)
         self._door.decoded(decoding.decoded() if problem is None else problem)

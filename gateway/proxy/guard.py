@@ -8,6 +8,7 @@ from gateway.core.model import Callback, Why
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Gate
 from gateway.proxy.presence import Presence
+from gateway.proxy.turns import Turns
 from gateway.wire.replies import Problem
 
 LINGER_S: Final = 2.0
@@ -61,6 +62,7 @@ class Guard:
         self._part_bytes = 0
         self.presences: dict[str, Presence] = {}
         """Requests that are in a pool, by its name; pools that are gone keep theirs."""
+        self.turns = Turns()
         self._doors: set[Door] = set()
         self.receiving: Deadline[Door] = Deadline(receive_timeout_s, lambda door: door.too_slow(), _broke)
         self.idle: Deadline[Door] = Deadline(keep_alive_s, lambda door: door.close(), _broke)
