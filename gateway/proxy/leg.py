@@ -44,6 +44,8 @@ DONE: Final = int(Kind.DONE)
 ERROR: Final = int(Kind.ERROR)
 COMPLETE: Final = End.COMPLETE
 NO_GAPS: Final = LogHistogram(())
+NO_EVENTS: Final = EventSplitter()
+"""Of an answer that is no stream; never fed."""
 
 
 class Leg:
@@ -105,7 +107,7 @@ class Leg:
         """The output cap that was sent; 0: none."""
         self._bare = False
         """Whether it was sent again, without `stream_options`."""
-        self._splitter = EventSplitter()
+        self._splitter = NO_EVENTS
         self._end: list[bytes] = []
         """The answer's own marks of its end: shown once the connection says that it has ended, too."""
         self._beginning: bytes | None = None
@@ -225,6 +227,7 @@ class Leg:
 
     def _begin_stream(self) -> None:
         """The body is a stream of events."""
+        self._splitter = EventSplitter()
         self._beginning = None
         self.reader = READERS[self.relay.endpoint]()
         if self.relay.ask.assembled:
@@ -324,7 +327,7 @@ class Leg:
             for event in events:
                 if self._guard is not None:
                     self._guard.add(spoken(event))
-                kind = reader.read(event)
+                kind = int(reader.read(event))
                 if reader.model and not self._has_model:
                     self._has_model = True
                     self._learn_model(reader.model, event)
@@ -353,7 +356,7 @@ class Leg:
     def _learn_model(self, reported: bytes, where: bytes) -> None:
         """See to it that the client reads the name of the model that it asked for."""
         asked = self.relay.asked_model
-        if asked is not None:
+        if asked is not None and reported[1:-1] != asked.encode("utf-8", "replace"):
             name = ModelName(asked)
             name.learn(reported, where)
             self._model = name if name.changes else None

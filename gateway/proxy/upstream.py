@@ -160,7 +160,8 @@ class Upstream:
         oldest_fresh = monotonic() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since >= oldest_fresh and connection.idle:
+            # `release` has found it idle, and nothing but its end has happened to it since.
+            if connection.idle_since >= oldest_fresh and not connection.transport.is_closing():
                 return connection
             connection.transport.close()
         return None

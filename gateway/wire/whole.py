@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec import Raw
 
 from gateway.core.model import GENERATING, Endpoint
@@ -14,6 +12,7 @@ from gateway.wire.shapes import (
     ABORT,
     ABSENT,
     EMPTY,
+    RAW_ABORT,
     UNREADABLE,
     Usage,
     decode_choices,
@@ -46,18 +45,14 @@ class Counted:
         self.model = b""
 
 
-UNTOLD: Final = Counted(None, None, False)
-GARBAGE: Final = Counted(None, None, True)
-
-
 def read_usage(raw: Raw | bytes) -> Counted:
     """The token counts of a `usage` as it stands in JSON, in the words of either dialect; never raises."""
     if bytes(raw) in EMPTY:
-        return UNTOLD
+        return Counted(None, None, False)
     try:
         usage: Usage = decode_usage(raw)
     except UNREADABLE:
-        return GARBAGE
+        return Counted(None, None, True)
     prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
     output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
     told = Counted(count(prompt), count(output), False)
@@ -71,22 +66,21 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine gave it up.
     """
     if endpoint not in GENERATING and body[:1] == b"[":
-        return UNTOLD, None  # SGLang and TEI rank documents in a bare list, without usage
+        return Counted(None, None, False), None  # SGLang and TEI rank documents in a bare list, without usage
     if endpoint in FORMS and body[:1] != b"{":
-        return UNTOLD, None  # subtitles, or bare text
+        return Counted(None, None, False), None  # subtitles, or bare text
     try:
         whole = decode_whole(body)
     except UNREADABLE as exc:
         raise AnswerError(f"the answer is not a JSON object: {exc}") from exc
-    if whole.stop_reason is None or (bytes(whole.choices) not in EMPTY and _is_aborted(whole.choices)):
+    choices = bytes(whole.choices)
+    # Most answers have not the word in them, so that their choices need no second look.
+    if whole.stop_reason is None or (choices.find(RAW_ABORT) >= 0 and _is_aborted(choices)):
         raise Aborted
-    told = read_usage(whole.usage)
-    usage = Counted(told.prompt, told.output, told.odd)
+    usage = read_usage(whole.usage)
     if usage.output is None and usage.prompt is not None and endpoint not in GENERATING:
         usage.output = 0  # numbers are no tokens, and this count is exact
-    usage.is_answer = endpoint not in GENERATING or bool(
-        bytes(whole.choices) or bytes(whole.content) or bytes(whole.output)
-    )
+    usage.is_answer = endpoint not in GENERATING or bool(choices or bytes(whole.content) or bytes(whole.output))
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:
@@ -94,7 +88,7 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     return usage, engine_error(said)
 
 
-def _is_aborted(choices: Raw) -> bool:
+def _is_aborted(choices: bytes) -> bool:
     try:
         return any(choice.finish_reason == ABORT for choice in decode_choices(choices))
     except UNREADABLE:
@@ -105,4 +99,4 @@ def usage_at_end(tail: bytes) -> Counted:
     """Usage from the last bytes of an answer too long to be held."""
     start = tail.rfind(b'"usage":')
     end = tail.find(b"}", start)
-    return UNTOLD if start < 0 or end < 0 else read_usage(tail[start + 8 : end + 1].strip())
+    return Counted(None, None, False) if start < 0 or end < 0 else read_usage(tail[start + 8 : end + 1].strip())
