@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Protocol
 
-from gateway.proxy.clock import monotonic
+from gateway.proxy.log_sampler import LogSampler
 from gateway.wire.oddity import Oddity
 
 log = logging.getLogger("tailgate.upstream")
-
-LOG_EVERY_S: Final = 60.0
 
 
 class OddityCounter(Protocol):
@@ -24,18 +22,13 @@ class Oddities:
 
     def __init__(self, counter: OddityCounter) -> None:
         self._counter = counter
-        self._silent_until: dict[tuple[str, Oddity], float] = {}
-        self._left_out: dict[tuple[str, Oddity], int] = {}
+        self._sampler = LogSampler()
 
     def tell(self, pool: str, replica: str, kind: Oddity, detail: str) -> None:
         """Count one; `detail` says what was odd, without a word of a request or an answer."""
         self._counter.oddity(pool, replica, kind)
-        key = (replica, kind)
-        now = monotonic()
-        if now < self._silent_until.get(key, 0.0):
-            self._left_out[key] = self._left_out.get(key, 0) + 1
+        left_out = self._sampler.take(f"{kind.value} {replica}")
+        if left_out is None:
             return
-        self._silent_until[key] = now + LOG_EVERY_S
-        left_out = self._left_out.pop(key, 0)
         more = f" ({left_out} more since the last line like this)" if left_out else ""
         log.warning("replica %s: %s: %s%s", replica, kind.value, detail, more)

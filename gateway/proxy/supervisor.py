@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from gateway.core.model import Callback
-from gateway.proxy.clock import monotonic
+from gateway.proxy.log_sampler import LogSampler
 
 log = logging.getLogger("tailgate.bugs")
-
-LOG_EVERY_S: Final = 60.0
-MAX_KINDS: Final = 256
 
 
 class Supervisor:
@@ -24,21 +20,15 @@ class Supervisor:
 
     def __init__(self, count: Callable[[Callback], None]) -> None:
         self._count = count
-        self._kinds: dict[str, tuple[float, int]] = {}
-        """By kind: when the last line was written, and how many have come since."""
+        self._sampler = LogSampler()
 
     def caught(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised this."""
         self._count(callback)
         kind = f"{callback.value} {type(error).__name__} {_place(error)}"
-        now = monotonic()
-        logged_at, more = self._kinds.get(kind, (now - LOG_EVERY_S, 0))
-        if now - logged_at < LOG_EVERY_S:
-            self._kinds[kind] = logged_at, more + 1
+        more = self._sampler.take(kind)
+        if more is None:
             return
-        if len(self._kinds) >= MAX_KINDS:
-            self._kinds.clear()
-        self._kinds[kind] = now, 0
         log.error(
             "a bug of the gateway: a %s callback raised %s%s; its request is ended and the rest goes on: report it",
             callback.value,

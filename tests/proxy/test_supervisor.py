@@ -21,7 +21,8 @@ from gateway.core.model import Callback, End, Finish, Outcome, Record, Sample, W
 from gateway.core.rules import Timeouts
 from gateway.proxy import driver as module
 from gateway.proxy.driver import Driver
-from gateway.proxy.supervisor import LOG_EVERY_S, Supervisor
+from gateway.proxy.log_sampler import LOG_EVERY_S
+from gateway.proxy.supervisor import Supervisor
 from tests.core.made import ask, policy, pool, tier
 from tests.interpreted import interpreted
 
@@ -288,7 +289,7 @@ def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("gateway.proxy.supervisor.monotonic", lambda: now[0])
+    monkeypatch.setattr("gateway.proxy.log_sampler.monotonic", lambda: now[0])
     counted: list[Callback] = []
     supervisor = Supervisor(counted.append)
 
