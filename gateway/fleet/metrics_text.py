@@ -58,7 +58,7 @@ _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 # Floats round: a full cache may read a hair above 1. Far above 1 it is not a fraction.
 _FULL = 1.001
-# Of one metric; an engine has one for each data-parallel rank, or a few. A page of nothing else would hold up tokens.
+# Series of one metric: an engine has a few for each data-parallel rank. A page of nothing else would hold up tokens.
 _MAX_SERIES = 1000
 
 

@@ -149,7 +149,7 @@ class Gate:
         return endpoint, caller, None
 
     def caller(self, head: RequestHead) -> Caller | None:
-        """Who the key belongs to."""
+        """The caller whose key it is; None if there is none of that key."""
         given = head.key
         if not given:
             return None

@@ -45,7 +45,7 @@ ERROR: Final = int(Kind.ERROR)
 COMPLETE: Final = End.COMPLETE
 NO_GAPS: Final = LogHistogram(())
 NO_EVENTS: Final = EventSplitter()
-"""Of an answer that is no stream; never fed."""
+"""The splitter of an answer that is no stream: it is never fed."""
 
 
 class Leg:

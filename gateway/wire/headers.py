@@ -111,7 +111,7 @@ _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
 # Headers whose value is a list, which a client may cut into several lines.
 LISTS: Final = frozenset({b"connection", b"tracestate"})
-# Of two that contradict each other neither counts, and a new one begins: nothing but a log depends on them.
+# Headers that do not count if they stand twice: nothing but a log depends on them. A new request id begins then.
 TRACING: Final = frozenset({b"traceparent", b"x-request-id"})
 
 
