@@ -32,7 +32,7 @@ class Aborted(Exception):
 class Counted:
     """Facts that an answer states: token counts, None where there are none, and the model's name, as JSON.
 
-    `odd`: some counts were told, and were none. `is_answer`: it has a field that its API answers in, even an empty one.
+    `odd`: some counts were told, and were none. `is_answer`: it tells of output, or has some.
     """
 
     __slots__ = ("is_answer", "model", "odd", "output", "prompt")
@@ -80,7 +80,13 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     usage = read_usage(whole.usage)
     if usage.output is None and usage.prompt is not None and endpoint not in GENERATING:
         usage.output = 0  # numbers are no tokens, and this count is exact
-    usage.is_answer = endpoint not in GENERATING or bool(choices or bytes(whole.content) or bytes(whole.output))
+    usage.is_answer = (
+        choices not in EMPTY
+        or endpoint not in GENERATING
+        or bool(usage.output)
+        or bytes(whole.content) not in EMPTY
+        or bytes(whole.output) not in EMPTY
+    )
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:

@@ -18,6 +18,7 @@ from .raw import CHAT, chat, request
 NO_MODEL = b'{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}'
 PAGE = whole(b"<html><body>Sign in to go on</body></html>")
 NOTHING = whole(b"{}")
+NO_CHOICE = whole(b'{"object":"chat.completion","choices":[]}')
 LEARNING, AFTER = 60, 200
 ASKED = {
     "chat": chat(),
@@ -48,8 +49,8 @@ async def test_clients_see_next_to_none_of_the_404_of_one_replica_of_four(
 
 @pytest.mark.parametrize(
     ("asked", "answer"),
-    [*((asked, PAGE) for asked in ASKED), ("chat", NOTHING), ("streamed chat", NOTHING)],
-    ids=[*(f"{asked}, page" for asked in ASKED), "chat, {}", "streamed chat, {}"],
+    [*((asked, PAGE) for asked in ASKED), ("chat", NOTHING), ("streamed chat", NOTHING), ("chat", NO_CHOICE)],
+    ids=[*(f"{asked}, page" for asked in ASKED), "chat, {}", "streamed chat, {}", "chat, no choice"],
 )
 async def test_a_replica_of_four_that_answers_everything_with_a_web_page_or_with_nothing_gets_less_than_its_share(
     gateway: GatewayFactory, connect: Connect, asked: str, answer: bytes
