@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.core.rules import Policy
+from gateway.observe import built
 from gateway.observe.logs import configure_logging
 from gateway.observe.parts import JournalError
 from gateway.policy.builtin import builtin
@@ -85,7 +86,9 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, gateway.stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reload()))
-        log.info("API on %s, admin on %s", gateway.url, gateway.admin_url)
+        log.info(
+            "tailgate %s (%s): API on %s, admin on %s", built.release(), built.kind(), gateway.url, gateway.admin_url
+        )
         ends = [asyncio.create_task(event.wait()) for event in (gateway.stop, gateway.broken)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:

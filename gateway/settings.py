@@ -119,7 +119,7 @@ def strangers(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
 
     Those that Kubernetes sets for a service called tailgate are left out.
     """
-    known = [PREFIX + name.upper() for name in Settings.model_fields] + [PREFIX + "KEY"]
+    known = [PREFIX + name.upper() for name in Settings.model_fields] + [PREFIX + "KEY", PREFIX + "PURE"]
     found = []
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known and not _SERVICE_LINK.fullmatch(name):

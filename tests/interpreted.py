@@ -2,6 +2,4 @@
 
 import pytest
 
-from loadtests.compiled import is_compiled
-
-interpreted = pytest.mark.skipif(is_compiled(), reason="replaces parts of classes that are compiled")
+interpreted = pytest.mark.interpreted

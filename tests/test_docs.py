@@ -45,7 +45,7 @@ POLICY = ROOT / "docs" / "policy.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
 # Read by a command or a test, and by no process: no settings.
-OTHER_VARIABLES = {"TAILGATE_KEY"}
+OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

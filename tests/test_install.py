@@ -24,8 +24,12 @@ from pathlib import Path
 
 import pytest
 
+from compiling.finder import LIBRARIES
+from compiling.sources import PURE, modules
+from gateway.observe.built import is_compiled, kind
+
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ("gateway", "pyproject.toml", "README.md", "LICENSE")
+SOURCE = ("gateway", "compiling", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE")
 LOCAL = sys.stdlib_module_names | {"gateway"}
 PINNED_BY_OTHERS = {"pydantic-core"}  # pydantic wants exactly one version of it
 NO_CACHES = shutil.ignore_patterns("__pycache__")
@@ -48,8 +52,12 @@ class Installed:
 
 
 def environment() -> dict[str, str]:
-    """Without whatever could lead Python back to the checkout, or settings into the gateway."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILGATE_"))}
+    """Without whatever could lead Python back to the checkout, or settings into the gateway.
+
+    Compiled where the tests run over compiled code, which the build then finds; to compile would take minutes.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILGATE_"))}
+    return kept | {PURE: "0" if is_compiled() else "1"}
 
 
 def quietly(*command: str, cwd: Path) -> None:
@@ -102,7 +110,9 @@ def test_the_wheel_holds_the_package_all_of_it_and_nothing_else(installed: Insta
     there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gateway").rglob("*") if path.is_file()}
     there = {name for name in there if "__pycache__" not in name}
     names = set(zipfile.ZipFile(installed.wheel).namelist())
-    assert {name for name in names if ".dist-info/" not in name} == there
+    libraries = {name.partition(".")[0] + ".py" for name in names if name.endswith(".so")}
+    assert libraries == ({*modules(ROOT), *(f"{name}.py" for name in LIBRARIES)} if is_compiled() else set())
+    assert {name for name in names if ".dist-info/" not in name and not name.endswith(".so")} == there
     assert "gateway/observe/console.html" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -132,7 +142,7 @@ def test_every_import_is_of_a_declared_dependency() -> None:
 
 def test_the_command_helps_and_checks(installed: Installed) -> None:
     assert "serve" in installed.run("tailgate", "--help")
-    assert re.fullmatch(r"tailgate \d+\.\d+\.\d+ \(pure Python\)\n", installed.run("tailgate", "--version"))
+    assert re.fullmatch(rf"tailgate \d+\.\d+\.\d+ \({kind()}\)\n", installed.run("tailgate", "--version"))
     shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)
     assert "ok: 1 model" in installed.run("tailgate", "check", "default.yaml")
 

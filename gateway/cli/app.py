@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from gateway.cli.plan import plan_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate_command
-from gateway.core import controller
+from gateway.observe import built
 
 # Locals of a crash may hold keys, so tracebacks stay plain.
 app = typer.Typer(
@@ -39,8 +38,7 @@ app.add_typer(key.app, name="key")
 
 def _version(asked: bool) -> None:
     if asked:
-        kind = "pure Python" if controller.__file__.endswith(".py") else "compiled"
-        print(f"tailgate {version('tailgate')} ({kind})")
+        print(f"tailgate {built.release()} ({built.kind()})")
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ import orjson
 
 from gateway.core.estimators import quantile
 from gateway.core.rules import Tier
+from gateway.observe.built import kind
 from gateway.observe.facts import Attainment, TierFacts, percentile
 from gateway.observe.metrics import WHYS, Metrics
 from gateway.observe.sources import Sources
@@ -31,6 +32,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
     busiest = sorted(snapshot.tenants, key=lambda tenant: (-tenant.in_flight, tenant.tenant))
     return {
         "version": sources.version,
+        "build": kind(),
         "uptime_s": now - started,
         "ready": not not_ready,
         "not_ready": not_ready,

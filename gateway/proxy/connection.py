@@ -134,8 +134,8 @@ class Connection(asyncio.Protocol):
                 self._body(data)
             else:
                 self._head(data)
-        except LargeHeadError as exc:
-            self.upstream.odd(Oddity.LARGE_HEAD, str(exc))
+        except LargeHeadError as large:  # not both under one name: compiled, a name has one type
+            self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(End.UNREADABLE)
         except FramingError as exc:
             log.warning("replica %s: its answer is not HTTP: %s", self.upstream.spec.name, exc)

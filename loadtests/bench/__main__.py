@@ -19,7 +19,7 @@ from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
 from loadtests.bench.report import as_json, show
 from loadtests.bench.section import Section
 from loadtests.children import end_by_sigterm
-from loadtests.compiled import again_with, compiled, is_compiled
+from loadtests.compiled import as_users_have_it
 from loadtests.peers.install import alone
 from loadtests.processes import Cores, Neighbours, split_cores
 
@@ -73,9 +73,7 @@ def main(
     profile: Annotated[
         bool, typer.Option("--profile", help="No measuring: tailgate under cProfile, with --only requests or chunks.")
     ] = False,
-    pure: Annotated[
-        bool, typer.Option("--pure", help="The checkout as it is, not compiled as in the wheels of tailgate.")
-    ] = False,
+    pure: Annotated[bool, typer.Option("--pure", help="Interpreted, not compiled as it is installed.")] = False,
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
 ) -> None:
     """What tailgate costs, as ratios to other proxies on the same upstream in the same run."""
@@ -85,10 +83,7 @@ def main(
         effort = replace(effort, rounds=rounds)
     console, cores = Console(), split_cores()
     with alone(console.print):
-        if not (pure or profile or is_compiled()):
-            folder = compiled(console.print)
-            if folder is not None:
-                again_with(folder, "loadtests.bench", sys.argv[1:])
+        as_users_have_it("loadtests.bench", sys.argv[1:], console.print, pure=pure or profile)
         if profile:
             chosen = [name for name in profiling.LOADS if name in plan]
             raise typer.Exit(0 if all(profiling.profile(name, console, cores) for name in chosen) else 1)

@@ -18,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from loadtests.children import end_by_sigterm
-from loadtests.compiled import again_with, compiled, is_compiled
+from loadtests.compiled import as_users_have_it
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
 from loadtests.experiments.pages import write_page
@@ -51,7 +51,7 @@ def run_command(
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed, or was not measured.")] = True,
     pure: Annotated[
-        bool, typer.Option("--pure", help="The checkout as it is, even for a full run: slower, the same results.")
+        bool, typer.Option("--pure", help="Interpreted, even for a full run: slower, the same results.")
     ] = False,
 ) -> None:
     """Run experiments, each anew, and hold what they find against the targets."""
@@ -61,10 +61,8 @@ def run_command(
     if docs is not None:
         make_folder(docs, "--docs")
     out, console = Console(), Console(stderr=True)
-    if not (quick or pure or is_compiled()):
-        folder = compiled(console.print)
-        if folder is not None:
-            again_with(folder, "loadtests.experiments", sys.argv[1:])
+    if not quick or pure:
+        as_users_have_it("loadtests.experiments", sys.argv[1:], console.print, pure=pure)
     missed = False
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

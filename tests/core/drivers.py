@@ -42,7 +42,7 @@ from gateway.core.rules import (
 )
 from gateway.core.snapshot import ReplicaState
 from gateway.core.trust import Trust
-from loadtests.compiled import is_compiled
+from gateway.observe.built import is_compiled
 
 TIERS = ("t0", "t1", "t2")
 POOLS = ("p0", "p1", "p2")

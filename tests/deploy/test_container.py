@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from compiling.sources import PURE
 from gateway.settings import PREFIX, Settings
-from loadtests.compiled import FLAGS
 
 from .files import DEPLOY, ROOT
 
@@ -46,19 +46,20 @@ def test_everything_from_outside_is_locked_by_hash() -> None:
 
 
 def test_the_locks_have_a_hash_for_every_requirement() -> None:
-    for lock in ("requirements.lock", "requirements-dev.lock"):
+    for lock in ("requirements.lock", "requirements-build.lock", "requirements-dev.lock"):
         requirements = re.findall(r"^\S+==.*\n(.*)", (ROOT / lock).read_text(), re.MULTILINE)
         assert requirements
         assert all("--hash=sha256:" in following for following in requirements)
 
 
 def test_the_builder_of_the_wheel_is_locked_too() -> None:
-    assert re.search(r"^hatchling==", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE)
+    lock = (ROOT / "requirements-build.lock").read_text()
+    assert all(re.search(rf"^{name}==", lock, re.MULTILINE) for name in ("hatchling", "mypy", "setuptools"))
 
 
-def test_the_wheel_is_compiled_as_the_one_that_is_measured() -> None:
+def test_an_image_that_cannot_be_compiled_is_not_built() -> None:
     (wheel,) = [line for line in LINES if " wheel " in line]
-    assert f'CFLAGS="{FLAGS}" HATCH_BUILD_HOOK_ENABLE_MYPYC=1' in wheel
+    assert f"RUN {PURE}=0 " in wheel
 
 
 def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None:
@@ -103,3 +104,12 @@ def test_only_what_is_copied_is_sent_to_the_builder() -> None:
     assert "*" in ignore
     assert allowed == copied
     assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_locks_agree() -> None:
+    """What compiles has the same versions at hand as what runs: types are part of what is compiled."""
+    run, build, dev = (
+        dict(re.findall(r"^(\S+)==(\S+)", (ROOT / f"requirements{name}.lock").read_text(), re.MULTILINE))
+        for name in ("", "-build", "-dev")
+    )
+    assert run.items() <= build.items() <= dev.items()

@@ -1,0 +1,24 @@
+"""Which tailgate this is: its version, and whether its request path is compiled (docs/adr/0007-compiled-wheels.md)."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from gateway.core import controller
+
+COMPILED, INTERPRETED = "compiled", "interpreted"
+
+
+def is_compiled() -> bool:
+    """Whether the decisions are taken by compiled code; the rest of the request path is compiled with them."""
+    return not controller.__file__.endswith(".py")
+
+
+def kind() -> str:
+    """One word for bug reports: interpreted code takes twice the CPU."""
+    return COMPILED if is_compiled() else INTERPRETED
+
+
+def release() -> str:
+    """The version, without how it was built."""
+    return version("tailgate")

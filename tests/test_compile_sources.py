@@ -1,0 +1,49 @@
+"""What is compiled, and when nothing can be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from compiling import sources
+from compiling.sources import ROOT
+
+
+def test_the_request_path_is_compiled_and_what_msgspec_makes_is_not() -> None:
+    compiled = sources.modules(ROOT)
+    assert {"gateway/core/controller.py", "gateway/wire/events.py", "gateway/proxy/leg.py"} <= set(compiled)
+    assert "gateway/wire/shapes.py" not in compiled
+    assert all((ROOT / name).is_file() for name in compiled)
+
+
+def test_no_compiler_on_the_path_is_an_obstacle_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "some-cc -pipe")
+    assert sources.obstacle() == "there is no C compiler (some-cc)"
+
+
+def test_a_python_without_headers_is_an_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", sys.executable)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "Python.h" in str(sources.obstacle())
+
+
+@pytest.mark.parametrize(("said", "meant"), [("1", False), ("0", True), ("", None), ("true", False)])
+def test_pure_can_ask_for_either(said: str, meant: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sources.PURE, said)
+    assert sources.wanted() is meant
+
+
+@pytest.mark.parametrize(("pure", "status"), [(None, 0), ("0", 1)])
+def test_without_a_compiler_one_message_is_told_and_only_pure_0_fails(pure: str | None, status: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != sources.PURE}
+    environment |= {"CC": "no-such-compiler"} | ({} if pure is None else {sources.PURE: pure})
+    command = [sys.executable, "-m", "compiling"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50)
+    assert done.returncode == status
+    assert done.stderr == "tailgate runs interpreted, at twice the CPU: there is no C compiler (no-such-compiler)\n"
