@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -47,3 +48,18 @@ def test_without_a_compiler_one_message_is_told_and_only_pure_0_fails(pure: str 
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50)
     assert done.returncode == status
     assert done.stderr == "tailgate runs interpreted, at twice the CPU: there is no C compiler (no-such-compiler)\n"
+
+
+def test_no_name_of_an_exception_has_two_types_where_it_is_compiled() -> None:
+    """It keeps the type of the first handler: an exception of the second becomes a TypeError."""
+    twice = []
+    for module in sources.modules(ROOT):
+        for function in ast.walk(ast.parse((ROOT / module).read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                caught: dict[str, str] = {}
+                for handler in ast.walk(function):
+                    if isinstance(handler, ast.ExceptHandler) and handler.name and handler.type:
+                        kind = ast.unparse(handler.type)
+                        if caught.setdefault(handler.name, kind) != kind:
+                            twice.append(f"{module}:{handler.lineno} {handler.name}")
+    assert twice == []

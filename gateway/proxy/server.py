@@ -168,10 +168,10 @@ class FrontDoor(Outgoing):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._ignore_upgrade()
-        except httptools.HttpParserCallbackError as exc:
+        except httptools.HttpParserCallbackError as callback:
             # httptools makes a parser error of whatever a callback raises: that is a bug, and no fault of the client.
-            raised = exc.__context__
-            self._supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else exc)
+            raised = callback.__context__
+            self._supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
             self._reject(Problem(Why.INTERNAL))
         except httptools.HttpParserError as exc:
             self._reject(Problem(Why.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))

@@ -50,14 +50,14 @@ class Tokenizer:
             raise TokenizerError(f"{path}: cannot be read: {error}") from None
         try:
             tokenizer = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # noqa: BLE001 - the library raises plain Exception
-            raise TokenizerError(f"{path}: is not a tokenizer.json: {error}") from None
+        except Exception as malformed:  # noqa: BLE001 - the library raises plain Exception
+            raise TokenizerError(f"{path}: is not a tokenizer.json: {malformed}") from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
         try:
             return cls(tokenizer, template.load(file.parent))
-        except ValueError as error:
-            raise TokenizerError(f"{path}: {error}") from None
+        except ValueError as no_template:
+            raise TokenizerError(f"{path}: {no_template}") from None
 
     def count(self, parsed: Parsed) -> int | None:
         """Prompt tokens of a request; None where they cannot be told: media, and prompts too long to count."""
