@@ -48,7 +48,7 @@ def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: 
             continue
         if number == 4 and then is not None:
             controller.configure(then, at)
-        controller.arrive(ask(number, rules if then is None or number < 4 else then, at), at)
+        controller.arrive(ask(number, rules if then is None or number < 4 else then, at, max_tokens=2000), at)
         controller.sent(number, at)
     encoder = Encoder(rules)
     header = {"journal": 1, "run": "r", "part": 1, "version": "1", **encoder.header(1, 1.0)}
