@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from msgspec import Raw
 
 from gateway.core.model import GENERATING, Endpoint
@@ -18,6 +21,12 @@ from gateway.wire.shapes import (
     decode_choices,
     decode_usage,
     decode_whole,
+)
+
+_NO_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*""')
+_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*(?:"[^"]|\[)')
+_OTHER_OUTPUT: Final = re.compile(
+    rb'"(?:tool_calls|function_call|reasoning|reasoning_content|refusal|audio)"\s*:(?!\s*(?:null|\[\]|""))'
 )
 
 
@@ -81,17 +90,29 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     if usage.output is None and usage.prompt is not None and endpoint not in GENERATING:
         usage.output = 0  # numbers are no tokens, and this count is exact
     usage.is_answer = (
-        choices not in EMPTY
+        (choices not in EMPTY and ((usage.output or 0) > 1 or not _is_silent(choices)))
         or endpoint not in GENERATING
         or bool(usage.output)
         or bytes(whole.content) not in EMPTY
         or bytes(whole.output) not in EMPTY
     )
+    if usage.output == 0 and usage.is_answer and endpoint in GENERATING:
+        usage.output, usage.odd = None, True  # some servers fill their usage with zeros
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:
         return usage, None
     return usage, engine_error(said)
+
+
+def _is_silent(choices: bytes) -> bool:
+    """Whether choices hold a text that is empty, and nothing else that a model could have said."""
+    return (
+        choices.find(b'""') >= 0
+        and _NO_TEXT.search(choices) is not None
+        and _OTHER_OUTPUT.search(choices) is None
+        and _TEXT.search(choices) is None
+    )
 
 
 def _is_aborted(choices: bytes) -> bool:

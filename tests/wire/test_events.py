@@ -439,3 +439,33 @@ def test_a_whole_answer_that_was_aborted(space: str) -> None:
 def test_a_whole_answer_that_merely_speaks_of_it(endpoint: Endpoint, body: bytes) -> None:
     usage, error = read_whole(endpoint, body)
     assert (usage.prompt, usage.output, usage.odd, error) == (None, None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_answer"),
+    [
+        ({"message": {"role": "assistant", "content": ""}}, False),
+        ({"message": {"content": "", "tool_calls": [], "reasoning": None, "refusal": None}}, False),
+        ({"text": ""}, False),
+        ({"message": {"content": "a"}}, True),
+        ({"message": {"content": "", "tool_calls": [{"id": "t"}]}}, True),
+        ({"message": {"content": "", "reasoning": "hm"}}, True),
+        ({"message": {"content": None, "tool_calls": [{"id": "t"}]}}, True),
+        ({"message": {"content": '"content":""'}}, True),
+    ],
+)
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_an_answer_with_an_empty_text_and_nothing_else_is_none(
+    choice: dict[str, object], is_answer: bool, separators: tuple[str, str]
+) -> None:
+    body = json.dumps({"choices": [{"index": 0, "finish_reason": "stop", **choice}]}, separators=separators)
+    told, _ = read_whole(Endpoint.CHAT, body.encode())
+    assert told.is_answer is is_answer
+
+
+def test_a_usage_of_no_tokens_beside_a_text_is_odd_and_beside_none_it_is_not() -> None:
+    usage = b'"usage":{"prompt_tokens":3,"completion_tokens":0}'
+    told, _ = read_whole(Endpoint.CHAT, b'{"choices":[{"message":{"content":"Hi"}}],' + usage + b"}")
+    assert (told.prompt, told.output, told.odd) == (3, None, True)
+    told, _ = read_whole(Endpoint.CHAT, b'{"choices":[{"message":{"content":""}}],' + usage + b"}")
+    assert (told.output, told.odd, told.is_answer) == (0, False, False)
