@@ -329,7 +329,9 @@ class Driver:
                 assert seen.left
                 assert seen.refused is None
             case Outcome.INVALID:
-                assert seen.committed != (seen.refused is not None)
+                # An engine may find the fault of a request inside a stream that has begun: then both.
+                said_inside = seen.committed and seen.refused is Why.UPSTREAM_REJECTED
+                assert said_inside or seen.committed != (seen.refused is not None)
             case _:
                 assert seen.refused is record.why
                 assert seen.cut == (record.outcome is Outcome.CUT)
