@@ -20,7 +20,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-
 
 $(STAMP): requirements-build.lock requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tailgate needs Python >= 3.11; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "installing into $(VENV), hash-locked, and compiling (about a minute the first time)"
+	@echo "installing into $(VENV), hash-locked, and compiling (two minutes or so the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes -r requirements-build.lock
 	@$(BIN)/python -m compiling 2> /dev/null & compiling=$$!; \
