@@ -24,7 +24,6 @@ from gateway.core.model import Random, Record, Why
 from gateway.core.pools import PoolNow
 from gateway.core.replica import Replica
 from gateway.core.rules import AdmissionMode, Policy, Tier
-from gateway.core.slots import MIN_GROWTH
 from gateway.core.snapshot import TierView
 from gateway.core.trust import Trust
 
@@ -49,8 +48,6 @@ HOLD_SHARE: Final = 0.2
 """Of the tightest TTFT objective, what may wait unread inside an engine,"""
 MAX_TIGHTEST_S: Final = 5.0
 """which is taken to be no looser than this."""
-TPOT_MARGIN: Final = 0.8
-"""Share of the tightest TPOT objective that a typical answer may take: its p99 is the slow ones."""
 LEAST_WINDOW_TOKENS: Final = 2048.0
 """What one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
 MOST_WINDOW_TOKENS: Final = 16384.0
@@ -93,7 +90,7 @@ class Admission:
         self._forecaster = forecaster
         self._random = random
         self._budgets: dict[str, Budget] = {}
-        self._hold_s = self._tpot_s = math.inf
+        self._hold_s = math.inf
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
@@ -105,8 +102,6 @@ class Admission:
         }
         tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
-        tightest_s = min((tier.slo.tpot_bound_s for tier in policy.tiers.values()), default=math.inf)
-        self._tpot_s = TPOT_MARGIN * tightest_s
 
     # ---- decisions
 
@@ -215,14 +210,6 @@ class Admission:
         if token_s is None:
             return MOST_WINDOW_TOKENS
         return min(MOST_WINDOW_TOKENS, max(LEAST_WINDOW_TOKENS, self._hold_s / token_s))
-
-    def tpot_headroom(self, replica: Replica, now: float) -> float:
-        """The tightest TPOT that the policy promises, over that of a replica's load; inf if none is promised."""
-        if self._tpot_s == math.inf:
-            return math.inf
-        tpot_s = self._forecaster.tpot_s(replica, now)
-        # Until ten answers have shown what a token takes, doubling would fill a slow engine beyond what it promises.
-        return 1.0 + MIN_GROWTH if tpot_s is None else self._tpot_s / tpot_s
 
     def reason(self, live: Live, forecast: Forecast, limit: float) -> str:
         """What a client is told of a forecast whose P(breach) is above `limit`."""

@@ -318,8 +318,7 @@ class Controller:
             self.forecaster.observed(replica, now)
         if pool.demand.is_due(now):
             pool.demand.tick(self.forecaster.costs(pool), pool.serving, pool.slots, now)
-        headroom = self._admission.tpot_headroom(replica, now)
-        pool.tune(replica, self._admission.prefill_limit(pool), headroom, now)
+        pool.tune(replica, self._admission.prefill_limit(pool), now)
         if pool.room:
             self._pump(pool, out, now)
         if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:

@@ -80,8 +80,6 @@ class Fleet:
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             replica.kv_limit = replica.kv.limit(replica.pool.spec.kv_headroom)
-            if sample.waiting == 0 and sample.running:
-                replica.learned.saw(min(sample.running, replica.in_flight), 0)
         if sample.healthy is None or _is_alive(replica, sample):
             return False
         state = replica.breaker.state

@@ -23,7 +23,6 @@ from gateway.core.labels import DIRECT, HIGHER_SHARE, Labels, queued_kind, tpot_
 from gateway.core.learned import ForecastView, PoolFacts
 from gateway.core.lengths import Bucket, Lengths
 from gateway.core.model import WEIGHTLESS, End, Finish
-from gateway.core.regress import FIRST
 from gateway.core.trust import COLD_SAMPLES, Trust
 
 if TYPE_CHECKING:
@@ -127,16 +126,6 @@ class Forecaster:
         if learned is None or learned.labels.gate.samples < COLD_SAMPLES:
             return None
         return learned.costs.prompt_token_s()
-
-    def tpot_s(self, replica: Replica, now: float) -> float | None:
-        """What a token takes on a replica under its load; None until that is known."""
-        learned = self._pools.get(replica.pool.spec.name)
-        engine = self._engines.get(replica.spec.name)
-        if learned is None or engine is None or learned.costs.step.samples < FIRST:
-            return None
-        costs = learned.costs
-        step_s = costs.step_s(engine.decodes + engine.foreign(now), engine.context)
-        return engine.factor * costs.tpot_s(step_s, len(replica.pool.replicas), now)
 
     def costs(self, pool: PoolNow) -> Costs:
         """What the typical replica of this pool takes."""

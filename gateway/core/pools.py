@@ -229,10 +229,10 @@ class PoolNow:
     def _reserve(self) -> None:
         self._reserved = _shares(self.spec.reserve, self._slots)
 
-    def tune(self, replica: Replica, prefill_limit: float, tpot_headroom: float, now: float) -> None:
+    def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
         self.expire(replica, now)
-        replica.learned.learn(now if self.room else self.pressed_at, tpot_headroom, now)
+        replica.learned.learn(now if self.room else self.pressed_at, now)
         slots = self._slots_of(replica)
         if slots != replica.slots:
             self._spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)

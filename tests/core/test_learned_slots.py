@@ -9,13 +9,13 @@ from gateway.core.model import Sample
 from gateway.core.slots import START, SlotLimit
 
 
-def learned(slots: int, seconds: int, *, pressed: bool = True, seats_in_time: float = math.inf) -> SlotLimit:
-    """An engine of so many slots that is sent as much as it may be; so many may run until TPOT is at its bound."""
+def learned(slots: int, seconds: int, *, pressed: bool = True) -> SlotLimit:
+    """An engine of so many slots that is sent as much as it may be."""
     limit = SlotLimit()
     for second in range(1, seconds + 1):
         running = min(limit.slots, slots)
         limit.saw(running, limit.slots - running)
-        limit.learn(float(second) if pressed else -math.inf, seats_in_time / running, float(second))
+        limit.learn(float(second) if pressed else -math.inf, float(second))
     return limit
 
 
@@ -25,70 +25,11 @@ def test_the_slots_of_an_engine_are_found_within_a_minute(slots: int) -> None:
     assert all(0.85 * slots - 1 <= limit <= 1.15 * slots + 1 for limit in found)
 
 
-@pytest.mark.parametrize("slots", [64, 256, 1024])
-def test_a_cold_engine_that_catches_up_is_sent_as_much_as_it_runs_within_five_seconds(slots: int) -> None:
-    assert learned(slots, 5).slots >= slots
-
-
-def test_slots_that_an_engine_does_not_have_are_taken_back_within_seconds() -> None:
-    assert max(learned(40, second).slots for second in range(1, 10)) <= 2 * START + 1
-    assert learned(40, 8).slots <= 1.15 * 40
-
-
-def test_a_doubling_that_unread_prompts_keep_from_being_used_is_taken_back() -> None:
-    limit = SlotLimit()
-    for second in range(1, 8):
-        running = min(limit.slots, 70)
-        limit.saw(running, min(limit.slots - running, 5))  # no more than five are let in unread
-        limit.learn(float(second), math.inf, float(second))
-    assert 70 <= limit.limit < 80
-
-
-def test_a_doubling_that_is_not_used_stays_while_more_and_more_run() -> None:
-    limit = SlotLimit()
-    for second in range(1, 6):
-        limit.saw(min(limit.slots, 32 + 4 * second), 0 if second == 1 else 5)
-        limit.learn(float(second), math.inf, float(second))
-    assert limit.limit > 2 * START
-
-
-def test_a_limit_that_is_not_run_in_full_is_not_doubled() -> None:
-    limit = learned(64, 1)
-    limit.saw(64, 0)
-    limit.learn(2.0, math.inf, 2.0)
-    assert 64 < limit.limit < 70
-
-
-def test_an_engine_that_has_shown_its_slots_is_sent_a_little_more_and_not_twice_as_much() -> None:
-    limit = learned(20, 30)
-    found = limit.limit
-    limit.saw(limit.slots, 0)
-    limit.learn(31.0, math.inf, 31.0)
-    assert found < limit.limit < 1.2 * found + 1
-
-
-def test_an_engine_that_goes_on_catching_up_is_sent_twice_as_much_again() -> None:
-    limit = learned(20, 30)
-    for second in range(31, 40):
-        limit.saw(limit.slots, 0)
-        limit.learn(float(second), math.inf, float(second))
-    assert limit.slots > 256
-
-
-@pytest.mark.parametrize("seats_in_time", [50, 120])
-def test_no_more_slots_are_tried_than_the_tpot_objective_allows(seats_in_time: int) -> None:
-    assert 0.9 * seats_in_time <= learned(1024, 60, seats_in_time=seats_in_time).slots <= seats_in_time + 2
-
-
-def test_slots_of_an_engine_that_is_too_slow_for_the_tpot_objective_stay() -> None:
-    assert learned(1024, 60, seats_in_time=20).limit == START
-
-
 def test_what_other_bounds_keep_below_the_limit_does_not_lower_it() -> None:
     limit = SlotLimit()
     for second in range(1, 60):
         limit.saw(8, 4)
-        limit.learn(float(second), math.inf, float(second))
+        limit.learn(float(second), float(second))
     assert limit.limit == START
 
 
@@ -99,7 +40,7 @@ def test_while_nobody_waits_nothing_is_learned() -> None:
 def test_an_engine_that_read_nothing_says_nothing() -> None:
     limit = SlotLimit()
     for second in range(1, 60):
-        limit.learn(float(second), math.inf, float(second))
+        limit.learn(float(second), float(second))
     assert limit.limit == START
 
 

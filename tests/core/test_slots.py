@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Admission, AdmissionMode, Health, Objective, Slo, Timeouts
+from gateway.core.rules import Admission, AdmissionMode, Health, Timeouts
 from gateway.core.slots import START
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier
@@ -57,33 +57,7 @@ def test_without_slots_in_the_policy_they_begin_small_and_are_learned() -> None:
         story.sent(f"a{number}").first_token(f"a{number}")
     story.whatever().after(1.5).observes("r1", Sample(waiting=0, running=32))
     story.expect(dispatch("r1", of="waits"))
-    assert story.pool("p").slots == 2 * START + 1
-
-
-def test_an_engine_that_says_that_nobody_waits_in_it_is_sent_more_before_any_answer_is_seen() -> None:
-    story = play(policy(pool("p", "r1", slots=None)))
-    for number in range(round(START) + 1):
-        story.arrives(f"a{number}", stream=False)
-    story.whatever().after(1.5).observes("r1", Sample(waiting=0, running=round(START)))
-    story.expect(dispatch("r1", of=f"a{round(START)}"))
-    assert story.pool("p").slots == 2 * START + 1
-
-
-def test_slots_are_not_doubled_while_nobody_knows_whether_a_promised_tpot_is_kept() -> None:
-    story = play(policy(pool("p", "r1", slots=None), tier("std", slo=Slo(tpot=(Objective(0.99, 0.1),)))))
-    for number in range(round(START) + 1):
-        story.arrives(f"a{number}", stream=False)
-    story.whatever().after(1.5).observes("r1", Sample(waiting=0, running=round(START))).whatever()
-    assert START < story.pool("p").slots < 1.1 * START
-
-
-@pytest.mark.parametrize("sample", [Sample(waiting=3, running=29), Sample(waiting=0, running=0), Sample(healthy=True)])
-def test_an_engine_that_does_not_say_that_it_runs_all_is_sent_no_more_for_it(sample: Sample) -> None:
-    story = play(policy(pool("p", "r1", slots=None)))
-    for number in range(round(START) + 1):
-        story.arrives(f"a{number}", stream=False)
-    story.whatever().after(1.5).observes("r1", sample).expect()
-    assert story.pool("p").slots == START
+    assert story.pool("p").slots == 34
 
 
 def test_learned_slots_stay_where_the_engine_does_not_read_what_it_is_sent() -> None:
@@ -362,7 +336,7 @@ def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: End) -> None
 def test_slots_are_learned_from_whole_answers_too() -> None:
     story = play(policy(pool("p", "r1", slots=None, queue_limit=9999), tier("std")))
     sent = 0
-    for _ in range(3):  # an engine that reads at once, and of which all want more than it is sent
+    for _ in range(60):  # an engine that reads at once, and of which all want more than it is sent
         for _ in range(2 * story.pool("p").slots):
             story.arrives(f"{sent}", prompt=1, stream=False)
             sent += 1
