@@ -40,7 +40,7 @@ class _Flow:
         self.heap: list[Entry] = []
 
     def from_last(self) -> list[Live]:
-        """Those that may be shed, the one that has to be sent last before the others."""
+        """The requests that may be shed; the one that may be sent last comes first."""
         entries = sorted(self.heap, reverse=True)
         return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.ask.tier)]
 

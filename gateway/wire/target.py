@@ -28,7 +28,7 @@ MAX_SHOWN: Final = 100
 _ABSOLUTE: Final = re.compile(rb"https?://([^/@?#]+)(.*)", re.IGNORECASE | re.DOTALL)
 _SLASHES: Final = re.compile(rb"/{2,}")
 _V1: Final = b"/v1"
-# Those that end alike, such as /v1/completions and /v1/chat/completions: the longer one first.
+# The longer path first: /v1/chat/completions ends as /v1/completions does.
 _BY_LENGTH: Final = sorted((path for path in (*POSTS, MODELS) if path.startswith(_V1)), key=len, reverse=True)
 
 

@@ -60,7 +60,7 @@ def test_shares_are_those_of_a_tier() -> None:
     story.arrives("m", tenant="modest", tier="std").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_one_in_shadow_makes_way_for_nobody() -> None:
+def test_a_request_in_shadow_makes_way_for_nobody() -> None:
     shadow = policy(pool("p", "r1", queue_limit=2), tier("std", admission=SHADOW))
     story = play(shadow).arrives("running").arrives("g1", tenant="greedy").arrives("g2", tenant="greedy").whatever()
     story.configured(policy(pool("p", "r1", queue_limit=2), tier("std"))).whatever()

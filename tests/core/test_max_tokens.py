@@ -78,7 +78,7 @@ def test_a_limit_alone_caps_who_names_nothing_unless_the_context_is_tighter() ->
     story.arrives("c", prompt=1800, max_tokens=None).expect(dispatch("r1", max_tokens=0))
 
 
-def test_who_names_nothing_where_no_cap_is_written_reserves_little_and_pays_what_was_used() -> None:
+def test_a_request_without_any_cap_reserves_little_and_pays_what_was_used() -> None:
     caps = Caps(max_tokens_default=0, max_tokens_limit=32768)
     limited = tier("std", caps=caps, limits=Limits(tokens_per_min=5000.0))
     story = play(policy(pool("p", "r1", slots=8), limited)).arrives("a", prompt=100, max_tokens=None)
