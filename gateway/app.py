@@ -49,7 +49,7 @@ from gateway.proxy.oddities import Oddities
 from gateway.proxy.server import FrontDoor
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
 from gateway.wire.tokens import TokenizerError, Tokenizers
 
 log = logging.getLogger("tailgate")

@@ -30,7 +30,7 @@ from gateway.policy.schema import PolicyFile
 from gateway.proxy.gate import GETS, POSTS
 from gateway.settings import PREFIX, Settings
 from gateway.sim.load import load_text as load_workload_text
-from gateway.wire.reasons import ROWS
+from gateway.wire.errors.reasons import ROWS
 from loadtests import demo
 from loadtests.__main__ import app as loadtests_app
 from loadtests.demo_text import OVERLOAD
@@ -142,7 +142,7 @@ def test_the_data_plane_has_every_path() -> None:
 
 def test_the_data_plane_has_every_header_of_ours() -> None:
     source = "".join(
-        file.read_text("utf-8") for room in ("proxy", "wire") for file in (ROOT / "gateway" / room).glob("*.py")
+        file.read_text("utf-8") for room in ("proxy", "wire") for file in (ROOT / "gateway" / room).rglob("*.py")
     )
     sent = set(re.findall(r"(x-tailgate-[a-z-]+): %", source))
     assert "x-tailgate-reason" in sent

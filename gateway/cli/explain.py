@@ -17,7 +17,7 @@ from gateway.core.model import Endpoint
 from gateway.core.rules import Limits, Slo, Timeouts
 from gateway.policy import PolicyErrors, load
 from gateway.policy.units import write_seconds
-from gateway.wire.replies import status_of
+from gateway.wire.errors.replies import status_of
 from gateway.wire.tokens import TokenizerError
 
 OF_LIVE = ("tier", "model", "tenant", "prompt_tokens", "max_tokens", "stream")

@@ -15,7 +15,7 @@ from gateway.core.model import Callback, End, Outcome, Record, Why
 from gateway.core.rules import Policy
 from gateway.observe.facts import Cell, Edges, Lane, TierFacts, decided
 from gateway.observe.window import EDGES, NEVER, Quantiles, Sliding
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
 
 REPLICA_LABEL_LIMIT: Final = 64
 """More replicas than this, and histograms carry no replica label: they are the bulk of the page."""

@@ -12,9 +12,9 @@ from typing import Final
 from gateway.core.model import Why
 from gateway.core.rules import Policy
 from gateway.policy.hosts import is_known, is_loopback
-from gateway.wire.cors import cors_lines
-from gateway.wire.headers import ORIGIN, RequestHead
-from gateway.wire.replies import Problem
+from gateway.wire.errors.replies import Problem
+from gateway.wire.http.cors import cors_lines
+from gateway.wire.http.headers import ORIGIN, RequestHead
 
 EVERY_ORIGIN: Final = b"*"
 MAX_REMEMBERED: Final = 64

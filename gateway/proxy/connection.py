@@ -8,9 +8,9 @@ import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from gateway.core.model import Callback, End
-from gateway.wire.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
-from gateway.wire.framing import ChunkReader, FramingError
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.http.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
+from gateway.wire.http.framing import ChunkReader, FramingError
 
 if TYPE_CHECKING:
     from gateway.proxy.leg import Leg
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._chunks: ChunkReader | None = None
         self._left = 0
-        """Bytes of the body to come, or how else it ends (`wire.answer`)."""
+        """Bytes of the body to come, or how else it ends (`wire.http.answer`)."""
         self._in_body = False
         self._keep_alive = False
         self._started = False

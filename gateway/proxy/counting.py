@@ -15,8 +15,8 @@ import orjson
 
 from gateway.core.model import Callback, Why
 from gateway.core.rules import Model, Pool
-from gateway.wire.pictures import correction
-from gateway.wire.replies import Problem
+from gateway.wire.body.pictures import correction
+from gateway.wire.errors.replies import Problem
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from gateway.core.model import Callback, Why
 from gateway.proxy.guard import Guard
-from gateway.wire.encoding import CorruptBody, Decoding
-from gateway.wire.replies import Problem
+from gateway.wire.errors.replies import Problem
+from gateway.wire.http.encoding import CorruptBody, Decoding
 
 if TYPE_CHECKING:
     from gateway.proxy.server import FrontDoor

@@ -15,8 +15,8 @@ from gateway.core.model import Ask, Callback, End, Finish, Record, Sample, Why
 from gateway.core.rules import Policy
 from gateway.proxy.clock import monotonic
 from gateway.proxy.supervisor import Supervisor
-from gateway.wire.oddity import Oddity
-from gateway.wire.replies import CLIENT_FAULTS
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.errors.replies import CLIENT_FAULTS
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay

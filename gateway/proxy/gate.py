@@ -21,12 +21,12 @@ from gateway.proxy.keep_alive import KeepAlives
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.apis.table import served
-from gateway.wire.content import MEDIA_BYTES
-from gateway.wire.cors import preflight_lines
+from gateway.wire.body.content import MEDIA_BYTES
+from gateway.wire.body.pictures import correction
+from gateway.wire.errors.replies import Dialect, Problem, dialect_of, error_response
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.headers import BadHeader, RequestHead, asked_slo
-from gateway.wire.pictures import correction
-from gateway.wire.replies import Dialect, Problem, dialect_of, error_response
+from gateway.wire.http.cors import preflight_lines
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.request import BadRequest, Parsed, parse
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, nothing_at
 

@@ -9,7 +9,7 @@ from gateway.proxy.deadlines import Deadline
 from gateway.proxy.gate import Gate
 from gateway.proxy.presence import Presence
 from gateway.proxy.turns import Turns
-from gateway.wire.replies import Problem
+from gateway.wire.errors.replies import Problem
 
 LINGER_S: Final = 2.0
 SWEEP_S: Final = 0.25

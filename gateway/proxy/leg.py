@@ -11,17 +11,17 @@ from gateway.core.model import GENERATING, End, Finish, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.proxy.upstream import Connecting, Upstream
-from gateway.wire.answer import AnswerHead
-from gateway.wire.assemble import Assembly, AssemblyError, assembly
-from gateway.wire.events import READERS, Kind, StreamReader
-from gateway.wire.failure import EngineError, end_of
-from gateway.wire.framing import chunk, payload_of_one
-from gateway.wire.model_name import ModelName, model_at_start
-from gateway.wire.oddity import Oddity
-from gateway.wire.repetition import Repetition
-from gateway.wire.spoken import spoken
-from gateway.wire.sse import MAX_SNIFFED, EventSplitter, looks_like_events
-from gateway.wire.whole import Aborted, AnswerError, read_whole, usage_at_end
+from gateway.wire.answers.assemble import Assembly, AssemblyError, assembly
+from gateway.wire.answers.events import READERS, Kind, StreamReader
+from gateway.wire.answers.failure import EngineError, end_of
+from gateway.wire.answers.model_name import ModelName, model_at_start
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.answers.repetition import Repetition
+from gateway.wire.answers.spoken import spoken
+from gateway.wire.answers.sse import MAX_SNIFFED, EventSplitter, looks_like_events
+from gateway.wire.answers.whole import Aborted, AnswerError, read_whole, usage_at_end
+from gateway.wire.http.answer import AnswerHead
+from gateway.wire.http.framing import chunk, payload_of_one
 
 if TYPE_CHECKING:
     from gateway.proxy.relay import Relay

@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from gateway.proxy.log_sampler import LogSampler
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate.upstream")
 

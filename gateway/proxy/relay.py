@@ -12,12 +12,12 @@ from gateway.proxy.clock import monotonic
 from gateway.proxy.keep_alive import COMMENT, is_due
 from gateway.proxy.leg import Leg
 from gateway.proxy.upstream import Upstream
+from gateway.wire.answers.renamed import put_back
+from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.framing import LAST_CHUNK, chunk
-from gateway.wire.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
-from gateway.wire.lines import milliseconds
-from gateway.wire.renamed import put_back
-from gateway.wire.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
+from gateway.wire.http.framing import LAST_CHUNK, chunk
+from gateway.wire.http.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.http.lines import milliseconds
 from gateway.wire.request import Parsed, render
 
 if TYPE_CHECKING:

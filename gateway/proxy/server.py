@@ -27,11 +27,11 @@ from gateway.proxy.guard import Guard
 from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES, Outgoing
 from gateway.proxy.presence import Presence
 from gateway.proxy.relay import Relay
-from gateway.wire.encoding import coding_of
-from gateway.wire.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
-from gateway.wire.lines import number
+from gateway.wire.errors.replies import Dialect, Problem
+from gateway.wire.http.encoding import coding_of
+from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
+from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
-from gateway.wire.replies import Dialect, Problem
 from gateway.wire.target import COUNT_TOKENS, POSTS, read_target
 
 # Bytes on the wire for each byte of a body; chunks of one byte need six.

@@ -13,8 +13,8 @@ from gateway.core.rules import Pool, ReplicaSpec
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.proxy.oddities import Oddities
-from gateway.wire.headers import upstream_prefix
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.http.headers import upstream_prefix
 
 if TYPE_CHECKING:
     from gateway.proxy.leg import Leg

@@ -10,8 +10,8 @@ from random import Random
 from typing import Final
 
 from gateway.core.model import Outcome, Record
-from gateway.wire.reasons import ROWS
-from gateway.wire.replies import RETRY_AFTER_S
+from gateway.wire.errors.reasons import ROWS
+from gateway.wire.errors.replies import RETRY_AFTER_S
 
 FIRST_S: Final = 0.5
 LONGEST_S: Final = 8.0

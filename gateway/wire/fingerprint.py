@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from gateway.wire.form import File
+from gateway.wire.body.form import File
 from gateway.wire.request import Parsed
 
 # What only says how the answer is delivered.

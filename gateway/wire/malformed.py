@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.core.model import Why
-from gateway.wire.encoding import ACCEPT_ENCODING, read_coding
-from gateway.wire.headers import RequestHead
-from gateway.wire.replies import Problem
+from gateway.wire.errors.replies import Problem
+from gateway.wire.http.encoding import ACCEPT_ENCODING, read_coding
+from gateway.wire.http.headers import RequestHead
 
 
 def malformed(version: str, head: RequestHead) -> Problem | None:

@@ -17,13 +17,13 @@ from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.table import SHAPES
-from gateway.wire.checks import MISSING, BadRequest, Check, kind
-from gateway.wire.content import as_json
-from gateway.wire.fields import COUNTED
-from gateway.wire.form import FORMS, field
-from gateway.wire.mended import load_mended
-from gateway.wire.prompt import Prompt
-from gateway.wire.tools import NOT_RENAMED, Renamed
+from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
+from gateway.wire.body.content import as_json
+from gateway.wire.body.fields import COUNTED
+from gateway.wire.body.form import FORMS, field
+from gateway.wire.body.mended import load_mended
+from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.tools import NOT_RENAMED, Renamed
 
 __all__ = ["BadRequest", "Parsed", "parse", "parse_counted", "render"]
 

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.core.model import Endpoint
 from gateway.wire import template
-from gateway.wire.content import MEDIA_PARTS
+from gateway.wire.body.content import MEDIA_PARTS
 from gateway.wire.request import Parsed
 from gateway.wire.template import Template
 

@@ -20,7 +20,7 @@ from gateway.core.model import Endpoint
 from gateway.core.rules import Policy
 from gateway.policy import load_text
 from gateway.settings import Settings
-from gateway.wire.replies import status_of
+from gateway.wire.errors.replies import status_of
 from loadtests.emulator import Emulator
 
 POLICY = """\

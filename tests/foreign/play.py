@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.wire.replies import Dialect
+from gateway.wire.errors.replies import Dialect
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream, said_in_whole
 from tests.foreign.replica import Play
 from tests.foreign.script import MESSAGES, Ends, Script

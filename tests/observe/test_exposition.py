@@ -22,7 +22,7 @@ from gateway.observe.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Fo
 from gateway.observe.families import RequestFamilies
 from gateway.observe.metrics import Metrics
 from gateway.observe.sources import Reload
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
 
 from .made import FREE, OK, POLICY, REFUSED, SOURCES, ask, policy
 

@@ -14,8 +14,8 @@ from gateway.core.rules import Pool, ReplicaSpec
 from gateway.proxy.connection import Connection
 from gateway.proxy.oddities import Oddities
 from gateway.proxy.upstream import Upstream
-from gateway.wire.answer import AnswerHead
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.http.answer import AnswerHead
 from tests.interpreted import interpreted
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"

@@ -9,7 +9,7 @@ from gateway.core.model import Outcome, Why
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.fault import Fault
 from gateway.fleet.replica import Reading
-from gateway.wire.reasons import ROWS
+from gateway.wire.errors.reasons import ROWS
 
 from .capture import STREAM_HEAD, Call, Capture, chunk, never, token
 from .conftest import Connect, GatewayFactory

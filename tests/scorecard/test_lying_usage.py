@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.wire.oddity import Oddity
+from gateway.wire.answers.oddity import Oddity
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Call, Capture, chunk, completion, token, whole
 from .conftest import Connect, GatewayFactory

@@ -7,7 +7,7 @@ from time import monotonic
 import pytest
 
 from gateway.core.model import Outcome, Why
-from gateway.wire.reasons import ROWS
+from gateway.wire.errors.reasons import ROWS
 from loadtests.emulator import Emulator
 
 from .answers import STREAMED, asking, is_never_complete

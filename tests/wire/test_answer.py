@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.wire.answer import CHUNKED, TO_THE_END, read_answer_head
-from gateway.wire.framing import FramingError
+from gateway.wire.http.answer import CHUNKED, TO_THE_END, read_answer_head
+from gateway.wire.http.framing import FramingError
 
 OK = b"HTTP/1.1 200 OK"
 

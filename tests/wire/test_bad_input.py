@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.model import Endpoint, Why
 from gateway.core.rules import Caps
-from gateway.wire.reasons import ROWS
+from gateway.wire.errors.reasons import ROWS
 from gateway.wire.request import BadRequest, parse, render
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "bad-input.md").read_text("utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.model import Endpoint, Why
-from gateway.wire.events import READERS, StreamReader, data_of
+from gateway.wire.answers.events import READERS, StreamReader, data_of
 
 from .test_events import chat, typed
 

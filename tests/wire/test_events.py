@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.model import GENERATING, End, Endpoint
-from gateway.wire.events import (
+from gateway.wire.answers.events import (
     READERS,
     CompletionReader,
     Kind,
@@ -18,10 +18,10 @@ from gateway.wire.events import (
     ResponsesReader,
     StreamReader,
 )
-from gateway.wire.form import FORMS
-from gateway.wire.oddity import Oddity
-from gateway.wire.sse import MAX_EVENT_BYTES, EventSplitter, data_of
-from gateway.wire.whole import Aborted, AnswerError, read_usage, read_whole, usage_at_end
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.answers.sse import MAX_EVENT_BYTES, EventSplitter, data_of
+from gateway.wire.answers.whole import Aborted, AnswerError, read_usage, read_whole, usage_at_end
+from gateway.wire.body.form import FORMS
 
 
 def chat(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.apis.audio import FIELDS
-from gateway.wire.form import BOUNDARY, MAX_PARTS
+from gateway.wire.body.form import BOUNDARY, MAX_PARTS
 from gateway.wire.request import BadRequest, Parsed, parse, render
 
 CAPS = Caps(max_tokens_limit=100)

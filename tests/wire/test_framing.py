@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.framing import LAST_CHUNK, ChunkReader, FramingError, chunk
+from gateway.wire.http.framing import LAST_CHUNK, ChunkReader, FramingError, chunk
 
 payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.history import LEFT_OUT
+from gateway.wire.body.history import LEFT_OUT
 from gateway.wire.request import BadRequest
 
 from .agents import CLAUDE_CODE, CODEX_FIRST, CODEX_LATER, PICTURE, SHELL, said

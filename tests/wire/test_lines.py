@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.wire.headers import rate_limit_lines
-from gateway.wire.lines import Names, milliseconds, number, trimmed
+from gateway.wire.http.headers import rate_limit_lines
+from gateway.wire.http.lines import Names, milliseconds, number, trimmed
 
 NAMES = Names((b"host", b"content-length", b"content-type"))
 

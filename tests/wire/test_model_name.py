@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.model_name import ModelName, model_at_start
+from gateway.wire.answers.model_name import ModelName, model_at_start
 
 NAMES = st.one_of(st.text(min_size=1, max_size=8), st.sampled_from(["m", "org/m", 'a"b', "\\\\", "\u00e9"]))
 SEPARATORS = ((",", ":"), (", ", ": "))

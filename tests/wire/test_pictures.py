@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.content import MEDIA_BYTES
-from gateway.wire.pictures import MAX_PICTURES, Size, correction, size_in, sized, tokens_of
+from gateway.wire.body.content import MEDIA_BYTES
+from gateway.wire.body.pictures import MAX_PICTURES, Size, correction, size_in, sized, tokens_of
 
 from .bodies import CHAT, MESSAGES, RESPONSES, read
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.content import MEDIA_BYTES
+from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.request import BadRequest
 
 from .bodies import CAPS, CHAT, COMPLETION, EMBEDDINGS, MESSAGES, RESPONSES, read

@@ -7,7 +7,7 @@ import random
 import httptools
 import pytest
 
-from gateway.wire.headers import LISTS, TRACING, WANTED, read_head
+from gateway.wire.http.headers import LISTS, TRACING, WANTED, read_head
 
 HEADS = 20_000
 # These may stand twice.

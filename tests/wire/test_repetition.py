@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.repetition import Repetition
+from gateway.wire.answers.repetition import Repetition
 
 CHARACTERS, REPEATS = 2000, 6
 WORDS = [

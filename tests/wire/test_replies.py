@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.model import Endpoint, Why
-from gateway.wire.reasons import ROWS
-from gateway.wire.replies import (
+from gateway.wire.errors.reasons import ROWS
+from gateway.wire.errors.replies import (
     Dialect,
     Problem,
     dialect_of,

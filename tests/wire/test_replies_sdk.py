@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.core.model import Endpoint, Why
-from gateway.wire.replies import Dialect, Problem, error_event, error_response
+from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -17,7 +17,7 @@ from gateway.core.model import GENERATING, Endpoint
 from gateway.core.rules import Caps
 from gateway.wire.apis.row import STRIP
 from gateway.wire.apis.table import SHAPES
-from gateway.wire.pictures import correction
+from gateway.wire.body.pictures import correction
 from gateway.wire.request import BadRequest, parse, render
 
 from .bodies import MINIMAL

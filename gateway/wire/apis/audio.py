@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire import bounds, checks, form
 from gateway.wire.apis.row import STRIP, STRIPPED, Api, Shape, ruled
-from gateway.wire.checks import BadRequest, Check, wrong_type
-from gateway.wire.content import size
-from gateway.wire.form import File
-from gateway.wire.prompt import Prompt
+from gateway.wire.body import bounds, checks, form
+from gateway.wire.body.checks import BadRequest, Check, wrong_type
+from gateway.wire.body.content import size
+from gateway.wire.body.form import File
+from gateway.wire.body.prompt import Prompt
 
 FILE_BYTES: Final = 80
 """Bytes of a file that count as one byte of prompt. Speech models read about 50 tokens of a second (Whisper has 1,500

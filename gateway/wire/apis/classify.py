@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.model import Endpoint
-from gateway.wire import checks
-from gateway.wire.apis import inputs
 from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
-from gateway.wire.checks import Check
+from gateway.wire.body import checks, inputs
+from gateway.wire.body.checks import Check
 
 FIELDS: Final[dict[str, Check]] = {
     **STRIPPED,

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire import checks
-from gateway.wire.apis import inputs
 from gateway.wire.apis.row import ALLOW, STRIP, STRIPPED, Api, Shape, ruled
-from gateway.wire.checks import BadRequest, Check
+from gateway.wire.body import checks, inputs
+from gateway.wire.body.checks import BadRequest, Check
 
 TASKS: Final = ("embed", "classify", "token_embed", "token_classify")
 

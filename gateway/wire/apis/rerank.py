@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire import checks
-from gateway.wire.apis import pairs
 from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
-from gateway.wire.checks import MAX_INT, Check
-from gateway.wire.content import size
-from gateway.wire.prompt import Prompt
+from gateway.wire.body import checks, pairs
+from gateway.wire.body.checks import MAX_INT, Check
+from gateway.wire.body.content import size
+from gateway.wire.body.prompt import Prompt
 
 DOCUMENTS: Final = ("documents", "texts")
 INSTRUCTIONS: Final = ("instruct", "instruction")

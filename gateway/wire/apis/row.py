@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire.checks import Check
-from gateway.wire.prompt import Measure
-from gateway.wire.tools import Renamed
+from gateway.wire.body.checks import Check
+from gateway.wire.body.prompt import Measure
+from gateway.wire.body.tools import Renamed
 
 
 def ALLOW(value: Any, field: str, caps: Caps) -> Any:

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire import checks
-from gateway.wire.apis import pairs
 from gateway.wire.apis.row import ALLOW, STRIP, STRIPPED, Api, Shape, ruled
-from gateway.wire.checks import Check
-from gateway.wire.prompt import Prompt
+from gateway.wire.body import checks, pairs
+from gateway.wire.body.checks import Check
+from gateway.wire.body.prompt import Prompt
 
 LEFT: Final = ("text_1", "queries", "data_1", "query")
 RIGHT: Final = ("text_2", "documents", "items", "data_2")

@@ -10,7 +10,6 @@ from typing import Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Tier
-from gateway.wire import fields
 from gateway.wire.apis.audio import TRANSCRIPTIONS, TRANSLATIONS
 from gateway.wire.apis.classify import CLASSIFY
 from gateway.wire.apis.pooling import POOLING
@@ -18,6 +17,7 @@ from gateway.wire.apis.rerank import RERANK
 from gateway.wire.apis.row import Api, Shape
 from gateway.wire.apis.score import SCORE
 from gateway.wire.apis.tokens import DETOKENIZE, TOKENIZE
+from gateway.wire.body import fields
 
 APIS: Final[tuple[Api, ...]] = (
     Api("chat", (Endpoint.CHAT,), fields.SHAPES[Endpoint.CHAT]),

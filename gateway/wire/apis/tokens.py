@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from gateway.core.model import Endpoint
 from gateway.core.rules import Caps
-from gateway.wire import checks, prompt
 from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
-from gateway.wire.checks import MISSING, BadRequest, Check, wrong_type
-from gateway.wire.prompt import Prompt
+from gateway.wire.body import checks, prompt
+from gateway.wire.body.checks import MISSING, BadRequest, Check, wrong_type
+from gateway.wire.body.prompt import Prompt
 
 FREE: Final = Prompt(0, 0)
 

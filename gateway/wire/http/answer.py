@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.wire.framing import FramingError
-from gateway.wire.lines import CR, LF, SPACE, Names, number, trimmed
+from gateway.wire.http.framing import FramingError
+from gateway.wire.http.lines import CR, LF, SPACE, Names, number, trimmed
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 MAX_FIELDS: Final = 256

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.rules import Caps
-from gateway.wire import prompt
-from gateway.wire.checks import MISSING, BadRequest
-from gateway.wire.prompt import Prompt
+from gateway.wire.body import prompt
+from gateway.wire.body.checks import MISSING, BadRequest
+from gateway.wire.body.prompt import Prompt
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:

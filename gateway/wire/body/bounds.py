@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.core.rules import Caps
-from gateway.wire.checks import MAX_INT, BadRequest, array, boolean, integer, only, wrong_type
+from gateway.wire.body.checks import MAX_INT, BadRequest, array, boolean, integer, only, wrong_type
 
 LOG_PROBS: Final = "message.output_text.logprobs"
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.model import Endpoint
-from gateway.wire import bounds, checks, history, prompt
-from gateway.wire.apis import inputs
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.row import STRIPPED as _STRIPPED
 from gateway.wire.apis.row import ruled as _all
-from gateway.wire.checks import Check
+from gateway.wire.body import bounds, checks, history, inputs, prompt
+from gateway.wire.body.checks import Check
 
 _SAMPLING: Final = {
     **_STRIPPED,

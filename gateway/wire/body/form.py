@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.model import Endpoint
-from gateway.wire.checks import BadRequest
+from gateway.wire.body.checks import BadRequest
 
 FORMS: Final = frozenset({Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS})
 """Endpoints whose requests are forms."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from gateway.core.rules import Caps
-from gateway.wire.checks import BAD_TYPE, BadRequest, kind, wrong_type
-from gateway.wire.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
+from gateway.wire.body.checks import BAD_TYPE, BadRequest, kind, wrong_type
+from gateway.wire.body.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 RESPONSE_ITEMS: Final = frozenset({"message", "function_call", "function_call_output", "reasoning"})

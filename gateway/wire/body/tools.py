@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-from gateway.wire.checks import MAX_ENTRIES, BadRequest, wrong_type
+from gateway.wire.body.checks import MAX_ENTRIES, BadRequest, wrong_type
 
 Renamed: TypeAlias = dict[str, tuple[str, str]]
 """Namespace and name of a function, by the name that the engine knows it under."""

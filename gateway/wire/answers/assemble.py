@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.model import Endpoint
-from gateway.wire.sse import EventSplitter, data_of
+from gateway.wire.answers.sse import EventSplitter, data_of
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a stream that is put together: far beyond any answer, and short of what would hurt."""

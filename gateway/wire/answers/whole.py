@@ -8,10 +8,8 @@ from typing import Final
 from msgspec import Raw
 
 from gateway.core.model import GENERATING, Endpoint
-from gateway.wire.failure import EngineError, engine_error
-from gateway.wire.form import FORMS
-from gateway.wire.numbers import count
-from gateway.wire.shapes import (
+from gateway.wire.answers.failure import EngineError, engine_error
+from gateway.wire.answers.shapes import (
     ABORT,
     ABSENT,
     EMPTY,
@@ -22,6 +20,8 @@ from gateway.wire.shapes import (
     decode_usage,
     decode_whole,
 )
+from gateway.wire.body.form import FORMS
+from gateway.wire.numbers import count
 
 _NO_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*""')
 _TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*(?:"[^"]|\[)')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.wire.lines import CR, LF
+from gateway.wire.http.lines import CR, LF
 
 HEX: Final = b"0123456789abcdefABCDEF"
 MAX_SIZE_LINE: Final = 256

@@ -12,7 +12,7 @@ from typing import Final
 
 import orjson
 
-from gateway.wire.tools import Renamed
+from gateway.wire.body.tools import Renamed
 
 _NAME: Final = re.compile(rb'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 

@@ -10,8 +10,8 @@ from typing import Final
 from gateway.core.limits import Left, Rate
 from gateway.core.model import Endpoint
 from gateway.core.rules import ReplicaSpec, Slo
-from gateway.wire.form import CONTENT_TYPE, FORMS
-from gateway.wire.lines import Names, trimmed, written
+from gateway.wire.body.form import CONTENT_TYPE, FORMS
+from gateway.wire.http.lines import Names, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

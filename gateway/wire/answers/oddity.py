@@ -23,7 +23,7 @@ class Oddity(StrEnum):
     NOT_ASSEMBLED = "not-assembled"
     """The events of a stream could not be put together to a whole answer."""
     LARGE_HEAD = "large-head"
-    """The head of the answer was larger than the bounds of `wire.answer`."""
+    """The head of the answer was larger than the bounds of `wire.http.answer`."""
     USAGE = "usage"
     """The token counts were no counts, or more than the request allowed; an estimate was taken."""
     NOT_IDLE = "not-idle"

@@ -15,10 +15,10 @@ from typing import Any, Final, assert_never
 import orjson
 
 from gateway.core.model import Endpoint, Why
-from gateway.wire import rejected
-from gateway.wire.encoding import ACCEPT_ENCODING
-from gateway.wire.headers import status_line
-from gateway.wire.reasons import INVALID, ROWS, Row
+from gateway.wire.errors import rejected
+from gateway.wire.errors.reasons import INVALID, ROWS, Row
+from gateway.wire.http.encoding import ACCEPT_ENCODING
+from gateway.wire.http.headers import status_line
 
 RETRY_AFTER_S: Final = 1.0
 """Said where nothing better is known."""

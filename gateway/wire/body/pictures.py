@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from gateway.wire.content import MEDIA_BYTES
+from gateway.wire.body.content import MEDIA_BYTES
 
 BYTES_PER_TOKEN: Final = 4
 HEAD_CHARS: Final = 88

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.wire.sse import data_of
+from gateway.wire.answers.sse import data_of
 
 _OF_A_DELTA: Final = ("content", "reasoning", "reasoning_content", "refusal", "text", "thinking", "partial_json")
 

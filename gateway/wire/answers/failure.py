@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Raw
 
 from gateway.core.model import End
+from gateway.wire.answers.shapes import EMPTY, UNREADABLE, Error, decode_error
 from gateway.wire.numbers import count
-from gateway.wire.shapes import EMPTY, UNREADABLE, Error, decode_error
 
 # What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
 _STATUS_OF_TYPE: Final = {

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.model import Why
-from gateway.wire.draft import Draft
+from gateway.wire.answers.draft import Draft
 
 FIELD: Final = "tailgate"
 """The extension field; clients of either SDK find it as an attribute of that name."""

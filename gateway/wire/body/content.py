@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.rules import Caps
-from gateway.wire.checks import MISSING, BadRequest, wrong_type
+from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 MEDIA_BYTES: Final = 8192
 """What one image, audio clip or video counts as: about 2,000 tokens at 4 bytes each, on the long side for an image."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.rules import Caps
-from gateway.wire.checks import MISSING, BadRequest, wrong_type
-from gateway.wire.content import others, parts, text_or_parts, utf8
-from gateway.wire.prompt import Prompt, token_ids
+from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
+from gateway.wire.body.content import others, parts, text_or_parts, utf8
+from gateway.wire.body.prompt import Prompt, token_ids
 
 
 def only_one(fields: dict[str, Any], names: tuple[str, ...]) -> str:

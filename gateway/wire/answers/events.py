@@ -8,13 +8,11 @@ from typing import Final
 from msgspec import Raw
 
 from gateway.core.model import Endpoint, Why
-from gateway.wire.cut import Cut, end_of_completion, end_of_message, end_of_response
-from gateway.wire.draft import Draft
-from gateway.wire.failure import EngineError, engine_error
-from gateway.wire.form import FORMS
-from gateway.wire.lines import LF
-from gateway.wire.oddity import Oddity
-from gateway.wire.shapes import (
+from gateway.wire.answers.cut import Cut, end_of_completion, end_of_message, end_of_response
+from gateway.wire.answers.draft import Draft
+from gateway.wire.answers.failure import EngineError, engine_error
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.answers.shapes import (
     ABSENT,
     EMPTY,
     RAW_ABORT,
@@ -31,8 +29,10 @@ from gateway.wire.shapes import (
     decode_stop,
     decode_typed,
 )
-from gateway.wire.sse import data_of
-from gateway.wire.whole import Counted, read_usage, usage_at_end
+from gateway.wire.answers.sse import data_of
+from gateway.wire.answers.whole import Counted, read_usage, usage_at_end
+from gateway.wire.body.form import FORMS
+from gateway.wire.http.lines import LF
 
 _TEXT: Final = b'"delta":{"content":"'
 QUOTE: Final = 0x22

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.core.rules import Caps
-from gateway.wire import tools
-from gateway.wire.checks import BadRequest, short, wrong_type
-from gateway.wire.content import MEDIA_PARTS, TEXT_PARTS, as_json
+from gateway.wire.body import tools
+from gateway.wire.body.checks import BadRequest, short, wrong_type
+from gateway.wire.body.content import MEDIA_PARTS, TEXT_PARTS, as_json
 
 LEFT_OUT: Final = "[A %s stood here. It was left out: it cannot be read in this service.]"
 _PICTURES: Final = frozenset({"image", "image_url", "input_image"})

@@ -1,0 +1,1 @@
+"""Parts of a request's body: what a field may hold, and how much prompt it is."""

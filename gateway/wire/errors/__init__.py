@@ -1,0 +1,1 @@
+"""Errors as clients read them, and the reasons behind them."""

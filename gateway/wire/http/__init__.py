@@ -1,0 +1,1 @@
+"""HTTP/1.1 without a socket: heads, framing, encodings."""
