@@ -1,7 +1,8 @@
 """Journals that earlier versions wrote are replayed: the controller decides as it did when each was recorded.
 
-`journals/` holds what the version of 2026-11-26 (format 1) wrote, before its classes were renamed: forty seconds of every
-fault at once, a slow replica under `policies/default.yaml`, and three tiers in overload with a replica that dies.
+`journals/` holds what the version of 2026-11-26 (format 1) wrote, before its classes were renamed: forty seconds of
+every fault at once, a slow replica under `policies/default.yaml`, and three tiers in overload with a replica that
+dies.
 """
 
 from __future__ import annotations
