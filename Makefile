@@ -54,8 +54,8 @@ wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 test-interpreted: $(STAMP)  ## The tests that only the code as it is written can pass
 	@TAILGATE_PURE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m interpreted
 
-experiments: compiled  ## Every figure of docs/experiments again, with its tables and pictures; takes hours
-	@$(BIN)/python -m loadtests.experiments run all --docs docs/experiments
+experiments: compiled  ## Every figure of docs/results/experiments again, with its tables and pictures; takes hours
+	@$(BIN)/python -m loadtests.experiments run all --docs docs/results/experiments
 
 test-vllm: compiled  ## The same requests against a real engine: make test-vllm URL=http://127.0.0.1:8000
 	@test -n "$(URL)" || { echo "say where the engine is: make test-vllm URL=http://127.0.0.1:8000"; exit 2; }

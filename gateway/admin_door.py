@@ -1,8 +1,8 @@
 """A connection to the admin port: uvicorn's own protocol, with the bounds that it lacks.
 
 uvicorn keeps what is silent or half a request for ever, a head of any length, and every pipelined request at once
-(docs/adr/0001-data-plane.md). The API port has a protocol of its own; this one serves FastAPI, and takes over the
-deadlines of that one.
+(docs/internals/adr/0001-data-plane.md). The API port has a protocol of its own; this one serves FastAPI, and takes
+over the deadlines of that one.
 """
 
 from __future__ import annotations

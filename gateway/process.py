@@ -55,7 +55,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
     """Run the gateway until SIGTERM or SIGINT; the exit status."""
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    # Requests leave no reference cycles behind (docs/adr/0006), so the collector would mostly re-read what stays.
+    # Requests leave no reference cycles (docs/internals/adr/0006): the collector would mostly re-read what stays.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 50)

@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     ssl_certfile: FilePath | None = Field(default=None, description="Certificate chain: serve the API over TLS.")
     ssl_keyfile: FilePath | None = Field(default=None, description="Private key of the certificate.")
     journal: Path | None = Field(
-        default=None, description="Write every decision to this file, so that it can be replayed (docs/journal.md)."
+        default=None, description="Write every decision to this file, to replay it later (docs/reference/journal.md)."
     )
     journal_file_bytes: int = Field(
         default=256 * 2**20, ge=2**20, description="Size at which the journal goes on in another file."

@@ -1,4 +1,4 @@
-"""Whether this process has the compiled gateway, and how to get it (docs/adr/0007-compiled-wheels.md)."""
+"""Whether this process has the compiled gateway, and how to get it (docs/internals/adr/0007-compiled-wheels.md)."""
 
 from __future__ import annotations
 

@@ -39,9 +39,12 @@ from loadtests.scenarios.load import load_scenario
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-OPERATIONS = ROOT / "docs" / "operations.md"
-DATA_PLANE = ROOT / "docs" / "data-plane.md"
-POLICY = ROOT / "docs" / "policy.md"
+OPERATIONS = ROOT / "docs" / "operations" / "runbook.md"
+DATA_PLANE = ROOT / "docs" / "reference" / "data-plane.md"
+POLICY = ROOT / "docs" / "reference" / "policy.md"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
+LOADTESTING = ROOT / "docs" / "guides" / "loadtesting.md"
+RESULTS = ROOT / "docs" / "results"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
 # Read by a command or a test, and by no process: no settings.
@@ -88,7 +91,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 @every_page
 def test_metrics_that_are_named_are_documented(page: Path) -> None:
-    known = set(re.findall(r"^\| `(tailgate_\w+)`", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.MULTILINE))
+    known = set(re.findall(r"^\| `(tailgate_\w+)`", METRICS.read_text("utf-8"), re.MULTILINE))
     assert len(known) > 30
     named = set(re.findall(r"\b(tailgate_[a-z_]+[a-z])\b", page.read_text("utf-8")))
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} <= known
@@ -310,7 +313,7 @@ def test_options_of_load_tests_exist(page: Path) -> None:
 
 
 def test_the_page_of_load_tests_has_every_option_of_run() -> None:
-    text = (ROOT / "docs" / "loadtesting.md").read_text("utf-8")
+    text = LOADTESTING.read_text("utf-8")
     run: click.Command = typer.main.get_command(loadtests_app).commands["run"]  # type: ignore[attr-defined]
     options = {parameter.opts[0] for parameter in run.params} - {"--json", "--out", "--png", "--probe"}
     assert {option for option in options if option not in text} == set()
@@ -342,7 +345,7 @@ def test_the_readme_asks_what_the_demo_asks() -> None:
     assert f"http://127.0.0.1:{demo.ADMIN_PORT}/" in README.read_text("utf-8")
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "loadtesting.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, LOADTESTING], ids=lambda page: page.name)
 def test_the_line_that_overloads_the_demo_is_the_one_it_prints(page: Path) -> None:
     (line,) = (line for block in shell_blocks(page) for line in block.splitlines() if "--workload climb" in line)
     typed = f"-m loadtests run --target http://{demo.HOST}:{demo.PORT} --policy policies/default.yaml {OVERLOAD}"
@@ -372,14 +375,14 @@ def test_the_readme_installs_only_where_git_does_not_look() -> None:
 
 
 def test_what_experiments_missed_is_named_where_they_are_listed() -> None:
-    folder = ROOT / "docs" / "experiments"
+    folder = RESULTS / "experiments"
     missed = {page.stem for page in folder.glob("*.md") if "| **missed** |" in page.read_text()}
     told = (folder / "README.md").read_text().partition("## What is missed")[2]
     assert missed == set(re.findall(r"^- \*\*([\w-]+)\*\*", told, re.MULTILINE))
 
 
 def test_every_experiment_is_listed_with_the_targets_it_met() -> None:
-    folder = ROOT / "docs" / "experiments"
+    folder = RESULTS / "experiments"
     rows = re.findall(
         r"^\| [^|]*\| \[([\w-]+)\]\(\1\.md\) \| .+ \| (.+) \|$", (folder / "README.md").read_text(), re.MULTILINE
     )
@@ -399,6 +402,6 @@ def test_operations_has_every_alert() -> None:
     assert alerts == set(re.findall(r"`(Tailgate\w+)`", told))
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "scenarios").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sorted((RESULTS / "scenarios").glob("*.md")), ids=lambda page: page.stem)
 def test_the_page_of_a_scenario_says_what_the_scenario_does(page: Path) -> None:
     assert " ".join(load_scenario(page.stem).about.split()) in page.read_text()

@@ -59,7 +59,7 @@ def admin_app(
 
     Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
 
-    FastAPI's own documentation pages are off: they load scripts from elsewhere, and say less than docs/metrics.md.
+    FastAPI's own documentation pages are off: they load scripts from elsewhere, and say less than docs/reference.
     """
     app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(_probes(sources))

@@ -1,4 +1,4 @@
-"""Which tailgate this is: its version, and whether its request path is compiled (docs/adr/0007-compiled-wheels.md)."""
+"""Which tailgate this is: its version, and whether its request path is compiled (docs/internals/adr/0007)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The client's side of a connection: a protocol that uvicorn runs, guarded, and joined to the gate without a framework.
 
-What uvicorn 0.54 leaves open and this closes (measured; see docs/adr/0001-data-plane.md): connections that send
-nothing, or half a request, for ever; headers without limit; trailers taken for headers; a disconnect hidden behind
+What uvicorn 0.54 leaves open and this closes (measured; see docs/internals/adr/0001-data-plane.md): connections that
+send nothing, or half a request, for ever; headers without limit; trailers taken for headers; a disconnect hidden behind
 a pipelined request; readers that stall for ever.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE

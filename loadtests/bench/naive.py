@@ -2,7 +2,7 @@
 
 `python -m loadtests.bench.naive PORT REPLICA...` serves on PORT in front of the replicas on the other ports. It parses
 nothing, counts nothing and decides nothing but whose turn it is: what it costs is what the framework and the client
-cost. docs/adr/0001-data-plane.md rests on it.
+cost. docs/internals/adr/0001-data-plane.md rests on it.
 """
 
 from __future__ import annotations

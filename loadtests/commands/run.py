@@ -50,7 +50,8 @@ def run_command(
         list[str], typer.Option("--target", metavar="URL", help="The gateway, or any server with an OpenAI API.")
     ],
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="Replay a trace (docs/workloads.md).")
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Replay a trace (docs/reference/workloads.md)."),
     ] = None,
     workload: Annotated[
         str | None,

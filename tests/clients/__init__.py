@@ -1,1 +1,1 @@
-"""Real clients from their registries against a real gateway (`make test-clients`); docs/clients.md has their table."""
+"""Real clients from their registries against a real gateway (`make test-clients`); table: docs/guides/clients.md."""

@@ -1,4 +1,4 @@
-"""The table of clients: what each of them must be able to do. docs/clients.md shows it, and is held to it."""
+"""The table of clients: what each of them must be able to do. docs/guides/clients.md shows it, and is held to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Program:
 
     @property
     def row(self) -> str:
-        """Of the table in docs/clients.md."""
+        """Of the table in docs/guides/clients.md."""
         client = f"`{self.package}`" + (self.package == "openai") * f" ({'node' if self.node else 'Python'})"
         cells = [client, self.pin, *("yes" if check in self.checks else "" for check in CHECKS)]
         return f"| {' | '.join(cells)} |".replace("|  |", "| |")

@@ -1,4 +1,4 @@
-"""The table in docs/clients.md is that of the programs, and each has its lines of configuration there."""
+"""The table in docs/guides/clients.md is that of the programs, and each has its lines of configuration there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from .programs import FOLDER, PROGRAMS
 
-DOCS = (FOLDER.parents[1] / "docs" / "clients.md").read_text("utf-8")
+DOCS = (FOLDER.parents[1] / "docs" / "guides" / "clients.md").read_text("utf-8")
 
 
 def test_the_page_of_clients_has_a_row_for_each_with_its_pin_and_its_checks() -> None:

@@ -242,7 +242,7 @@ async def test_the_page_names_no_key() -> None:
 
 
 async def test_the_documentation_lists_each_metric_with_its_type_and_labels() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text("utf-8")
     rows = re.findall(r"^\| `(tailgate_\w+)` \| (\w+) \| ([\w, ]*?) ?\|", text, re.MULTILINE)
     documented = {name: (kind, {label for label in labels.split(", ") if label}) for name, kind, labels in rows}
     suffix = {"counter": "_total", "info": "_info"}

@@ -61,7 +61,7 @@ def series(metrics: Metrics) -> int:
 
 
 def applies(record: Record, metric: Metric) -> bool:
-    """Whether an objective on `metric` has something to say of `record`: the rules of docs/metrics.md, again."""
+    """Whether an objective on `metric` has something to say of `record`: by docs/reference/metrics.md, again."""
     if not record.outcome.counts:
         return False
     if metric is Metric.E2E:

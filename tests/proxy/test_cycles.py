@@ -1,4 +1,4 @@
-"""A finished request is free at once: it leaves nothing for the garbage collector (docs/adr/0006)."""
+"""A finished request is free at once: it leaves nothing for the garbage collector (docs/internals/adr/0006)."""
 
 from __future__ import annotations
 

@@ -118,11 +118,11 @@ def test_a_workload_is_named_by_stem_by_file_or_not_at_all(tmp_path: Path) -> No
 
 
 def test_every_field_and_every_fitted_length_is_in_the_docs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "workloads.md").read_text()
     sections = [WorkloadFile, ArrivalsSection, OnOffSection, StepSection, DiurnalSection, TierShare, SessionsSection]
     for section in (*sections, LengthsSection):
         for name in section.model_fields:
-            assert name in page, f"docs/workloads.md does not tell of {name}"
+            assert name in page, f"docs/reference/workloads.md does not tell of {name}"
     for name, lengths in LENGTHS.items():
         assert isinstance(lengths, Mixture)
         row = f"| `{name}` | {lengths.mean():.0f} | {lengths.quantile(0.5)} | {lengths.quantile(0.99)} |"

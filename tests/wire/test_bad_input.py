@@ -13,7 +13,7 @@ from gateway.core.rules import Caps
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.request import BadRequest, parse, render
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "bad-input.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "bad-input.md").read_text("utf-8")
 FIELDS = re.findall(r"^\| `(\".*)` \| (.+?) \| .* ?\|$", PAGE, re.MULTILINE)
 HAPPENS = re.compile(r"(\d+|dropped,|lowered,|mended,|passed)(?: `(.+)`)?")
 # What a request can be refused for before anything in its body is looked at, but for what is no fault of its own.

@@ -320,7 +320,7 @@ def test_one_tier_says_that_nothing_is_warmed_up(lab: Lab, monkeypatch: pytest.M
 
 def test_the_pages_are_made_by_make() -> None:
     assert re.search(
-        r"^experiments:.*\n\t.*loadtests\.experiments run all .*--docs docs/experiments",
+        r"^experiments:.*\n\t.*loadtests\.experiments run all .*--docs docs/results/experiments",
         (ROOT / "Makefile").read_text(),
         re.MULTILINE,
     )

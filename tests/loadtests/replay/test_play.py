@@ -57,7 +57,7 @@ async def played(
 
 
 async def test_the_program_of_the_docs_runs_as_it_is_written() -> None:
-    section = (ROOT / "docs" / "loadtesting.md").read_text().partition("## In a program")[2]
+    section = (ROOT / "docs" / "guides" / "loadtesting.md").read_text().partition("## In a program")[2]
     text = section.partition("```python\n")[2].partition("```")[0]
     async with Emulator(time_scale=50.0, model="default") as emulator:
         for old, new in (("http://127.0.0.1:8080", emulator.replicas[0].url), ("duration_s=10", "duration_s=1")):
