@@ -227,7 +227,9 @@ class Connection(asyncio.Protocol):
                 whole = aligned and chunks.at_boundary and not chunks.done
                 receiver.on_body(pieces, data if whole else None)
             if chunks.done and self.receiver is receiver:
-                self._keep_alive = self._keep_alive and not chunks.extra
+                if chunks.large:
+                    self.upstream.odd(Oddity.LARGE_TRAILERS, "the trailers were not read to their end")
+                self._keep_alive = self._keep_alive and not (chunks.extra or chunks.large)
                 self._end()
             return
         if self._left == TO_THE_END:

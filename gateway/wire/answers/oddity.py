@@ -24,6 +24,8 @@ class Oddity(StrEnum):
     """The events of a stream could not be put together to a whole answer."""
     LARGE_HEAD = "large-head"
     """The head of the answer was larger than the bounds of `wire.http.answer`."""
+    LARGE_TRAILERS = "large-trailers"
+    """The trailers behind a chunked answer were larger than is read; the answer itself was whole."""
     USAGE = "usage"
     """The token counts were no counts, or more than the request allowed; an estimate was taken."""
     NOT_IDLE = "not-idle"

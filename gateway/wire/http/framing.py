@@ -23,7 +23,7 @@ class ChunkReader:
     the bytes of that feed are whole chunks and may be passed on as they are.
     """
 
-    __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra")
+    __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra", "large")
 
     def __init__(self) -> None:
         self._held = b""
@@ -34,6 +34,8 @@ class ChunkReader:
         self.done = False
         self.extra = False
         """Whether bytes came after the end of the body."""
+        self.large = False
+        """Whether its trailers were larger than `MAX_TRAILER_BYTES`: the payload is whole, and the rest is not read."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payload in `data`, a piece for each chunk or part of one; raises `FramingError`."""
@@ -66,7 +68,9 @@ class ChunkReader:
             else:
                 line_end = data.find(b"\r\n", pos)
                 if line_end < 0:
-                    if end - pos > MAX_SIZE_LINE:
+                    if self._trailers:
+                        self._take_trailer(end - pos)
+                    elif end - pos > MAX_SIZE_LINE:
                         raise FramingError("a chunk size is too long")
                     break
                 self._line(data[pos:line_end])
@@ -80,10 +84,9 @@ class ChunkReader:
 
     def _line(self, line: bytes) -> None:
         if self._trailers:
-            self._trailers += len(line)
-            if self._trailers > MAX_TRAILER_BYTES:
-                raise FramingError("the trailers are too long")
-            self.done = not line
+            self._trailers += len(line) + 2
+            self._take_trailer(0)
+            self.done = self.done or not line
             return
         size = line.partition(b";")[0].rstrip(b" \t")
         if not size or len(size) > 8 or size.strip(HEX):
@@ -91,6 +94,10 @@ class ChunkReader:
         self._left = int(size, 16)
         if not self._left:
             self._trailers = 1
+
+    def _take_trailer(self, more: int) -> None:
+        """End the body where its trailers, with `more` bytes of a line that has not ended, are too large."""
+        self.large = self.done = self._trailers + more > MAX_TRAILER_BYTES
 
 
 def payload_of_one(data: bytes) -> int:
