@@ -29,6 +29,20 @@ def test_text_that_looks_like_a_call_stays() -> None:
     assert restored(document) == document
 
 
+def test_the_same_name_in_metadata_stays_beside_a_call_that_gets_its_own_back() -> None:
+    call = {"arguments": '{"type":"function"}', "name": "mcp__disk__ls", "type": "function_call"}
+    metadata = {"name": "mcp__disk__ls", "inner": {"type": "function_call"}}
+    for how in ({}, {"indent": 1}):
+        found = restored({"metadata": metadata, "output": [call]}, **how)
+        assert found == {"metadata": metadata, "output": [{**call, "name": "ls", "namespace": "mcp__disk"}]}
+
+
+def test_a_tool_that_an_answer_repeats_gets_its_name_back() -> None:
+    tool = {"type": "function", "name": "mcp__disk__ls", "parameters": {"properties": {"name": {"type": "string"}}}}
+    tool_back = restored({"tools": [tool]})["tools"]
+    assert tool_back == [{**tool, "name": "ls", "namespace": "mcp__disk"}]
+
+
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
 def test_documents_without_such_calls_stay_as_they_are(document: Any) -> None:
     data = json.dumps({"name": document}).encode()
