@@ -604,17 +604,24 @@ class Controller:
     def _rescue(self, pool: PoolNow, out: list[Command], now: float) -> None:
         """Take from replicas that are silent the requests that wait there for a first token, to be tried elsewhere.
 
-        As many as others have room for: the rest may still be answered. Not whole answers, which show nothing before
-        they are complete; not a canary, which was sent to hear whether there is silence still; and not a prompt that
-        is expected to take as long.
+        As many as others have room for: the rest may still be answered. Whole answers, which show nothing before they
+        are complete, only where streams hear nothing either. Not a canary, which was sent to hear whether there is
+        silence still; and not a prompt that is expected to take as long.
         """
         silent = [r for r in pool.replicas.values() if r.pulse.out is Out.STALLED and not r.slots]
         if not silent or pool.room:
             return
         taken, spare = 0, round(pool.headroom * pool.slots)
+        unheard = {
+            attempt.replica.spec.name
+            for attempt in self._attempts.values()
+            if attempt.live.ask.visible and not attempt.paused and attempt.opened_at < attempt.replica.pulse.out_at
+        }
         for attempt in self._attempts.values():
             replica, live = attempt.replica, attempt.live
-            if attempt.first_at is not None or attempt.cancelled or replica not in silent or not live.ask.visible:
+            if attempt.first_at is not None or attempt.cancelled or replica not in silent:
+                continue
+            if not live.ask.visible and replica.spec.name not in unheard:
                 continue
             expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
             is_late = now - attempt.opened_at > RESCUE_FACTOR * expected_s

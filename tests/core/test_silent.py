@@ -139,6 +139,17 @@ def test_an_answer_that_has_begun_stays_with_a_silent_replica() -> None:
     assert story.replica("r1").health.out == "stalled"
 
 
+def test_a_whole_answer_is_sent_elsewhere_from_a_replica_whose_streams_are_silent_too() -> None:
+    story = play(fleet(2)).arrives("whole", stream=False).sent("whole").expect(dispatch("r1"))
+    story.arrives("other").sent("other").expect(dispatch("r2"))
+    story.arrives("stream").sent("stream").expect(dispatch("r1")).first_token("stream").first_token("other").whatever()
+    for step in range(1, 101):
+        story.at(step / 10).progress("other", step)
+    story.expect(cancel("whole"))
+    assert story.replica("r1").health.out == "stalled"
+    story.cancelled("whole").expect(dispatch("r2")).sent("whole")
+
+
 def test_a_whole_answer_stays_with_a_silent_replica_since_it_shows_nothing_before_it_is_there() -> None:
     story = play(fleet(3)).arrives("a", stream=False).sent("a").expect(dispatch("r1")).at(20.0).expect()
     assert story.replica("r1").health.out == "stalled"
