@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+import sys
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -57,6 +59,13 @@ class AdminDoor(HttpToolsProtocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        try:
+            self._opened(transport)
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.transport = transport
+            self.broke(Callback.ADMIN, error)
+
+    def _opened(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         if not self._guard.opened(self) and not self._make_room():
@@ -65,10 +74,28 @@ class AdminDoor(HttpToolsProtocol):
         self._guard.receiving.start(self, monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._guard.closed(self)
-        super().connection_lost(exc)
+        try:
+            self._guard.closed(self)
+            super().connection_lost(exc)
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.ADMIN, error)
 
     def data_received(self, data: bytes) -> None:
+        try:
+            self._received(data)
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.ADMIN, error)
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn: httptools raised, which also makes an error of its own of whatever a callback raises."""
+        callback = sys.exception()
+        raised = callback.__context__ if isinstance(callback, httptools.HttpParserCallbackError) else None
+        if isinstance(raised, Exception):
+            self.broke(Callback.ADMIN, raised)
+        else:
+            super().send_400_response(msg)
+
+    def _received(self, data: bytes) -> None:
         if self._lingers or self.transport.is_closing():
             return
         if self._whole:
@@ -90,12 +117,18 @@ class AdminDoor(HttpToolsProtocol):
             self._refuse(*_TOO_LARGE)
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        self._guard.stalled.start(self, monotonic())
+        try:
+            super().pause_writing()
+            self._guard.stalled.start(self, monotonic())
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.ADMIN, error)
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        self._guard.stalled.stop(self)
+        try:
+            super().resume_writing()
+            self._guard.stalled.stop(self)
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.ADMIN, error)
 
     # ---- httptools
 
@@ -125,6 +158,12 @@ class AdminDoor(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The answer is complete, though the request may not be: its token was wrong, or its body too large."""
+        try:
+            self._answered()
+        except Exception as error:  # noqa: BLE001 - a bug costs this connection
+            self.broke(Callback.ADMIN, error)
+
+    def _answered(self) -> None:
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return

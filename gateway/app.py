@@ -221,9 +221,16 @@ class Gateway:
         self._prepared = None
         self._swap(prepared)
         # In a turn of its own: a thousand watches that end, and as many that begin, take as long as the swap.
-        asyncio.get_running_loop().call_soon(self.fleet.configure, policy)
+        asyncio.get_running_loop().call_soon(self._watch, policy)
         self._reload = Reload(time.time())
         log.info("policy generation %d is in force", policy.generation)
+
+    def _watch(self, policy: Policy) -> None:
+        """Watch the replicas of a policy that is in force. Called by the loop, so that nothing is raised to anybody."""
+        try:
+            self.fleet.configure(policy)
+        except Exception as error:  # noqa: BLE001 - the policy is in force, and the next reload tries again
+            self.driver.supervisor.caught(Callback.WATCH, error)
 
     def _prepare(self, policy: Policy) -> Prepared:
         """Everything that can be made of a policy before it is in force. Raises `PolicyErrors`; runs in any thread."""

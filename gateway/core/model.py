@@ -157,6 +157,8 @@ class Callback(StrEnum):
     """Bytes or news from a connection to a replica."""
     CLIENT = "client"
     """Bytes or news from a client's connection."""
+    ADMIN = "admin"
+    """Bytes or news from a connection to the admin port."""
     TIMER = "timer"
     """A deadline of a connection, or what is done several times a second."""
     WATCH = "watch"

@@ -1,0 +1,176 @@
+"""A bug in what only long, compressed or abandoned requests come by costs that request, and the gateway serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.admin_door import AdminDoor
+from gateway.app import Gateway
+from gateway.core.model import Callback
+from gateway.policy import load_text
+from gateway.proxy.connection import Connection
+from gateway.proxy.decoding import BodyDecoder
+from gateway.proxy.leg import Leg
+from gateway.proxy.relay import Relay
+from gateway.proxy.server import FrontDoor
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
+from tests.interpreted import interpreted
+from tests.scorecard.policies import rules
+from tests.scorecard.waiting import until
+
+pytestmark = interpreted
+
+BODY = {"model": "emulated", "prompt": "hi", "max_tokens": 2, "stream": True}
+TIER = "keep_alive: 100ms, timeouts: {ttft: none, idle: none, total: 1s, on_total: cut}"
+
+
+@pytest.fixture
+async def emulator() -> AsyncIterator[Emulator]:
+    async with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+async def gateway(emulator: Emulator) -> AsyncIterator[Gateway]:
+    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
+    async with Gateway(settings, load_text(rules(emulator.url, tier=TIER), "policy.yaml", {})) as gateway:
+        yield gateway
+
+
+def raises_once(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have the first call of a method raise; the list has the number of calls."""
+    whole, calls = getattr(owner, name), [0]
+
+    def once(*args: Any, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise RuntimeError("a bug")
+        return whole(*args, **more)
+
+    monkeypatch.setattr(owner, name, once)
+    return calls
+
+
+async def ask(gateway: Gateway, body: dict[str, Any], **more: Any) -> bool:
+    """Whether it is answered with 200 and all of a stream; False if not, but then it has an end."""
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=20.0) as client:
+        content = json.dumps(body).encode()
+        if more.pop("compressed", False):
+            content, more["headers"] = gzip.compress(content), {"content-encoding": "gzip"}
+        try:
+            answer = await client.post("/v1/completions", content=content, **more)
+        except httpx.RemoteProtocolError:
+            return False
+    return answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
+
+
+async def nothing_is_left(gateway: Gateway) -> None:
+    await until(lambda: not gateway.driver.under_way)
+    (pool,) = gateway.controller.snapshot(0.0).pools
+    assert (pool.in_flight, pool.queued) == (0, 0)
+    assert sum(gateway.metrics.bugs.values()) >= 1
+    assert not gateway.broken.is_set()
+
+
+@pytest.mark.parametrize(("owner", "name"), [(BodyDecoder, "_step"), (FrontDoor, "decoded"), (FrontDoor, "_enter")])
+async def test_a_bug_in_decoding_costs_the_request_whose_body_came_compressed(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    calls = raises_once(owner, name, monkeypatch)
+    assert not await ask(gateway, BODY, compressed=True)
+    assert await ask(gateway, BODY, compressed=True)
+    assert calls[0] == 2
+    await nothing_is_left(gateway)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "events"),
+    [
+        (Relay, "keep_alive", 0),
+        (Relay, "cut", 3),
+        (Leg, "cut_short", 3),
+        (Relay, "cancel", 3),
+        (Connection, "cancel", 3),
+    ],
+)
+async def test_a_bug_in_a_comment_a_cut_or_a_cancel_costs_at_most_the_request_that_waits(
+    gateway: Gateway, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, events: int
+) -> None:
+    for replica in emulator.replicas:
+        replica.fault("stall", after_events=events)
+    calls = raises_once(owner, name, monkeypatch)
+    await ask(gateway, BODY | {"max_tokens": 50})
+    assert calls[0] >= 1, "this place is never passed"
+    for replica in emulator.replicas:
+        replica.fault(None)
+    assert await ask(gateway, BODY)
+    await nothing_is_left(gateway)
+
+
+async def test_a_bug_in_cancelling_for_a_client_that_has_left_frees_its_slot(
+    gateway: Gateway, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for replica in emulator.replicas:
+        replica.fault("stall", after_events=3)
+    calls = raises_once(Connection, "cancel", monkeypatch)
+    with pytest.raises(httpx.ReadTimeout):
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=httpx.Timeout(10.0, read=0.05)) as client:
+            await client.post("/v1/completions", json=BODY | {"max_tokens": 50, "stream": False})
+    await until(lambda: calls[0] >= 1)
+    for replica in emulator.replicas:
+        replica.fault(None)
+    assert await ask(gateway, BODY)
+    await nothing_is_left(gateway)
+
+
+ADMIN = [
+    "_opened",
+    "_received",
+    "on_header",
+    "on_headers_complete",
+    "on_message_complete",
+    "_answered",
+]
+
+
+@pytest.mark.parametrize("name", ADMIN)
+async def test_a_bug_in_a_callback_of_the_admin_port_costs_one_connection_and_is_counted(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    calls = raises_once(AdminDoor, name, monkeypatch)
+    for _ in range(2):
+        try:
+            async with httpx.AsyncClient(base_url=gateway.admin_url, timeout=10.0) as client:
+                answer = await client.get("/healthz")
+        except httpx.TransportError:
+            continue
+        assert answer.status_code < 500
+    await until(lambda: calls[0] >= 2)
+    async with httpx.AsyncClient(base_url=gateway.admin_url, timeout=10.0) as client:
+        assert (await client.get("/metrics")).status_code == 200
+    assert gateway.metrics.bugs[Callback.ADMIN] == 1
+    assert await ask(gateway, BODY)
+    assert not raised
+
+
+async def test_a_bug_in_watching_the_replicas_of_a_new_policy_is_counted_and_the_policy_stays(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    calls = raises_once(type(gateway.fleet), "configure", monkeypatch)
+    gateway.configure(gateway.gate.policy)
+    await until(lambda: calls[0] == 1)
+    assert gateway.metrics.bugs[Callback.WATCH] == 1
+    assert await ask(gateway, BODY)
+    assert not raised
