@@ -25,6 +25,20 @@ TOKENS_PER_BYTE: Final = 2
 TEMPLATE_TOKENS: Final = 16_384
 
 
+BYTES_PER_TOKEN: Final = 4
+"""An estimate, of answers that tell no usage and cannot be read."""
+
+
+def tokens_in(body_bytes: int) -> int:
+    """Output tokens of a whole answer, by its size alone."""
+    return body_bytes // BYTES_PER_TOKEN
+
+
+def told_output(output_tokens: int | None, tokens_seen: int) -> int | None:
+    """The count of an engine, or None where it tells of no token and content came: some fill their usage with zeros."""
+    return None if output_tokens == 0 and tokens_seen else output_tokens
+
+
 def believed(attempt: Attempt, finish: Finish) -> Finish:
     """`finish` without the counts that cannot be true; the same object where all may be."""
     output, prompt = finish.output_tokens, finish.prompt_tokens

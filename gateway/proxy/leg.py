@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from gateway.core.belief import tokens_in, told_output
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.estimators import LogHistogram
 from gateway.core.model import GENERATING, End, Finish, Why
@@ -34,8 +35,6 @@ log = logging.getLogger("tailgate.upstream")
 HOLD_STREAM_BYTES: Final = 1024 * 1024
 HOLD_WHOLE_BYTES: Final = 1024 * 1024
 HOLD_ERROR_BYTES: Final = 64 * 1024
-BYTES_PER_TOKEN: Final = 4
-"""An estimate, of answers that tell no usage and cannot be read."""
 
 # Plain integers and names of the module: flags and members of an enum cost ten times as much to read and combine.
 CONTENT: Final = int(Kind.CONTENT)
@@ -420,7 +419,8 @@ class Leg:
         self._take_rest(reader)
         if self.over:
             return
-        ok = reader.complete
+        # Without a length, a connection that broke off between the ends of two choices closes as one in peace does.
+        ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.relay.ask.choices)
         if ok and self.assembly is not None:
             self.held = self._put_together(self.assembly, self._end)
             ok = bool(self.held)
@@ -439,10 +439,9 @@ class Leg:
             if not reader.complete:
                 self.upstream.odd(Oddity.NO_END, "no finish reason and no [DONE] before the stream ended")
             end = End.UNREADABLE
-        output = reader.output_tokens
-        if output == 0 and reader.tokens_seen:
+        output = told_output(reader.output_tokens, reader.tokens_seen)
+        if output != reader.output_tokens:
             self.upstream.odd(Oddity.USAGE, "no token where content came: an estimate was taken instead")
-            output = None
         self._tell(
             Finish(
                 end,
@@ -513,7 +512,7 @@ class Leg:
                 # Without a length there is no telling a whole answer from one that broke off.
                 self._tell(Finish(End.UNREADABLE))
                 return
-            finish.tokens_seen = len(body) // BYTES_PER_TOKEN
+            finish.tokens_seen = tokens_in(len(body))
             finish.empty = True
             body = self.upstream.without_key(body)
         else:
@@ -525,7 +524,7 @@ class Leg:
             if not told.is_answer:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
-                finish.tokens_seen = len(body) // BYTES_PER_TOKEN  # in case the count is not believed
+                finish.tokens_seen = tokens_in(len(body))  # in case the count is not believed
             if told.odd:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             if told.model and not self._committed:

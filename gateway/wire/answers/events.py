@@ -88,6 +88,11 @@ class StreamReader:
         """Whether the answer says that it is over: by a finish reason, its API's last event, or `[DONE]`."""
         return (self.finished or self.done) and not self.aborted and self.error is None
 
+    @property
+    def choices_over(self) -> int:
+        """How many of the choices have said why they ended; an API that has no choices has one."""
+        return 1 if self.finished else 0
+
     def read(self, event: bytes) -> Kind:
         """Take note of one whole event. One that cannot be read counts as output, since it is passed on."""
         payload = data_of(event)
@@ -183,6 +188,10 @@ class CompletionReader(StreamReader):
         """The choices that have ended."""
         self._before = self._after = b""
         """What stood around the text of an event: engines write all events of a stream alike."""
+
+    @property
+    def choices_over(self) -> int:
+        return len(set(self._over))
 
     def plain(self, data: bytes, start: int) -> bool:
         # Slices, because a method of `bytes` takes compiled code longer than both of them.
