@@ -153,7 +153,7 @@ class Gateway:
             random=random.Random(),
             on_bug=partial(self.driver.supervisor.caught, Callback.WATCH),
         )
-        self.gate.counting.ask_engine = EngineCounts(monotonic, random.Random()).ask
+        self.gate.counting.ask_engine = EngineCounts(monotonic, random.Random(), self._unfit).ask
         self._policy_path = policy_path
         self.watcher = (
             None
@@ -418,6 +418,10 @@ class Gateway:
             )
             for report in self.fleet.reports()
         ]
+
+    def _unfit(self) -> frozenset[str]:
+        """The replicas that get no requests now."""
+        return frozenset(name for _, name, state, _ in self.controller.states() if state is not UP)
 
     def _not_ready(self) -> str:
         if self.gate.leaving:

@@ -6,7 +6,7 @@ engine, but time of its API server; so one replica is asked, once, and one that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -35,17 +35,24 @@ class _Count(msgspec.Struct):
 class EngineCounts:
     """Remembers which replicas cannot count."""
 
-    def __init__(self, clock: Callable[[], float], random: Random) -> None:
+    def __init__(
+        self, clock: Callable[[], float], random: Random, unfit: Callable[[], Collection[str]] = frozenset
+    ) -> None:
+        """`unfit` gives the names of replicas that get no requests: down, drained or ejected."""
         self._clock = clock
+        self._unfit = unfit
         self._random = random
         self._resting: dict[str, float] = {}
         """Until when a replica is left alone, by its address."""
 
     async def ask(self, pools: Sequence[Pool], body: bytes) -> int | None:
         """Prompt tokens of a request of Anthropic's kind; None if no replica tells."""
-        now = self._clock()
+        now, unfit = self._clock(), self._unfit()
         candidates = [
-            (spec, pool) for pool in pools for spec in pool.replicas if self._resting.get(spec.url, now) <= now
+            (spec, pool)
+            for pool in pools
+            for spec in pool.replicas
+            if spec.name not in unfit and self._resting.get(spec.url, now) <= now
         ]
         if not candidates:
             return None

@@ -362,14 +362,15 @@ class FrontDoor(Outgoing):
         self._turn_away(problem, request_id(self._head.fields.get(b"x-request-id")), close=not self._keep_alive)
         self.done()
 
-    def _answer_read(self, status: int, body: bytes) -> None:
+    def _answer_read(self, status: int, body: bytes, lines: bytes = b"") -> None:
         head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (status_line(status), len(body))
-        self.write(b"".join((head, self._head.cors, b"\r\n", body)))
+        self.write(b"".join((head, lines, self._head.cors, b"\r\n", body)))
         self.done()
 
     def counted(self, body: bytes) -> None:
         """The answer to a request for a count."""
-        self._answer_read(200, body)
+        rid = request_id(self._head.fields.get(b"x-request-id")).encode()
+        self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
 
     def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
         answer = self._guard.gate.turn_away(self._dialect, problem, rid, self._head.cors, close=close)

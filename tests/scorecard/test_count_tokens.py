@@ -111,3 +111,19 @@ async def test_batches_are_told_to_be_sent_one_by_one(
         answer = await client.ask(asked)
         assert (answer.status, answer.json()["type"], answer.error["type"]) == (404, "error", "not_found_error")
         assert "/v1/messages" in answer.error["message"]
+
+
+async def test_a_count_is_not_asked_of_a_drained_replica_and_says_its_request_id(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    async with Capture() as other:
+        gw = await gateway(rules(capture.url, other.url))
+        client = await connect(gw.url)
+        capture.answer = other.answer = lambda call: Answer(whole(b'{"input_tokens":7}'))
+        (pool,) = gw.gate.policy.pools.values()
+        gw.driver.drain(pool.replicas[0].name, True)
+        for _ in range(8):
+            answer = await client.ask(count(PATH, "X-Request-Id: mine"))
+            assert answer.json() == {"input_tokens": 7}
+            assert (answer.headers["x-request-id"], answer.headers["request-id"]) == ("mine", "mine")
+        assert (len(capture.calls), len(other.calls)) == (0, 8)
