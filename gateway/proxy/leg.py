@@ -12,6 +12,7 @@ from gateway.core.model import GENERATING, End, Finish, Why
 from gateway.proxy.clock import monotonic
 from gateway.proxy.connection import Connection
 from gateway.proxy.upstream import Connecting, Upstream
+from gateway.wire.answers.as_events import as_events
 from gateway.wire.answers.assemble import Assembly, AssemblyError, assembly
 from gateway.wire.answers.events import READERS, Kind, StreamReader
 from gateway.wire.answers.failure import EngineError, end_of
@@ -533,10 +534,13 @@ class Leg:
         if self.relay.has_begun and not self._committed:
             # A comment was sent: what follows has to be events.
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, "a stream was asked for, and a whole answer came")
-            self._tell(Finish(End.UNREADABLE))
-            return
+            self.held = as_events(self.relay.endpoint, body, self.relay.wants_usage)
+            if not self.held:
+                self._tell(Finish(End.UNREADABLE))
+                return
+        else:
+            self.held = [body]
         self.complete = True
-        self.held = [body]
         self._tell(finish)
 
     # ---- the end

@@ -157,7 +157,7 @@ class Relay:
             body = leg.upstream.without_key(b"".join(held))
             client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
             self._finish()
-        elif leg.complete and (leg.reader is None or leg.assembly is not None):
+        elif leg.complete and not self._shown and (leg.reader is None or leg.assembly is not None):
             self._show_whole(leg, held[0])
         elif leg.assembly is not None:
             return  # it has won, and shows itself when it is put together

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gateway.core.model import Outcome
@@ -95,13 +97,42 @@ async def test_comments_are_sent_in_the_waiting_room_too(
     assert (await _rest(waiting)).endswith(b"data: [DONE]\n\n")
 
 
+CALLED = (
+    b'{"id":"1","object":"chat.completion","model":"m","usage":{"prompt_tokens":3,"completion_tokens":2},"choices":[{'
+    b'"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":null,"tool_calls":'
+    b'[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}'
+)
+
+
+async def test_a_whole_answer_after_comments_comes_as_events(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = lambda call: None
+    gw = await gateway(rules(capture.url, tier=COMMENTS))
+    client = await connect(gw.url)
+    client.send(chat(stream=True, stream_options={"include_usage": True}))
+    await _first_comment(client)
+    capture.calls[0].send(whole(CALLED))
+    *events, last = [line[6:] for line in (await _rest(client)).decode().splitlines() if line.startswith("data: ")]
+    said, usage = map(json.loads, events)
+    assert last == "[DONE]"
+    assert said["object"] == usage["object"] == "chat.completion.chunk"
+    (choice,) = said["choices"]
+    (call,) = choice["delta"]["tool_calls"]
+    assert (choice["finish_reason"], call["index"], call["function"]["name"]) == ("tool_calls", 0, "f")
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 2
+    (outcome,) = {key[1] for lane in gw.metrics.lanes.values() for key in lane.requests}
+    assert outcome is Outcome.OK
+
+
 ENDS = {
     "refused by the engine": (
         Answer(whole(b'{"error":{"message":"too long","code":400}}', "400 Bad Request")),
         b"too long",
     ),
     "failed": (Answer(whole(b"{}", "500 Oops")), b"upstream_error"),
-    "not streamed": (Answer(whole()), b"upstream_unreadable"),
+    "not streamed, and no answer": (Answer(whole(b'{"choices":[]}')), b"upstream_unreadable"),
     "broken off": (Answer(STREAM_HEAD + token("Hi"), Then.CLOSE), b"upstream_truncated"),
 }
 

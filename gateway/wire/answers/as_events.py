@@ -1,0 +1,49 @@
+"""A whole answer as the events of a stream, for a client whose stream has begun before it came.
+
+Some servers answer a streamed request with one JSON object. Behind a comment that kept the client from giving up, no
+other form can follow than events. The completion APIs alone: a choice of a whole answer and one of an event differ in
+one name there. Messages and Responses have a dozen events around each text, which would have to be made up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from gateway.core.model import Endpoint
+
+_EVENT: Final = b"data: %b\n\n"
+DONE: Final = _EVENT % b"[DONE]"
+
+
+def as_events(endpoint: Endpoint, body: bytes, wants_usage: bool) -> list[bytes]:
+    """Events that say what `body` says, with the API's end; none if there is no such form for it."""
+    if endpoint is not Endpoint.CHAT and endpoint is not Endpoint.COMPLETIONS:
+        return []
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return []
+    choices = answer.get("choices") if type(answer) is dict else None
+    if type(choices) is not list or not choices or not all(type(choice) is dict for choice in choices):
+        return []
+    usage = answer.pop("usage", None)
+    if endpoint is Endpoint.CHAT:
+        answer["object"] = "chat.completion.chunk"
+        answer["choices"] = [_delta(choice) for choice in choices]
+    events = [_EVENT % orjson.dumps(answer)]
+    if wants_usage and usage is not None:
+        events.append(_EVENT % orjson.dumps(answer | {"choices": [], "usage": usage}))
+    return [*events, DONE]
+
+
+def _delta(choice: dict[str, Any]) -> dict[str, Any]:
+    """A choice of a chat as one event has it. Tool calls need an index there."""
+    delta = {key: value for key, value in choice.items() if key != "message"}
+    message = choice.get("message")
+    delta["delta"] = said = dict(message) if type(message) is dict else {}
+    calls = said.get("tool_calls")
+    if type(calls) is list:
+        said["tool_calls"] = [{"index": i} | call for i, call in enumerate(calls) if type(call) is dict]
+    return delta
