@@ -20,8 +20,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.core.model import Callback
-from gateway.proxy.guard import Guard
+from gateway.core.request import Callback
+from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
 
 MAX_CONNECTIONS: Final = 64
@@ -38,7 +38,7 @@ class AdminDoor(HttpToolsProtocol):
 
     def __init__(
         self,
-        guard: Guard,
+        guard: ConnectionLimits,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],

@@ -23,30 +23,30 @@ from gateway.admin_door import BACKLOG as ADMIN_BACKLOG
 from gateway.admin_door import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
 from gateway.admin_door import AdminDoor, bound_socket
 from gateway.core.controller import Controller
-from gateway.core.journal import Recorded
-from gateway.core.model import Callback
-from gateway.core.rules import Policy
+from gateway.core.journal.recorder import Recorded
+from gateway.core.policy import Policy
+from gateway.core.request import Callback
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.counts import EngineCounts
 from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import MAX_BODY_BYTES, Done, admin_app
-from gateway.observe.journal import Journal
-from gateway.observe.lag import LoopLag
-from gateway.observe.little import Little
+from gateway.observe.journal.writer import Journal
 from gateway.observe.logs import AccessLog, log_quarantine
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics.lag import LoopLag
+from gateway.observe.metrics.little import Little
+from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload, Sources, Watched
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
-from gateway.proxy.gate import Callers, Gate, TokenCounter, callers_of
-from gateway.proxy.guard import SWEEP_S, Guard
+from gateway.proxy.handler import Callers, RequestHandler, TokenCounter, callers_of
+from gateway.proxy.limits import SWEEP_S, ConnectionLimits
 from gateway.proxy.listening import tune
 from gateway.proxy.oddities import Oddities
-from gateway.proxy.server import FrontDoor
+from gateway.proxy.server import ClientConnection
 from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings
 from gateway.wire.answers.oddity import Oddity
@@ -124,10 +124,10 @@ class Gateway:
             Controller(policy, chance) if self.journal is None else Recorded(policy, chance, self.journal.tell)
         )
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
-        self.gate = Gate(
+        self.gate = RequestHandler(
             policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write, settings.host
         )
-        self.guard = Guard(
+        self.guard = ConnectionLimits(
             self.gate,
             max_body_bytes=settings.max_body_bytes,
             max_receiving_bytes=settings.max_receiving_bytes,
@@ -137,7 +137,7 @@ class Gateway:
             write_stall_s=settings.write_stall_s,
             max_connections=settings.max_connections or _connections_that_fit(policy),
         )
-        self._admin_guard = Guard(
+        self._admin_guard = ConnectionLimits(
             self.gate,
             max_body_bytes=MAX_BODY_BYTES,
             max_header_bytes=settings.max_header_bytes,
@@ -185,7 +185,7 @@ class Gateway:
             _no_app,
             settings.host,
             settings.port,
-            http=partial(FrontDoor, self.guard),
+            http=partial(ClientConnection, self.guard),
             ssl_certfile=settings.ssl_certfile,
             ssl_keyfile=settings.ssl_keyfile,
             timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,

@@ -16,10 +16,10 @@ from pathlib import Path
 import uvloop
 
 from gateway.app import Gateway
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.observe import built
+from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
-from gateway.observe.parts import JournalError
 from gateway.policy.builtin import builtin
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error

@@ -20,10 +20,10 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-from gateway.core.rules import Policy, Pool, ReplicaSpec
+from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
 from gateway.policy import PolicyErrors, load
-from gateway.policy.hosts import is_loopback
-from gateway.sim.profiles import PROFILES
+from gateway.policy.sections.hosts import is_loopback
+from gateway.sim.run.profiles import PROFILES
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, show
 from loadtests.emulator.port import port_number
@@ -102,11 +102,11 @@ def read_policy(path: Path = POLICY) -> Policy:
     return policy
 
 
-def _replicas(policy: Policy) -> Iterator[tuple[Pool, ReplicaSpec]]:
+def _replicas(policy: Policy) -> Iterator[tuple[PoolSpec, ReplicaSpec]]:
     return ((pool, spec) for pool in policy.pools.values() for spec in pool.replicas)
 
 
-def _replica_command(policy: Policy, pool: Pool, spec: ReplicaSpec, free: bool) -> list[str]:
+def _replica_command(policy: Policy, pool: PoolSpec, spec: ReplicaSpec, free: bool) -> list[str]:
     model = next((m for m in policy.models.values() if pool.name in m.pools), next(iter(policy.models.values())))
     fits = [name for name in ENGINES if PROFILES[name].max_model_len >= (pool.max_prompt_tokens or 0)]
     return [

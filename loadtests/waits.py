@@ -1,12 +1,12 @@
-"""Waits on an event loop, by bucket of gateway.observe.lag."""
+"""Waits on an event loop, by bucket of gateway.observe.metrics.lag."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from gateway.core.estimators import bucket_of
-from gateway.observe.lag import EDGES
+from gateway.core.stats import bucket_of
+from gateway.observe.metrics.lag import EDGES
 
 
 def edge_of(counts: Sequence[float], share: float) -> float:

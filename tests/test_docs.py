@@ -23,13 +23,13 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from gateway.cli.app import app
-from gateway.core.model import Why
+from gateway.core.request import Reason
 from gateway.policy import PolicyErrors, load_text
 from gateway.policy.builtin import written
 from gateway.policy.schema import PolicyFile
-from gateway.proxy.gate import GETS, POSTS
+from gateway.proxy.handler import GETS, POSTS
 from gateway.settings import PREFIX, Settings
-from gateway.sim.load import load_text as load_workload_text
+from gateway.sim.workload.load import load_text as load_workload_text
 from gateway.wire.errors.reasons import ROWS
 from loadtests import demo
 from loadtests.__main__ import app as loadtests_app
@@ -135,7 +135,7 @@ def _bare(kind: Any) -> Any:
 
 def test_operations_has_every_reason_with_its_status() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", OPERATIONS.read_text("utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted((why.value, str(ROWS[why].status)) for why in Why)
+    assert sorted(rows) == sorted((why.value, str(ROWS[why].status)) for why in Reason)
 
 
 def test_the_data_plane_has_every_path() -> None:

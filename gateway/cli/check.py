@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.output import console, counted, print_errors, print_json
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.policy.notes import notes
 

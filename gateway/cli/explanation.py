@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Endpoint, Why
-from gateway.core.rules import ANONYMOUS, Limits, Model, Policy, Pool, Slo, Tier, Timeouts
+from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Slo, Tier, Timeouts
+from gateway.core.request import Endpoint, Reason, Request
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
 from gateway.wire.request import BadRequest, Parsed, parse
@@ -19,12 +19,12 @@ from gateway.wire.tokens import Tokenizer
 class Refusal:
     """The request would be refused."""
 
-    why: Why
+    why: Reason
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ExplainedCaller:
     """Who asks."""
 
     tenant: str
@@ -73,7 +73,7 @@ class Explanation:
     """Everything about one request. What follows the point of a refusal is None or empty."""
 
     refusal: Refusal | None
-    caller: Caller | None = None
+    caller: ExplainedCaller | None = None
     asked: Asked | None = None
     pools: tuple[PoolVerdict, ...] = ()
     output: Output | None = None
@@ -94,7 +94,9 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
         return Explanation(found)
     caller, tier = found, policy.tiers[found.tier]
     if endpoint not in served(tier):
-        return Explanation(Refusal(Why.NOT_FOUND, f"{endpoint.value} is not served in this tier: see its apis"), caller)
+        return Explanation(
+            Refusal(Reason.NOT_FOUND, f"{endpoint.value} is not served in this tier: see its apis"), caller
+        )
     try:
         parsed = parse(endpoint, body, tier.caps)
     except BadRequest as error:
@@ -102,24 +104,30 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
     model = policy.model(parsed.model)
     if model is None or parsed.model == "*":
         return Explanation(
-            Refusal(Why.MODEL_NOT_FOUND, f"the policy has no model {parsed.model}; it has {', '.join(policy.models)}"),
+            Refusal(
+                Reason.MODEL_NOT_FOUND, f"the policy has no model {parsed.model}; it has {', '.join(policy.models)}"
+            ),
             caller,
         )
     return _decided(policy, caller, tier, model, parsed, len(body))
 
 
-def _caller(policy: Policy, key: str | None) -> Caller | Refusal:
+def _caller(policy: Policy, key: str | None) -> ExplainedCaller | Refusal:
     if not policy.keys:
-        return Caller(ANONYMOUS, policy.default_tier, "the policy has no keys, so everybody gets the default tier")
+        return ExplainedCaller(
+            ANONYMOUS, policy.default_tier, "the policy has no keys, so everybody gets the default tier"
+        )
     if not key:
-        return Refusal(Why.UNAUTHORIZED, "the policy has keys and none was given: use --key or TAILGATE_KEY")
+        return Refusal(Reason.UNAUTHORIZED, "the policy has keys and none was given: use --key or TAILGATE_KEY")
     known = policy.keys.get(hash_of(key))
     if known is None:
-        return Refusal(Why.UNAUTHORIZED, "the policy does not know this key")
-    return Caller(known.tenant, known.tier, "by its key")
+        return Refusal(Reason.UNAUTHORIZED, "the policy does not know this key")
+    return ExplainedCaller(known.tenant, known.tier, "by its key")
 
 
-def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int) -> Explanation:
+def _decided(
+    policy: Policy, caller: ExplainedCaller, tier: Tier, model: Model, parsed: Parsed, body_bytes: int
+) -> Explanation:
     controller = Controller(policy, random.Random(0))
     exact = parsed.prompt_exact
     if exact is None and model.tokenizer is not None:
@@ -143,7 +151,7 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
         prompt_why=_prompt_why(parsed, exact),
     )
     refusal: Refusal | None = None
-    chosen: Pool | None = None
+    chosen: PoolSpec | None = None
     granted = 0
     for command in controller.arrive(ask, 0.0):
         if isinstance(command, Refuse):
@@ -169,9 +177,15 @@ def _decided(policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: P
 
 
 def _ask(
-    policy: Policy, caller: Caller, tier: Tier, model: Model, parsed: Parsed, exact: int | None, body_bytes: int
-) -> Ask:
-    return Ask(
+    policy: Policy,
+    caller: ExplainedCaller,
+    tier: Tier,
+    model: Model,
+    parsed: Parsed,
+    exact: int | None,
+    body_bytes: int,
+) -> Request:
+    return Request(
         id=1,
         policy=policy,
         tier=tier,
@@ -205,11 +219,11 @@ def _prompt_why(parsed: Parsed, exact: int | None) -> str:
     return "estimated from its bytes, nothing learned yet; the gateway learns the ratio from the replicas' usage"
 
 
-def _considered(policy: Policy, model: Model) -> tuple[Pool, ...]:
+def _considered(policy: Policy, model: Model) -> tuple[PoolSpec, ...]:
     return tuple(policy.pools[name] for name in model.pools)
 
 
-def _verdict(pool: Pool, chosen: Pool | None, tier: Tier, low: int, high: int, batch: int) -> PoolVerdict:
+def _verdict(pool: PoolSpec, chosen: PoolSpec | None, tier: Tier, low: int, high: int, batch: int) -> PoolVerdict:
     """Of a prompt of `low` to `high` tokens, or of each of `batch` such prompts."""
     limit = pool.max_prompt_tokens
     if tier.pools is not None and pool.name not in tier.pools:

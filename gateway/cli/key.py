@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.output import console, print_json
 from gateway.policy.keys import hash_of, new_key
-from gateway.policy.values import NAME
+from gateway.policy.sections.values import NAME
 
 PLACEHOLDER = "my-tenant"
 

@@ -30,8 +30,8 @@ from gateway.plan.knee import Knee, Search
 from gateway.plan.sizing import Load, plan
 from gateway.plan.terms import Terms, above_0, share
 from gateway.policy import PolicyErrors
-from gateway.sim.engine import Options
-from gateway.sim.fleet import fleet_of
+from gateway.sim.run.fleet import fleet_of
+from gateway.sim.run.simulation import Options
 
 OF_SEARCHES = ("workload", "trace", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")
 OF_ARITHMETIC = ("latency", "slots", "per_replica", "utilization", "p99_wait", "availability")

@@ -14,7 +14,7 @@ from gateway.plan.knee import Knee, Tried
 from gateway.plan.queueing import Waits
 from gateway.plan.sizing import Plan, Point
 from gateway.plan.terms import Cost
-from gateway.policy.units import write_share
+from gateway.policy.sections.units import write_share
 
 BAR = 24
 FOR_EVER = "for ever"

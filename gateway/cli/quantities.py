@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.policy import units
+from gateway.policy.sections import units
 
 
 def seconds(least: float | None = None) -> Callable[[str], float]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.cli.output import console, print_json
-from gateway.observe.replay import Divergence, Header, NotReplayable, Replayed, in_order, replay
+from gateway.observe.journal.replay import Divergence, Header, NotReplayable, Replayed, in_order, replay
 
 
 def replay_journal(

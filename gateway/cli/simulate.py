@@ -28,14 +28,14 @@ from gateway.cli.traffic import (
     source_of,
     workload_of,
 )
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors
-from gateway.sim.baselines import BASELINES
-from gateway.sim.compare import Candidate, Comparison
-from gateway.sim.engine import Options
-from gateway.sim.fleet import FleetSpec, fault_of, fleet_of
-from gateway.sim.report import differences, summary
-from gateway.sim.results import Result
+from gateway.sim.analysis.compare import Comparison, Contender
+from gateway.sim.analysis.report import differences, summary
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.baselines import BASELINES
+from gateway.sim.run.fleet import FleetSpec, fault_of, fleet_of
+from gateway.sim.run.simulation import Options
 
 
 def simulate_command(
@@ -136,14 +136,14 @@ def simulate_command(
 
 def _candidates(
     files: Sequence[Path], policies: Sequence[Policy], baselines: Sequence[str], fleet: str, faults: Sequence[str]
-) -> tuple[Candidate, ...]:
+) -> tuple[Contender, ...]:
     """Every row of the comparison. Raises ValueError where names, fleet or faults do not fit."""
     stems = [file.stem for file in files]
     names = [file.stem if stems.count(file.stem) == 1 else str(file) for file in files]
     planned = tuple(fault_of(text) for text in faults)
     specs = [FleetSpec(fleet_of(fleet, policy), planned) for policy in policies]
-    rows = [Candidate(*row) for row in zip(names, policies, specs, strict=True)]
-    rows += [Candidate(text, policies[0], specs[0], text) for text in baselines]
+    rows = [Contender(*row) for row in zip(names, policies, specs, strict=True)]
+    rows += [Contender(text, policies[0], specs[0], text) for text in baselines]
     for row in rows:
         row.fleet.hosts(row.setup().policy)
     return tuple(rows)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from gateway.sim.report import Difference, Interval, Summary
+from gateway.sim.analysis.report import Difference, Interval, Summary
 
 WIDEST = 1000
 PERCENTS = ("p50", "p95", "p99")

@@ -13,13 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.cli.output import console, print_errors
 from gateway.cli.quantities import seconds
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
-from gateway.sim.compare import OfModel
-from gateway.sim.load import load_workload
-from gateway.sim.results import Result
-from gateway.sim.traces import LeftOut, Trace, mix_for
-from gateway.sim.workload import Traffic
+from gateway.sim.analysis.compare import OfModel
+from gateway.sim.analysis.results import Result
+from gateway.sim.workload.arrivals import Traffic
+from gateway.sim.workload.load import load_workload
+from gateway.sim.workload.traces import EmptyRows, Trace, mix_for
 
 WorkloadOption = Annotated[
     str | None,
@@ -90,7 +90,7 @@ def workload_of(
 
 def _say_left_out(trace: Trace) -> None:
     """Once, and not in each of the runs, which may be in other processes."""
-    left_out = LeftOut()
+    left_out = EmptyRows()
     for _ in replace(trace, on_empty=left_out.add).arrivals(seed=0):
         pass
     if left_out.rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.core.model import Hedged, Record, Why
+from gateway.core.request import HedgeResult, Reason, Record
 
 
 @dataclass(slots=True, init=False)
@@ -32,10 +32,10 @@ class Commit:
 
     ask: int
     attempt: int
-    hedged: Hedged | None = None
+    hedged: HedgeResult | None = None
     """Who won, if it was sent a second time for being late."""
 
-    def __init__(self, ask: int, attempt: int, hedged: Hedged | None = None) -> None:
+    def __init__(self, ask: int, attempt: int, hedged: HedgeResult | None = None) -> None:
         self.ask = ask
         self.attempt = attempt
         self.hedged = hedged
@@ -57,7 +57,7 @@ class Refuse:
     """
 
     ask: int
-    why: Why
+    why: Reason
     retry_after_s: float | None = None
     detail: str = ""
 
@@ -70,7 +70,7 @@ class Cut:
     """
 
     ask: int
-    why: Why
+    why: Reason
     prompt_tokens: int
 
 

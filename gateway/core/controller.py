@@ -2,7 +2,7 @@
 
 Rules
 
-1. A request (`Live`) is waiting, running, or over. It is over when it has an outcome and no open attempt; then,
+1. A request (`RequestState`) is waiting, running, or over. It is over when it has an outcome and no open attempt; then,
    and only then, `Ended` is returned for it, once.
 2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. It holds a slot of its replica from the
    one to the other, whatever happens to the request in between. `Cancel` asks the caller to close it; the slot is
@@ -31,30 +31,30 @@ import math
 from collections import deque
 from typing import Final
 
-from gateway.core.admit import Admission, Verdict
-from gateway.core.alarms import Alarms
-from gateway.core.answers import is_odd
-from gateway.core.belief import believed
-from gateway.core.books import Books
+from gateway.core.admission.accounting import Accounting
+from gateway.core.admission.admission import Admission, Verdict
+from gateway.core.admission.deadlines import next_deadline, slo_deadline
+from gateway.core.admission.explanation import PlacementExplanation, explain
+from gateway.core.admission.limits import Left
+from gateway.core.admission.placement import Placement, Unplaceable
+from gateway.core.admission.usage import believed
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.deadlines import next_deadline, slo_deadline
-from gateway.core.explain import Explanation, explain
-from gateway.core.extra import ExtraBudget
-from gateway.core.fleet import DEFAULT_RETRY_AFTER_S, Fleet
-from gateway.core.forecast import Forecaster
-from gateway.core.hedge import Hedges
-from gateway.core.ledger import Attempt, Live, held_by_pool
-from gateway.core.limits import Left
-from gateway.core.model import Ask, End, Finish, Outcome, Random, Sample, Why
-from gateway.core.place import Impossible, Places
-from gateway.core.pools import PoolNow
-from gateway.core.prompt import PromptEstimator
-from gateway.core.pulse import SWEEP_S, Out
-from gateway.core.quarantine import News, Quarantine, doubt_s
-from gateway.core.replica import Replica
-from gateway.core.retry import OWN_REFUSALS, Retries, is_retried, rest_s
-from gateway.core.rules import OnTotal, Policy
+from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S, Fleet
+from gateway.core.fleet.odd_answers import is_odd
+from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.quarantine import News, Quarantine, doubt_s
+from gateway.core.fleet.replica import Replica
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.prompt_length import PromptEstimator
+from gateway.core.policy import OnTotal, Policy
+from gateway.core.redundancy.hedging import Hedges
+from gateway.core.redundancy.retries import OWN_REFUSALS, Retries, is_retried, rest_s
+from gateway.core.redundancy.retry_budget import RetryBudget
+from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Random, Reason, Request, Sample
+from gateway.core.request_state import Attempt, RequestState, held_by_pool
 from gateway.core.snapshot import ReplicaState, Snapshot
+from gateway.core.timers import Timers
 
 MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
@@ -63,25 +63,25 @@ RESCUE_FACTOR: Final = 2.0
 """So many times its expected TTFT is a request left with a replica that is silent."""
 BREAKERS: Final = -1  # the alarm of all replicas, for open breakers and for looks at all; requests have keys above zero
 ANSWERS: Final = (
-    End.COMPLETE,
-    End.REJECTED,
-    End.BUSY,
-    End.CLOSING,
-    End.FAILED,
-    End.UNREADABLE,
+    AttemptOutcome.COMPLETE,
+    AttemptOutcome.REJECTED,
+    AttemptOutcome.BUSY,
+    AttemptOutcome.CLOSING,
+    AttemptOutcome.FAILED,
+    AttemptOutcome.UNREADABLE,
 )  # signs of life, of whatever kind
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
-FAILURES: Final[dict[End, Why]] = {
-    End.BUSY: Why.UPSTREAM_BUSY,
-    End.CLOSING: Why.UPSTREAM_ERROR,
-    End.FAILED: Why.UPSTREAM_ERROR,
-    End.UNREACHABLE: Why.UPSTREAM_UNREACHABLE,
-    End.CONNECT_TIMEOUT: Why.CONNECT_TIMEOUT,
-    End.RESET: Why.UPSTREAM_ERROR,
-    End.TRUNCATED: Why.UPSTREAM_TRUNCATED,
-    End.UNREADABLE: Why.UPSTREAM_UNREADABLE,
-    End.CANCELLED: Why.UPSTREAM_UNREACHABLE,  # by us: its replica is down
+FAILURES: Final[dict[AttemptOutcome, Reason]] = {
+    AttemptOutcome.BUSY: Reason.UPSTREAM_BUSY,
+    AttemptOutcome.CLOSING: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.FAILED: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.UNREACHABLE: Reason.UPSTREAM_UNREACHABLE,
+    AttemptOutcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
+    AttemptOutcome.RESET: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.TRUNCATED: Reason.UPSTREAM_TRUNCATED,
+    AttemptOutcome.UNREADABLE: Reason.UPSTREAM_UNREADABLE,
+    AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # by us: its replica is down
 }
 
 
@@ -90,8 +90,8 @@ class Controller:
 
     def __init__(self, policy: Policy, random: Random, share: float = 1.0) -> None:
         self._random = random
-        self._alarms = Alarms()
-        self._live: dict[int, Live] = {}
+        self._alarms = Timers()
+        self._live: dict[int, RequestState] = {}
         self._attempts: dict[int, Attempt] = {}
         self._fleet = Fleet(policy)
         self._quarantine = Quarantine()
@@ -99,9 +99,9 @@ class Controller:
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
         self._admission = Admission(policy, self._fleet, self.forecaster, random)
-        self._books = Books(share, self.prompts, self.forecaster, self._admission)
-        self._places = Places(self._fleet, self.prompts)
-        self._extra = ExtraBudget()
+        self._books = Accounting(share, self.prompts, self.forecaster, self._admission)
+        self._places = Placement(self._fleet, self.prompts)
+        self._extra = RetryBudget()
         self._retries = Retries(self._fleet, self._extra, random)
         self._hedges = Hedges(policy, self._admission, self._quarantine, self._extra, random)
         self.policy = policy
@@ -116,13 +116,13 @@ class Controller:
 
     # ---- what happens to requests
 
-    def arrive(self, ask: Ask, now: float) -> list[Command]:
+    def arrive(self, ask: Request, now: float) -> list[Command]:
         """A request is complete and wants a replica."""
-        live = Live(ask)
+        live = RequestState(ask)
         self._live[ask.id] = live
         out = self._begin()
         if ask.body_hash is not None and self._quarantine.refuses(ask.body_hash, now):
-            self._refuse(live, Outcome.INVALID, Why.QUARANTINED, out, now)
+            self._refuse(live, Outcome.INVALID, Reason.QUARANTINED, out, now)
             return out
         pool = self._place(live, out, now)
         if pool is None or not self._reserve(live, out, now):
@@ -200,7 +200,7 @@ class Controller:
         live = self._attempts[attempt_id].live
         out = self._begin()
         if live.can_be_cut and live.committed is self._attempts[attempt_id]:
-            self._cut(live, Why.REPETITION, out, now)
+            self._cut(live, Reason.REPETITION, out, now)
         return out
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
@@ -224,7 +224,7 @@ class Controller:
             self._arm(attempt.live)
         return out
 
-    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         """The attempt is closed: its connection is idle again or gone."""
         told, finish = finish, believed(self._attempts[attempt_id], finish)
         attempt = self._attempts.pop(attempt_id)
@@ -239,9 +239,9 @@ class Controller:
             replica.pulse.heard(now)
         pool.free(attempt, finish.end, now)
         odd = is_odd(finish)
-        if odd or finish.end is End.FAILED:
+        if odd or finish.end is AttemptOutcome.FAILED:
             pool.impute(attempt, self.forecaster.costs(pool).stay_s, now)
-        if odd or finish.end is End.COMPLETE:
+        if odd or finish.end is AttemptOutcome.COMPLETE:
             pool.answered(replica, odd)
         self.forecaster.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
@@ -255,9 +255,9 @@ class Controller:
             self._broke(live, replica, finish.body_hash, out, now)
         if moved:
             self._breaker_moved(replica, out, now)
-        if finish.end is End.COMPLETE and replica.refusals:
+        if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
             pool.accepted(replica)
-        elif finish.end is End.BUSY:
+        elif finish.end is AttemptOutcome.BUSY:
             replica.refusals += 1
             until = now + rest_s(replica.refusals, finish.retry_after_s)
             pool.rest(replica, until)
@@ -269,7 +269,7 @@ class Controller:
         self._offer(pool, saturated, out, now)
         return out
 
-    def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
+    def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         """The client is gone, or stalled for too long; nothing can be said to it any more."""
         live = self._live.get(ask_id)
         out = self._begin()
@@ -282,7 +282,7 @@ class Controller:
         """The time to drain is over: end everything that is still under way."""
         out = self._begin()
         for live in list(self._live.values()):
-            self._abandon(live, Outcome.REFUSED, Why.SHUTTING_DOWN, out, now)
+            self._abandon(live, Outcome.REFUSED, Reason.SHUTTING_DOWN, out, now)
         return out
 
     def fail(self, ask_id: int, now: float) -> list[Command]:
@@ -295,8 +295,8 @@ class Controller:
         if live is None:
             return out
         self._unqueue(live)
-        live.decide(Outcome.ERROR, Why.INTERNAL, now)
-        out.append(Refuse(ask_id, Why.INTERNAL))
+        live.decide(Outcome.ERROR, Reason.INTERNAL, now)
+        out.append(Refuse(ask_id, Reason.INTERNAL))
         self._cancel(live, out)
         self._settle(live, out, now)
         if live.pool is not None and live.pool.room:
@@ -382,7 +382,7 @@ class Controller:
             if at > now:
                 self._alarms.set(key, at)
                 self._taken_for_read(live, out, now)
-            elif why is Why.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
+            elif why is Reason.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
                 self._cut(live, why, out, now)
             else:
                 self._expire(live, why, out, now)
@@ -457,11 +457,11 @@ class Controller:
             at=now,
         )
 
-    def explain(self, ask: Ask, now: float) -> Explanation | Impossible:
+    def explain(self, ask: Request, now: float) -> PlacementExplanation | Unplaceable:
         """What would become of a request that arrived now; nothing does, and nothing is changed."""
-        live = Live(ask)
+        live = RequestState(ask)
         found = self._places.find(live, now)
-        if not isinstance(found, PoolNow):
+        if not isinstance(found, Pool):
             return found
         live.cap()
         live.move(found)
@@ -469,16 +469,16 @@ class Controller:
 
     # ---- arriving
 
-    def _place(self, live: Live, out: list[Command], now: float) -> PoolNow | None:
+    def _place(self, live: RequestState, out: list[Command], now: float) -> Pool | None:
         """The pool that will serve the request; None, refused, if there is none."""
         found = self._places.find(live, now)
-        if isinstance(found, PoolNow):
+        if isinstance(found, Pool):
             return found
         wait_s = None if found.retry_after_s is None else self._jittered(found.retry_after_s)
         self._refuse(live, found.outcome, found.why, out, now, wait_s, found.detail)
         return None
 
-    def _reserve(self, live: Live, out: list[Command], now: float) -> bool:
+    def _reserve(self, live: RequestState, out: list[Command], now: float) -> bool:
         """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
         live.cap()
         exceeded = self._books.reserve(live, now)
@@ -490,7 +490,7 @@ class Controller:
         self._refuse(live, Outcome.QUOTA, exceeded.why, out, now, exceeded.wait_s, detail)
         return False
 
-    def _enter(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
+    def _enter(self, live: RequestState, pool: Pool, out: list[Command], now: float) -> None:
         """Have `pool` serve the request, now or later."""
         ask = live.ask
         live.move(pool)
@@ -516,14 +516,14 @@ class Controller:
             self._dispatch(live, decision.replica, out, now)
             return
         for victim in decision.victims:
-            self._refuse(victim, Outcome.REFUSED, Why.EVICTED, out, now, self._drains_in_s(pool, victim))
+            self._refuse(victim, Outcome.REFUSED, Reason.EVICTED, out, now, self._drains_in_s(pool, victim))
         self.forecaster.watch(live, now)
         live.waiting = True
         pool.pressed_at = now
         pool.room.push(live)
         self._arm(live)
 
-    def _exceed(self, live: Live, pool: PoolNow, out: list[Command], now: float) -> None:
+    def _exceed(self, live: RequestState, pool: Pool, out: list[Command], now: float) -> None:
         """A newcomer goes beyond what is learned of `pool`, since its tier is not enforced.
 
         It overtakes nobody that is as urgent: for each such newcomer one of those who wait goes as well. Else a tier in
@@ -539,7 +539,9 @@ class Controller:
 
     # ---- running
 
-    def _dispatch(self, live: Live, replica: Replica, out: list[Command], now: float, hedge: bool = False) -> None:
+    def _dispatch(
+        self, live: RequestState, replica: Replica, out: list[Command], now: float, hedge: bool = False
+    ) -> None:
         if replica.pool.canaries and not live.attempts:
             replica = self._canary(live, replica, now)
         self._next_attempt += 1
@@ -569,7 +571,7 @@ class Controller:
         max_tokens = live.max_tokens if live.is_capped else 0
         out.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
 
-    def _canary(self, live: Live, replica: Replica, now: float) -> Replica:
+    def _canary(self, live: RequestState, replica: Replica, now: float) -> Replica:
         """A replica that is out instead of the one that was chosen, now and then; not with what may have killed one."""
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
@@ -584,7 +586,7 @@ class Controller:
         out.append(Commit(live.ask.id, winner.id, live.hedged))
         self._cancel(live, out)
 
-    def _cancel(self, live: Live, out: list[Command]) -> None:
+    def _cancel(self, live: RequestState, out: list[Command]) -> None:
         """Have every open attempt closed that nobody waits for any more."""
         for attempt in live.open:
             if not attempt.cancelled and (live.outcome is not None or attempt is not live.committed):
@@ -601,14 +603,14 @@ class Controller:
                 attempt.cancelled = True
                 out.append(Cancel(attempt.live.ask.id, attempt.id))
 
-    def _rescue(self, pool: PoolNow, out: list[Command], now: float) -> None:
+    def _rescue(self, pool: Pool, out: list[Command], now: float) -> None:
         """Take from replicas that are silent the requests that wait there for a first token, to be tried elsewhere.
 
         As many as others have room for: the rest may still be answered. Whole answers, which show nothing before they
         are complete, only where streams hear nothing either. Not a canary, which was sent to hear whether there is
         silence still; and not a prompt that is expected to take as long.
         """
-        silent = [r for r in pool.replicas.values() if r.pulse.out is Out.STALLED and not r.slots]
+        silent = [r for r in pool.replicas.values() if r.pulse.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.room:
             return
         taken, spare = 0, round(pool.headroom * pool.slots)
@@ -632,25 +634,29 @@ class Controller:
                 attempt.cancelled = True
                 out.append(Cancel(live.ask.id, attempt.id))
 
-    def _conclude(self, live: Live, attempt: Attempt, finish: Finish, out: list[Command], now: float) -> None:
+    def _conclude(
+        self, live: RequestState, attempt: Attempt, finish: AttemptResult, out: list[Command], now: float
+    ) -> None:
         """Decide what the end of an attempt means for a request that has no outcome yet."""
-        end = End.CANCELLED if attempt.cancelled else finish.end
+        end = AttemptOutcome.CANCELLED if attempt.cancelled else finish.end
         if live.committed not in (None, attempt):
             return
-        if end is End.REJECTED and live.committed is not None:
-            self._refuse(live, Outcome.INVALID, Why.UPSTREAM_REJECTED, out, now)  # said inside a stream that had begun
+        if end is AttemptOutcome.REJECTED and live.committed is not None:
+            self._refuse(
+                live, Outcome.INVALID, Reason.UPSTREAM_REJECTED, out, now
+            )  # said inside a stream that had begun
             return
-        if end is End.REJECTED and live.committed is None and finish.status in OWN_REFUSALS:
+        if end is AttemptOutcome.REJECTED and live.committed is None and finish.status in OWN_REFUSALS:
             if live.open:
                 self._arm(live)  # the other attempt may be answered
                 return
             if attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, out, now, in_pool=True):
                 return
-        if end is End.COMPLETE or end is End.REJECTED:
+        if end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED:
             if live.committed is None:
                 self._commit(attempt, out)
-            ok = end is End.COMPLETE
-            live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Why.UPSTREAM_REJECTED, now)
+            ok = end is AttemptOutcome.COMPLETE
+            live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, now)
             return
         if live.committed is None:
             if live.open:
@@ -661,7 +667,7 @@ class Controller:
                 return
         self._refuse(live, Outcome.ERROR, FAILURES[end], out, now, finish.retry_after_s)
 
-    def _broke(self, live: Live, replica: Replica, body_hash: int, out: list[Command], now: float) -> None:
+    def _broke(self, live: RequestState, replica: Replica, body_hash: int, out: list[Command], now: float) -> None:
         """A replica broke off with this request. If it is the second one, who waits with the same is refused."""
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
@@ -669,9 +675,11 @@ class Controller:
         if self._quarantine.bars(body_hash, now):
             for other in [other for pool in self._fleet for other in pool.room if other.body_hash == body_hash]:
                 self._quarantine.refuses(body_hash, now)
-                self._refuse(other, Outcome.INVALID, Why.QUARANTINED, out, now)
+                self._refuse(other, Outcome.INVALID, Reason.QUARANTINED, out, now)
 
-    def _retry(self, live: Live, failed: Attempt, out: list[Command], now: float, in_pool: bool = False) -> bool:
+    def _retry(
+        self, live: RequestState, failed: Attempt, out: list[Command], now: float, in_pool: bool = False
+    ) -> bool:
         """Send it elsewhere, if there is time left; False if nothing is to be done for it."""
         replica = self._retries.elsewhere(live, failed, in_pool)
         if replica is None:
@@ -682,14 +690,14 @@ class Controller:
             self._dispatch(live, replica, out, now)
         return True
 
-    def _offer(self, pool: PoolNow, saturated: bool, out: list[Command], now: float) -> None:
+    def _offer(self, pool: Pool, saturated: bool, out: list[Command], now: float) -> None:
         """There may be room on an engine of `pool`, where there was none if it was `saturated`."""
         if pool.room:
             self._pump(pool, out, now)
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, now)
 
-    def _taken_for_read(self, live: Live, out: list[Command], now: float) -> None:
+    def _taken_for_read(self, live: RequestState, out: list[Command], now: float) -> None:
         """The prompt of a whole answer should be read by now: its replica may take others."""
         if live.ask.visible:
             return
@@ -700,7 +708,7 @@ class Controller:
             pool.sync(attempt.replica)
             self._offer(pool, saturated, out, now)
 
-    def _pump(self, pool: PoolNow, out: list[Command], now: float) -> None:
+    def _pump(self, pool: Pool, out: list[Command], now: float) -> None:
         """Give free slots to those who wait. A band whose head must wait (reserved slots) does not block others."""
         served = True
         while served:
@@ -713,14 +721,14 @@ class Controller:
                 self._serve(live, replica, out, now)
                 break
 
-    def _serve(self, live: Live, replica: Replica, out: list[Command], now: float) -> None:
+    def _serve(self, live: RequestState, replica: Replica, out: list[Command], now: float) -> None:
         """The turn of one who waits has come: it is sent, unless it is too late for it."""
         if self._has_expired(live, out, now):
             return
         hopeless = self._admission.is_hopeless(live, replica, now)
         if hopeless:
             wait_s = self._drains_in_s(replica.pool, live)
-            self._refuse(live, Outcome.REFUSED, Why.PREDICTED, out, now, wait_s, hopeless)
+            self._refuse(live, Outcome.REFUSED, Reason.PREDICTED, out, now, wait_s, hopeless)
         else:
             replica.pool.drain.opened(True, now)
             self._unqueue(live)
@@ -730,9 +738,9 @@ class Controller:
 
     def _refuse(
         self,
-        live: Live,
+        live: RequestState,
         outcome: Outcome,
-        why: Why,
+        why: Reason,
         out: list[Command],
         now: float,
         retry_after_s: float | None = None,
@@ -744,7 +752,7 @@ class Controller:
         out.append(Refuse(live.ask.id, why, retry_after_s, detail))
         self._settle(live, out, now)
 
-    def _abandon(self, live: Live, outcome: Outcome, why: Why, out: list[Command], now: float) -> None:
+    def _abandon(self, live: RequestState, outcome: Outcome, why: Reason, out: list[Command], now: float) -> None:
         """End a request whose attempts, if any, have to be cancelled first."""
         if live.outcome is not None:
             return
@@ -756,18 +764,18 @@ class Controller:
         self._cancel(live, out)
         self._settle(live, out, now)
 
-    def _expire(self, live: Live, why: Why, out: list[Command], now: float) -> None:
+    def _expire(self, live: RequestState, why: Reason, out: list[Command], now: float) -> None:
         """End a request whose deadline has passed."""
-        self._abandon(live, Outcome.REFUSED if why is Why.PREDICTED else Outcome.TIMEOUT, why, out, now)
+        self._abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why, out, now)
 
-    def _has_expired(self, live: Live, out: list[Command], now: float) -> bool:
+    def _has_expired(self, live: RequestState, out: list[Command], now: float) -> bool:
         """Whether a deadline of one that is not being served has passed, its alarm not heard yet; it ends then."""
         at, why = next_deadline(live)
         if at <= now:
             self._expire(live, why, out, now)
         return at <= now
 
-    def _cut(self, live: Live, why: Why, out: list[Command], now: float) -> None:
+    def _cut(self, live: RequestState, why: Reason, out: list[Command], now: float) -> None:
         """End an answer of which the client has a part."""
         live.decide(Outcome.CUT, why, now)
         out.append(Cut(live.ask.id, why, live.prompt_likely * live.ask.batch))
@@ -779,9 +787,9 @@ class Controller:
         live, pool = attempt.live, attempt.replica.pool
         needed = bool(pool.room) or pool.headroom < SPARE
         if needed and live.ask.choices == 1 and live.can_be_cut and self.forecaster.is_overlong(attempt, tokens):
-            self._cut(live, Why.OUTPUT_LENGTH, out, now)
+            self._cut(live, Reason.OUTPUT_LENGTH, out, now)
 
-    def _settle(self, live: Live, out: list[Command], now: float) -> None:
+    def _settle(self, live: RequestState, out: list[Command], now: float) -> None:
         """Close the books on a request that has an outcome and no open attempt."""
         if live.outcome is None or live.open or live.ask.id not in self._live:
             return
@@ -796,7 +804,7 @@ class Controller:
         out.append(Ended(record))
         live.committed = None  # live and attempt hold each other: left to the collector, they cost more than they do
 
-    def _unqueue(self, live: Live) -> None:
+    def _unqueue(self, live: RequestState) -> None:
         if live.waiting:
             assert live.pool is not None
             live.waiting = False
@@ -804,7 +812,7 @@ class Controller:
 
     # ---- alarms
 
-    def _arm(self, live: Live) -> None:
+    def _arm(self, live: RequestState) -> None:
         """Be woken at the next deadline, or before: a wake that is early sets the alarm anew."""
         at, _ = next_deadline(live)
         if at < self._alarms.at(live.ask.id):
@@ -826,7 +834,7 @@ class Controller:
             if self._has_expired(live, out, now):
                 continue
             other = self._places.find(live, now)
-            if isinstance(other, PoolNow):
+            if isinstance(other, Pool):
                 self._unqueue(live)
                 self._enter(live, other, out, now)
 
@@ -844,7 +852,7 @@ class Controller:
 
     # ---- when to come back
 
-    def _drains_in_s(self, pool: PoolNow, live: Live) -> float:
+    def _drains_in_s(self, pool: Pool, live: RequestState) -> float:
         """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
         wait_s = (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S

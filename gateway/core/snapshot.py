@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.learned import ForecastView, ScaleView
-from gateway.core.model import Sample
+from gateway.core.forecast.views import ForecastView, ScaleView
+from gateway.core.request import Sample
 
 NOTHING_LEARNED: Final = ForecastView((), ())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypedDict
 
-from gateway.core.rules import Model, Policy, Pool, Tier
+from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.fleet.models_json import ModelCard
 
 CATCH_ALL = "*"
@@ -39,7 +39,7 @@ class ModelBoard:
         """`replica` is gone, or another one has its name."""
         self._cards.pop(replica, None)
 
-    def max_model_len(self, pool: Pool, upstream_model: str) -> int | None:
+    def max_model_len(self, pool: PoolSpec, upstream_model: str) -> int | None:
         """The least `max_model_len` (tokens) of the replicas that know the model; None if none states it."""
         least = None
         for card in self._pool_cards(pool):
@@ -47,7 +47,7 @@ class ModelBoard:
                 least = _least(least, card.max_model_len)
         return least
 
-    def known(self, pool: Pool) -> frozenset[str] | None:
+    def known(self, pool: PoolSpec) -> frozenset[str] | None:
         """The models of a pool; None until the list of each of its replicas could be read: any model may pass.
 
         A replica whose list nobody can read may serve what the others do not.
@@ -105,12 +105,12 @@ class ModelBoard:
             max_model_len=max((length for length in lengths if length is not None), default=None),
         )
 
-    def _pool_cards(self, pool: Pool) -> Iterator[ModelCard]:
+    def _pool_cards(self, pool: PoolSpec) -> Iterator[ModelCard]:
         for replica in pool.replicas:
             yield from self._cards.get(replica.name, ())
 
 
-def _pools(policy: Policy, model: Model, tier: Tier | None) -> tuple[Pool, ...]:
+def _pools(policy: Policy, model: Model, tier: Tier | None) -> tuple[PoolSpec, ...]:
     if tier is None:
         return tuple(policy.pools[name] for name in model.pools)
     return policy.route(model, tier)

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.model import Random
-from gateway.core.rules import Pool, ReplicaSpec
-from gateway.fleet.fault import Failed, Fault
+from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.request import Random
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.wire.numbers import count
 
@@ -45,7 +45,7 @@ class EngineCounts:
         self._resting: dict[str, float] = {}
         """Until when a replica is left alone, by its address."""
 
-    async def ask(self, pools: Sequence[Pool], body: bytes) -> int | None:
+    async def ask(self, pools: Sequence[PoolSpec], body: bytes) -> int | None:
         """Prompt tokens of a request of Anthropic's kind; None if no replica tells."""
         now, unfit = self._clock(), self._unfit()
         candidates = [
@@ -78,7 +78,7 @@ class EngineCounts:
         """Leave a replica alone for what it cannot do, and not for what one request may have caused."""
         if failed.status in _NO_SUCH_PATH:
             rest_s = LONG_REST_S
-        elif failed.fault is Fault.TIMEOUT or 400 <= failed.status < 500:
+        elif failed.fault is ReadFault.TIMEOUT or 400 <= failed.status < 500:
             return
         else:
             rest_s = REST_S
@@ -91,5 +91,5 @@ def _read(answer: bytes) -> int | Failed:
     try:
         tokens = count(msgspec.json.decode(answer, type=_Count).input_tokens)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Failed(Fault.GARBAGE, "no count")
-    return Failed(Fault.GARBAGE, "an impossible count") if tokens is None else tokens
+        return Failed(ReadFault.GARBAGE, "no count")
+    return Failed(ReadFault.GARBAGE, "an impossible count") if tokens is None else tokens

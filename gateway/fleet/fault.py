@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Fault(StrEnum):
+class ReadFault(StrEnum):
     """What went wrong between asking a replica something and understanding the answer; a metric label."""
 
     UNREACHABLE = "unreachable"
@@ -31,7 +31,7 @@ class Fault(StrEnum):
 class Failed:
     """One failed reading. `detail` is written by us: it never quotes headers, keys or bodies."""
 
-    fault: Fault
+    fault: ReadFault
     detail: str
     status: int = field(default=0, compare=False)
     """HTTP status of the answer; 0 if there was none."""

@@ -7,7 +7,7 @@ import ssl
 
 import httpx
 
-from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fault import Failed, ReadFault
 
 # Below vLLM's own (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s), so that a reused connection is not one it is just closing.
 _KEEPALIVE_S = 4.0
@@ -15,8 +15,8 @@ _KEEPALIVE_S = 4.0
 _MAX_PIECES = 4096
 _PIECES_AT_ONCE = 256
 _LIMITS = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
-# Replicas are reached over http alone (`policy.values`); without a context of its own each transport would load the
-# system's certificates, 27 ms of CPU.
+# Replicas are reached over http alone (`policy.sections.values`). Without a context of its own each transport would
+# load the system's certificates, 27 ms of CPU.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -53,19 +53,19 @@ class Fetcher:
     async def get(self) -> bytes | Failed:
         """The body of a 2xx answer."""
         if self._request is None:
-            return Failed(Fault.UNREACHABLE, "its address is none")
+            return Failed(ReadFault.UNREACHABLE, "its address is none")
         clean = False
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._ask(self._request)
             clean = True
         except TimeoutError:
-            answer = Failed(Fault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
+            answer = Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
         except httpx.ConnectError:
-            answer = Failed(Fault.UNREACHABLE, "cannot connect")
+            answer = Failed(ReadFault.UNREACHABLE, "cannot connect")
         except (httpx.TransportError, OSError) as error:
             # Only the type: h11's messages quote the header they object to.
-            answer = Failed(Fault.BROKEN, type(error).__name__)
+            answer = Failed(ReadFault.BROKEN, type(error).__name__)
         finally:
             if not clean:
                 await self.aclose()
@@ -91,17 +91,17 @@ class Fetcher:
             raise httpx.ConnectError("reset at once") from error
         try:
             if not response.is_success:
-                return Failed(Fault.STATUS, f"answered {response.status_code}", response.status_code)
+                return Failed(ReadFault.STATUS, f"answered {response.status_code}", response.status_code)
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                return Failed(Fault.ENCODED, "answered with a content encoding")
+                return Failed(ReadFault.ENCODED, "answered with a content encoding")
             body, pieces = bytearray(), 0
             async for chunk in response.aiter_raw():
                 body += chunk
                 pieces += 1
                 if len(body) > self._limit_bytes:
-                    return Failed(Fault.TOO_LARGE, f"the body exceeds {self._limit_bytes} bytes")
+                    return Failed(ReadFault.TOO_LARGE, f"the body exceeds {self._limit_bytes} bytes")
                 if pieces > _MAX_PIECES:
-                    return Failed(Fault.TOO_LARGE, f"the body comes in more than {_MAX_PIECES} pieces")
+                    return Failed(ReadFault.TOO_LARGE, f"the body comes in more than {_MAX_PIECES} pieces")
                 if pieces % _PIECES_AT_ONCE == 0:
                     await asyncio.sleep(0)  # what has been received already is parsed without a pause
             return bytes(body)

@@ -14,9 +14,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from gateway.core.model import Sample
-from gateway.core.rules import Engine
-from gateway.fleet.fault import Failed, Fault
+from gateway.core.policy import EngineKind
+from gateway.core.request import Sample
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.numbers import MAX_COUNT, count, finite
 
 
@@ -30,16 +30,16 @@ class _Names:
     preemptions: str | None = None
 
 
-_NAMES: dict[Engine, _Names] = {
+_NAMES: dict[EngineKind, _Names] = {
     # gpu_cache_usage_perc was the name before kv_cache_usage_perc; some versions export both.
-    Engine.VLLM: _Names(
+    EngineKind.VLLM: _Names(
         "vllm:num_requests_waiting",
         "vllm:num_requests_running",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         "vllm:num_preemptions_total",
     ),
-    Engine.SGLANG: _Names("sglang:num_queue_reqs", "sglang:num_running_reqs", ("sglang:token_usage",)),
-    Engine.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
+    EngineKind.SGLANG: _Names("sglang:num_queue_reqs", "sglang:num_running_reqs", ("sglang:token_usage",)),
+    EngineKind.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
 }
 
 # What may follow a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp.
@@ -62,21 +62,21 @@ _FULL = 1.001
 _MAX_SERIES = 1000
 
 
-def scrapes(engine: Engine) -> bool:
+def scrapes(engine: EngineKind) -> bool:
     """Whether this engine has a page that can be read."""
     return engine in _NAMES
 
 
-def read_page(engine: Engine, body: bytes) -> Sample | Failed:
+def read_page(engine: EngineKind, body: bytes) -> Sample | Failed:
     """`read_sample` of a page as it comes."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        return Failed(Fault.GARBAGE, "the page is not UTF-8")
+        return Failed(ReadFault.GARBAGE, "the page is not UTF-8")
     return read_sample(engine, text)
 
 
-def read_sample(engine: Engine, text: str) -> Sample | Failed:
+def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
     """The load that `text`, a page of `engine`, states. What the page does not say, or says as NaN, is None.
 
     Failed(GARBAGE) names the metric whose line is malformed, infinite or negative, or which is out of range: KV use
@@ -92,7 +92,7 @@ def read_sample(engine: Engine, text: str) -> Sample | Failed:
         preemptions = _series(engine, text, names.preemptions) if names.preemptions else []
         kv = next(filter(None, (_series(engine, text, name) for name in names.kv)), [])
         if not (waiting or running or kv):
-            return Failed(Fault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
+            return Failed(ReadFault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
         kv_fraction = max((value for value in kv if not math.isnan(value)), default=None)
         if kv_fraction is not None and kv_fraction > _FULL:
             raise _Garbage(f"{names.kv[0]} is above 1")
@@ -103,14 +103,14 @@ def read_sample(engine: Engine, text: str) -> Sample | Failed:
             preemptions=_total(names.preemptions or "", preemptions),
         )
     except _Garbage as garbage:
-        return Failed(Fault.GARBAGE, str(garbage))
+        return Failed(ReadFault.GARBAGE, str(garbage))
 
 
 class _Garbage(Exception):
     """A metric cannot be read; it says which and why. Never leaves this file."""
 
 
-def _series(engine: Engine, text: str, name: str) -> list[float]:
+def _series(engine: EngineKind, text: str, name: str) -> list[float]:
     """Every value of `name` that counts; [] if the page does not have it."""
     values: list[float] = []
     at = text.find(name)
@@ -123,7 +123,7 @@ def _series(engine: Engine, text: str, name: str) -> list[float]:
                 raise _Garbage(f"the line of {name} is malformed")
             if len(values) == _MAX_SERIES:
                 raise _Garbage(f"{name} has more than {_MAX_SERIES} series")
-            if engine is not Engine.SGLANG or _counts(line["labels"] or ""):
+            if engine is not EngineKind.SGLANG or _counts(line["labels"] or ""):
                 values.append(_number(name, line["value"]))
         at = text.find(name, end)
     return values

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.numbers import MAX_COUNT, count
 
 
@@ -36,13 +36,13 @@ def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
     try:
         entries = _DECODER.decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Failed(Fault.GARBAGE, "the answer is not a list of models")
+        return Failed(ReadFault.GARBAGE, "the answer is not a list of models")
     if any(entry.max_model_len is not None and not count(entry.max_model_len) for entry in entries):
-        return Failed(Fault.GARBAGE, f"max_model_len is no whole number from 1 to {MAX_COUNT}")
+        return Failed(ReadFault.GARBAGE, f"max_model_len is no whole number from 1 to {MAX_COUNT}")
     if any(not entry.id for entry in entries):
-        return Failed(Fault.GARBAGE, "a model has an empty id")
+        return Failed(ReadFault.GARBAGE, "a model has an empty id")
     if not entries:
-        return Failed(Fault.EMPTY, "the list of models is empty")
+        return Failed(ReadFault.EMPTY, "the list of models is empty")
     lengths = {entry.id: count(entry.max_model_len) for entry in entries}
     cards = {entry.id: ModelCard(entry.id, lengths[entry.id] or lengths.get(entry.parent or "")) for entry in entries}
     return tuple(cards.values())

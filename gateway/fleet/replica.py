@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.core.model import Random, Sample
-from gateway.core.rules import Engine, Health
+from gateway.core.policy import EngineKind, Health
+from gateway.core.request import Random, Sample
 from gateway.fleet.board import ModelBoard
-from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.fleet.metrics_text import read_page, scrapes
 from gateway.fleet.models_json import read_models
@@ -43,7 +43,7 @@ class Target:
     name: str
     url: str
     pool: str
-    engine: Engine
+    engine: EngineKind
     health: Health
     upstream_key: str | None = field(repr=False)
 
@@ -72,7 +72,7 @@ class ReplicaReport:
     read_at: Mapping[Reading, float]
     errors: Mapping[Reading, str]
     """The last error of each reading that fails now."""
-    failures: Mapping[tuple[Reading, Fault], int]
+    failures: Mapping[tuple[Reading, ReadFault], int]
     """How often each reading failed since this watch began."""
 
 
@@ -92,7 +92,7 @@ class ReplicaWatch:
         self._models_due = asyncio.Event()
         self._read_at: dict[Reading, float] = {}
         self._errors: dict[Reading, Failed] = {}
-        self._failures: Counter[tuple[Reading, Fault]] = Counter()
+        self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
 
     def report(self) -> ReplicaReport:
         """How it goes now."""
@@ -134,7 +134,7 @@ class ReplicaWatch:
         healthy = not isinstance(answer, Failed)
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
             await self._warm_up()
-        self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is Fault.TIMEOUT)
+        self._judge(healthy, asked_at, isinstance(answer, Failed) and answer.fault is ReadFault.TIMEOUT)
 
     def _judge(self, healthy: bool, asked_at: float, late: bool) -> None:
         """Tell of one verdict. The first one, and every recovery, is a reason to read the models."""
@@ -201,7 +201,7 @@ class ReplicaWatch:
             await look(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it
             self._tools.on_bug(error)
-            self._note(reading, Failed(Fault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))
+            self._note(reading, Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))
 
     async def _call_for_models(self) -> None:
         while True:

@@ -17,13 +17,13 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from gateway.observe.exposition import chosen, registry, render
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics.exposition import chosen, registry, render
+from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.page import Page
 from gateway.observe.question import asked
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, state
-from gateway.policy.hosts import is_known
+from gateway.policy.sections.hosts import is_known
 
 MAX_BODY_BYTES = 64 * 1024
 """A question, or the name of a replica, takes a few hundred."""

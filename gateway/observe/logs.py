@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-from gateway.core.model import Record
-from gateway.core.quarantine import KEEP_S, News
+from gateway.core.fleet.quarantine import KEEP_S, News
+from gateway.core.request import Record
 
 ACCESS = logging.getLogger("gateway.access")
 QUARANTINE = logging.getLogger("gateway.quarantine")
-MOST_NEWS = 10
+MAX_NEWS = 10
 
 
 def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
@@ -54,8 +54,8 @@ class AccessLog:
 
 
 def log_quarantine(news: Sequence[News]) -> None:
-    """Tell of requests in quarantine, of `MOST_NEWS` at a time: by the fingerprint of what they ask, never by that."""
-    for told in news[:MOST_NEWS]:
+    """Tell of requests in quarantine, of `MAX_NEWS` at a time: by the fingerprint of what they ask, never by that."""
+    for told in news[:MAX_NEWS]:
         about: dict[str, object] = {"fingerprint": f"{told.request:016x}", "replicas": ",".join(told.replicas)}
         if told.caught:
             text = "a request is in quarantine for %.0f s: replicas broke off while they had it"
@@ -64,8 +64,8 @@ def log_quarantine(news: Sequence[News]) -> None:
             QUARANTINE.warning(
                 "a request in quarantine was refused", extra={"fields": {**about, "times": told.refused}}
             )
-    if len(news) > MOST_NEWS:
-        QUARANTINE.warning("%d more requests in quarantine", len(news) - MOST_NEWS)
+    if len(news) > MAX_NEWS:
+        QUARANTINE.warning("%d more requests in quarantine", len(news) - MAX_NEWS)
 
 
 class JsonLines(logging.Formatter):

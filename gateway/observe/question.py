@@ -1,4 +1,4 @@
-"""What `/admin/explain` is asked: a request described by its facts, as an `Ask` that nobody sends."""
+"""What `/admin/explain` is asked: a request described by its facts, as an `Request` that nobody sends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.core.model import Ask, Endpoint
-from gateway.core.rules import ANONYMOUS, Policy
+from gateway.core.policy import ANONYMOUS, Policy
+from gateway.core.request import Endpoint, Request
 from gateway.wire.numbers import count
 
 FIELDS: Mapping[str, tuple[type, ...]] = {
@@ -21,7 +21,7 @@ FIELDS: Mapping[str, tuple[type, ...]] = {
 KINDS = {str: "a text", int: "a whole number above 0, of 63 bits at most", bool: "true or false"}
 
 
-def asked(body: bytes, policy: Policy, now: float) -> Ask:
+def asked(body: bytes, policy: Policy, now: float) -> Request:
     """The request. Raises ValueError that names what is wrong with it."""
     try:
         said: object = orjson.loads(body or b"{}")
@@ -42,7 +42,7 @@ def asked(body: bytes, policy: Policy, now: float) -> Ask:
     if model is None:
         raise ValueError(f"model: {name!r:.50} is unknown; there are {', '.join(policy.models)}")
     prompt_tokens = said.get("prompt_tokens", 500)
-    return Ask(
+    return Request(
         id=0,
         policy=policy,
         tier=tier,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.core.estimators import LogHistogram
-from gateway.core.explain import Explanation
-from gateway.core.model import Ask
-from gateway.core.place import Impossible
-from gateway.core.rules import Policy
+from gateway.core.admission.explanation import PlacementExplanation
+from gateway.core.admission.placement import Unplaceable
+from gateway.core.policy import Policy
+from gateway.core.request import Request
 from gateway.core.snapshot import Snapshot
-from gateway.observe.little import LittleView
+from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.little import LittleView
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Sources:
     """Calls that are missing in the journal."""
     little: Callable[[Snapshot], Sequence[LittleView]]
     """Little's law of each pool, up to that snapshot."""
-    explain: Callable[[Ask], Explanation | Impossible]
+    explain: Callable[[Request], PlacementExplanation | Unplaceable]
     """What would become of a request now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""

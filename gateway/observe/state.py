@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 import orjson
 
-from gateway.core.estimators import quantile
-from gateway.core.rules import Tier
+from gateway.core.policy import Tier
+from gateway.core.stats import quantile
 from gateway.observe.built import kind
-from gateway.observe.facts import Attainment, TierFacts, percentile
-from gateway.observe.metrics import WHYS, Metrics
+from gateway.observe.metrics.facts import Attainment, TierFacts, percentile
+from gateway.observe.metrics.metrics import WHYS, Metrics
+from gateway.observe.metrics.window import SPAN_S, Quantiles
 from gateway.observe.sources import Sources
-from gateway.observe.window import SPAN_S, Quantiles
 
 TENANTS_SHOWN = 100
 

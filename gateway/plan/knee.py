@@ -15,24 +15,24 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.core.rules import Policy, Pool, ReplicaSpec
+from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
 from gateway.plan.sizing import Load, Plan, plan
 from gateway.plan.terms import Terms
-from gateway.sim.compare import Candidate, Comparison
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.profiles import Profile
-from gateway.sim.report import Interval, mean
-from gateway.sim.results import Result
-from gateway.sim.workload import Traffic
+from gateway.sim.analysis.compare import Comparison, Contender
+from gateway.sim.analysis.report import Interval, mean
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.profiles import Profile
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Traffic
 
-MOST_REPLICAS = 4096
+MAX_REPLICAS = 4096
 """Of one pool."""
 NO_GAIN = 0.002
 """Twice as many replicas that add less goodput than this, two times over, are not what it lacks: once every request has
 a replica to itself, that is. Before, a fleet that is full may have none at all, however often it is doubled."""
-LEAST_TIMES = 1e-3
-MOST_TIMES = 16.0
+MIN_TIMES = 1e-3
+MAX_TIMES = 16.0
 """Of the wanted rate. Where the limits of tenants bind, those refused count nowhere, and any rate is reached."""
 PRECISION = 0.01
 """Of the knee's rate."""
@@ -90,7 +90,7 @@ class Knee:
     limit: Tried
     """The same at the highest rate at which they still reach the target: the goodput knee."""
     limit_is_known: bool
-    """False: that is MOST_TIMES the wanted rate or more, and no higher one was tried."""
+    """False: that is MAX_TIMES the wanted rate or more, and no higher one was tried."""
     per_replica_per_s: float
     """That rate, divided by the replicas."""
     when_lost: list[Tried]
@@ -178,7 +178,7 @@ class Search:
         counts, times = tuple(replicas.items()), 1.0
         while not self._try(counts, times=times).reached:
             times /= 2.0
-            if times < LEAST_TIMES:
+            if times < MIN_TIMES:
                 raise ValueError(f"goodput is below {self.target:g} at any rate: some requests cannot be good")
         return self._limit(counts, times)
 
@@ -186,7 +186,7 @@ class Search:
         """By bisection between a rate that is reached, as a multiple of the wanted one, and one that is too high."""
         high = low * (1.0 + 1.0 / sum(n for _, n in counts))
         while self._try(counts, times=high).reached:
-            if high >= MOST_TIMES:
+            if high >= MAX_TIMES:
                 return self._try(counts, times=high)
             low, high = high, high + 2.0 * (high - low)
         while high - low > PRECISION * low:
@@ -201,7 +201,7 @@ class Search:
             policy = scaled(self.policy, dict(counts))
             faults = (Fault(self.options.warmup_s / 2, policy.pools[lost].replicas[0].name, Harm.DEAD),) if lost else ()
             workload = self.workload if times == 1.0 else self.workload.faster(times)
-            candidate = Candidate("the policy", policy, FleetSpec(self.profiles, faults))
+            candidate = Contender("the policy", policy, FleetSpec(self.profiles, faults))
             comparison = Comparison((candidate,), workload, self.seeds, self.options)
             (results,) = comparison.run_all(self.jobs, self.on_run)
             self._tried[key] = _tried(counts, lost, results, self.target)
@@ -222,7 +222,7 @@ def fewest(attempt: Callable[[int], Tried], start: int, least: int = 1) -> int:
                 f"some requests cannot be good on these engines; ask for less than --target {found.target:g}, or "
                 "look at the objectives"
             )
-        if high >= MOST_REPLICAS:
+        if high >= MAX_REPLICAS:
             raise ValueError(
                 f"goodput is {goodput:.3f} with {high} replicas of a pool, and more are not tried: plan for a part of "
                 "the traffic (--rate)"
@@ -240,7 +240,7 @@ def scaled(policy: Policy, counts: Mapping[str, int]) -> Policy:
     return replace(policy, pools={name: _resized(pool, counts[name]) for name, pool in policy.pools.items()})
 
 
-def _resized(pool: Pool, replicas: int) -> Pool:
+def _resized(pool: PoolSpec, replicas: int) -> PoolSpec:
     copies = (replace(pool.replicas[0], name=f"{pool.name}/{n + 1}") for n in range(replicas))
     specs: tuple[ReplicaSpec, ...] = tuple(copies)
     return replace(pool, replicas=specs, queue_limit=math.ceil(pool.queue_limit * replicas / len(pool.replicas)))

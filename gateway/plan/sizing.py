@@ -22,8 +22,8 @@ FUZZ = 1e-9
 """A quotient that exceeds a whole number by less is that number: 12000 x .04 is 480, whatever doubles make of it."""
 CURVE_AT = (0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
 """The curve has a row for each of these utilisations."""
-MOST_REPLICAS = 100_000
-LEAST_REPLICAS = 1e-12
+MAX_REPLICAS = 100_000
+MIN_REPLICAS = 1e-12
 """Kept busy by less than this is none: a slip in an option, and far below it doubles run out."""
 
 
@@ -60,7 +60,7 @@ class Load:
             raise ValueError("say how long a request takes (--latency), or what a replica carries (--per-replica)")
         if self.p99_wait_s is not None and self.slots is None:
             raise ValueError("--p99-wait needs --slots and --latency: waits are computed from them")
-        if self.full is not None and self.full < LEAST_REPLICAS:
+        if self.full is not None and self.full < MIN_REPLICAS:
             raise ValueError(
                 f"it would keep {self.full:.3g} replicas busy, which is none: look at "
                 f"{'--rate and --per-replica' if self.slots is None else '--rate, --latency and --slots'} again"
@@ -122,7 +122,7 @@ class Plan:
 
 
 def plan(load: Load) -> Plan:
-    """Work it out. Raises ValueError where more than `MOST_REPLICAS` would be needed."""
+    """Work it out. Raises ValueError where more than `MAX_REPLICAS` would be needed."""
     by_slots, by_rate, by_wait = _by_slots(load), _by_rate(load), _by_wait(load)
     needed = max((n for n in (by_slots, by_rate, by_wait) if n is not None), default=None)
     replicas = None if needed is None else needed + load.terms.spare
@@ -180,7 +180,7 @@ def _by_wait(load: Load) -> int | None:
     high = low = int(load.full * (1.0 - FUZZ))  # with so many the line grows for ever
     while not _short_enough(load, high):
         _bounded(high + 1)
-        low, high = high, min(2 * high + 1, MOST_REPLICAS)
+        low, high = high, min(2 * high + 1, MAX_REPLICAS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _short_enough(load, middle) else (middle, high)
@@ -197,7 +197,7 @@ def _whole(quotient: float) -> int:
 
 
 def _bounded(replicas: float) -> int:
-    if replicas > MOST_REPLICAS:
+    if replicas > MAX_REPLICAS:
         raise ValueError(
             f"it would take {replicas:.3g} replicas or more: look at --rate, and at what a replica carries, again"
         )
@@ -214,5 +214,5 @@ def _availability(load: Load, replicas: int | None) -> Availability | None:
 def _curve(load: Load, needed: int, replicas: int) -> tuple[Point, ...]:
     """From the fewest replicas that carry the load to twice as many, and those of the plan."""
     assert load.full is not None
-    counts = {_whole(min(load.full / at, MOST_REPLICAS)) for at in (1.0, *CURVE_AT)} | {needed, replicas}
+    counts = {_whole(min(load.full / at, MAX_REPLICAS)) for at in (1.0, *CURVE_AT)} | {needed, replicas}
     return tuple(point(load, count) for count in sorted(counts))

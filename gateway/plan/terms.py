@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 HOUR_S = 3600.0
-MOST_PRICE = 1e12
+MAX_PRICE = 1e12
 """Of a replica per hour, in any currency: beyond it a cost is no number any more."""
 
 
@@ -34,7 +34,7 @@ class Terms:
         above_0("--output-tokens", self.output_tokens, "tokens of the mean answer, such as 200")
         if self.spare < 0:
             raise ValueError(f"--spare is {self.spare}: say how many replicas more than needed, 0 or more")
-        if self.price_per_hour is not None and not 0.0 <= self.price_per_hour <= MOST_PRICE:
+        if self.price_per_hour is not None and not 0.0 <= self.price_per_hour <= MAX_PRICE:
             raise ValueError(f"--price is {self.price_per_hour:g}: say what a replica costs per hour, such as 3")
         if self.output_tokens is not None and self.price_per_hour is None:
             raise ValueError("--output-tokens is for the cost of a million of them: say the --price of a replica, too")

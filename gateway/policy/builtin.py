@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from gateway.core.rules import AdmissionMode, Policy
+from gateway.core.policy import AdmissionMode, Policy
 from gateway.policy.document import Document
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load_document

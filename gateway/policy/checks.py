@@ -12,10 +12,10 @@ from pathlib import Path as FilePath
 
 import orjson
 
-from gateway.core.rules import Metric
-from gateway.policy import units, values
+from gateway.core.policy import Metric
 from gateway.policy.document import Document
 from gateway.policy.errors import Path, did_you_mean, plain
+from gateway.policy.sections import units, values
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.core import rules
+from gateway.core import policy as rules
 from gateway.policy.checks import PERCENTILES
-from gateway.policy.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, ReplicaSection
 from gateway.policy.schema import KeySection, ModelSection, PolicyFile
-from gateway.policy.tiers import (
+from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, ReplicaSection
+from gateway.policy.sections.tiers import (
     AdmissionSection,
     HedgeSection,
     LimitsSection,
@@ -54,11 +54,11 @@ def _model(name: str, section: ModelSection, folder: Path) -> rules.Model:
     )
 
 
-def _pool(name: str, section: PoolSection) -> rules.Pool:
-    return rules.Pool(
+def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
+    return rules.PoolSpec(
         name=name,
         replicas=tuple(_replica(replica) for replica in section.replicas),
-        engine=rules.Engine(section.engine),
+        engine=rules.EngineKind(section.engine),
         max_prompt_tokens=section.max_prompt_tokens,
         slots=section.slots,
         queue_limit=section.queue.limit,
@@ -172,16 +172,16 @@ def _limits(section: LimitsSection) -> rules.Limits:
     return rules.Limits(section.requests, section.tokens, section.concurrency)
 
 
-def _admission(section: AdmissionSection) -> rules.Admission:
-    return rules.Admission(rules.AdmissionMode(section.mode), section.max_breach_probability, section.exploration)
+def _admission(section: AdmissionSection) -> rules.AdmissionSpec:
+    return rules.AdmissionSpec(rules.AdmissionMode(section.mode), section.max_breach_probability, section.exploration)
 
 
 def _hedge(section: HedgeSection) -> rules.Hedge:
     return rules.Hedge(section.quantile, section.budget, section.holdout)
 
 
-def _repetition(section: RepetitionSection) -> rules.Repetition:
-    return rules.Repetition(section.characters, section.repeats)
+def _repetition(section: RepetitionSection) -> rules.RepetitionSpec:
+    return rules.RepetitionSpec(section.characters, section.repeats)
 
 
 def _key(section: KeySection, default_tier: str) -> rules.Key:

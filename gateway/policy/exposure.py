@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.rules import Policy
-from gateway.policy.hosts import is_loopback
+from gateway.core.policy import Policy
+from gateway.policy.sections.hosts import is_loopback
 
 
 def exposure_error(policy: Policy, host: str) -> str | None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy.checks import check
 from gateway.policy.compile import compiled
 from gateway.policy.document import Document, read_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.rules import Policy, Tier
+from gateway.core.policy import Policy, Tier
 
 
 def notes(policy: Policy) -> tuple[str, ...]:

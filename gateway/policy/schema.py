@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from gateway.core import rules
-from gateway.policy import values
-from gateway.policy.pools import PoolSection
-from gateway.policy.section import Section, nested, optional, plain
-from gateway.policy.tiers import TierSection
-from gateway.policy.values import HostName, ModelName, Name, Origin, Sha256, Text
+from gateway.core import policy as rules
+from gateway.policy.sections import values
+from gateway.policy.sections.pools import PoolSection
+from gateway.policy.sections.section import Section, nested, optional, plain
+from gateway.policy.sections.tiers import TierSection
+from gateway.policy.sections.values import HostName, ModelName, Name, Origin, Sha256, Text
 
 ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), values.choice(rules.Report)]
 

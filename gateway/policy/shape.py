@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.policy.document import Document
 from gateway.policy.errors import Path, PolicyErrors, did_you_mean, plain
-from gateway.policy.section import Section
+from gateway.policy.sections.section import Section
 
 File = TypeVar("File", bound=Section)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from watchfiles import awatch
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy.errors import PolicyError, PolicyErrors
 from gateway.policy.load import load
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.model import Why
-from gateway.core.rules import Policy
-from gateway.policy.hosts import is_known, is_loopback
+from gateway.core.policy import Policy
+from gateway.core.request import Reason
+from gateway.policy.sections.hosts import is_known, is_loopback
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.cors import cors_lines
 from gateway.wire.http.headers import ORIGIN, RequestHead
@@ -42,7 +42,7 @@ class BrowserAccess:
         host = head.fields.get(b"host")
         # Only HTTP/1.0 has no Host, and no browser speaks it.
         if self._shuts_hosts and host is not None and host not in self._hosts and not self._is_known(host):
-            return Problem(Why.HOST_NOT_ALLOWED, self._host_message(host))
+            return Problem(Reason.HOST_NOT_ALLOWED, self._host_message(host))
         if head.has_origin and self._is_keyless and not self._is_own(head.fields[ORIGIN], host):
             return self._foreign(head.fields[ORIGIN])
         return None
@@ -83,7 +83,7 @@ class BrowserAccess:
     @staticmethod
     def _foreign(origin: bytes) -> Problem:
         return Problem(
-            Why.ORIGIN_NOT_ALLOWED,
+            Reason.ORIGIN_NOT_ALLOWED,
             f"The Origin header says {_shown(origin)!r}, a web page that may not use the gateway: "
             "list it in `listen.origins` of the policy.",
         )

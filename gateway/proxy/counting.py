@@ -13,38 +13,38 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.core.model import Callback, Why
-from gateway.core.rules import Model, Pool
+from gateway.core.policy import Model, PoolSpec
+from gateway.core.request import Callback, Reason
 from gateway.wire.body.pictures import correction
 from gateway.wire.errors.replies import Problem
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 
 if TYPE_CHECKING:
-    from gateway.proxy.gate import Caller, Gate
-    from gateway.proxy.server import FrontDoor
+    from gateway.proxy.handler import Caller, RequestHandler
+    from gateway.proxy.server import ClientConnection
 
 MAX_ASKED: Final = 64
 """Counts that engines are asked for at a time."""
 MAX_ASKED_OF_ONE: Final = 8
 """Counts that engines are asked for at a time for one tenant."""
 
-EngineCounter = Callable[[Sequence[Pool], bytes], Awaitable[int | None]]
+EngineCounter = Callable[[Sequence[PoolSpec], bytes], Awaitable[int | None]]
 
 
-async def ask_nobody(pools: Sequence[Pool], body: bytes) -> int | None:
+async def ask_nobody(pools: Sequence[PoolSpec], body: bytes) -> int | None:
     """An `EngineCounter` where there is none."""
     return None
 
 
-class Count:
-    """A count under way. The connection has it in the place of a `Relay`."""
+class CountUnderWay:
+    """A count under way. The connection has it in the place of a `Exchange`."""
 
     __slots__ = ("_task",)
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
 
-    def left(self, why: Why) -> None:
+    def left(self, why: Reason) -> None:
         """The client is gone."""
         self._task.cancel()
 
@@ -55,15 +55,15 @@ class Count:
         """Nothing is written before the answer."""
 
 
-class Counting:
+class CountingEndpoint:
     """Counts what clients ask for."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: RequestHandler) -> None:
         self._gate = gate
         self._asked: Counter[str] = Counter()
         self.ask_engine: EngineCounter = ask_nobody
 
-    def start(self, client: FrontDoor, caller: Caller, body: bytes) -> Count | Problem:
+    def start(self, client: ClientConnection, caller: Caller, body: bytes) -> CountUnderWay | Problem:
         """Begin to count; the client is answered later."""
         gate, tier = self._gate, caller.tier
         policy = gate.policy
@@ -73,14 +73,16 @@ class Counting:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model = policy.model(parsed.model)
         if model is None or (model.any_name and not gate.knows(parsed.model, tier)):
-            return Problem(Why.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         pools = policy.route(model, tier)
         if not pools:
-            return Problem(Why.FORBIDDEN_MODEL)
-        return Count(asyncio.get_running_loop().create_task(self._answer(client, caller.tenant, pools, parsed, model)))
+            return Problem(Reason.FORBIDDEN_MODEL)
+        return CountUnderWay(
+            asyncio.get_running_loop().create_task(self._answer(client, caller.tenant, pools, parsed, model))
+        )
 
     async def _answer(
-        self, client: FrontDoor, tenant: str, pools: Sequence[Pool], parsed: Parsed, model: Model
+        self, client: ClientConnection, tenant: str, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
     ) -> None:
         try:
             tokens = await self._asked_of_engine(tenant, pools, parsed, model)
@@ -90,7 +92,9 @@ class Counting:
         except Exception as error:  # noqa: BLE001 - a bug costs this count
             client.broke(Callback.CLIENT, error)
 
-    async def _asked_of_engine(self, tenant: str, pools: Sequence[Pool], parsed: Parsed, model: Model) -> int | None:
+    async def _asked_of_engine(
+        self, tenant: str, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
+    ) -> int | None:
         """The engine's own count; None if it has none, or too many are being asked for."""
         asked = self._asked
         if asked[tenant] >= MAX_ASKED_OF_ONE or asked.total() >= MAX_ASKED:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.core.model import Callback, Why
-from gateway.proxy.guard import Guard
+from gateway.core.request import Callback, Reason
+from gateway.proxy.limits import ConnectionLimits
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import CorruptBody, Decoding
 
 if TYPE_CHECKING:
-    from gateway.proxy.server import FrontDoor
+    from gateway.proxy.server import ClientConnection
 
 
 class BodyDecoder:
-    """One body of one connection. `FrontDoor.decoded` hears what comes of it, unless it is stopped before."""
+    """One body of one connection. `ClientConnection.decoded` hears what comes of it, unless it is stopped before."""
 
     __slots__ = ("_decoding", "_door", "_guard", "_stopped")
 
-    def __init__(self, door: FrontDoor, guard: Guard, coding: bytes, body: bytes) -> None:
+    def __init__(self, door: ClientConnection, guard: ConnectionLimits, coding: bytes, body: bytes) -> None:
         self._door = door
         self._guard = guard
         self._decoding = Decoding(coding, body)
@@ -44,13 +44,15 @@ class BodyDecoder:
             is_whole = decoding.step()
         except CorruptBody as exc:
             coding = decoding.coding.decode()
-            problem = Problem(Why.BAD_REQUEST, f"The body is not in the content encoding {coding}, as it says: {exc}.")
+            problem = Problem(
+                Reason.BAD_REQUEST, f"The body is not in the content encoding {coding}, as it says: {exc}."
+            )
         if problem is not None:
             pass
         elif decoding.size > guard.max_body_bytes:
             problem = guard.too_large()
         elif not guard.holds(self._door, decoding.held):
-            problem = Problem(Why.RECEIVING_FULL)
+            problem = Problem(Reason.RECEIVING_FULL)
         elif not is_whole:
             guard.turns.add(self.run)
             return

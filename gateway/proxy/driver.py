@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.estimators import LogHistogram
-from gateway.core.model import Ask, Callback, End, Finish, Record, Sample, Why
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Reason, Record, Request, Sample
+from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
 
 if TYPE_CHECKING:
-    from gateway.proxy.relay import Relay
+    from gateway.proxy.exchange import Exchange
 
 # An end that says something of the replica is counted as an upstream error.
-QUIET_ENDS: Final = (End.COMPLETE, End.CANCELLED)
+QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
 MAX_WAKES: Final = 100
 """Deadlines in a row that may raise, each failing its request, before the alarm rests."""
 REST_S: Final = 0.05
 """How long the alarm rests then, lest a bug keep the process busy."""
 
 
-def _is_failure(finish: Finish) -> bool:
-    if finish.end is End.REJECTED:
+def _is_failure(finish: AttemptResult) -> bool:
+    if finish.end is AttemptOutcome.REJECTED:
         return finish.status not in CLIENT_FAULTS
     return finish.end not in QUIET_ENDS
 
@@ -39,8 +39,8 @@ class Meter(Protocol):
     """Where facts about requests go."""
 
     def ended(self, record: Record) -> None: ...
-    def refused_early(self, why: Why) -> None: ...
-    def upstream_error(self, pool: str, replica: str, end: End) -> None: ...
+    def refused_early(self, why: Reason) -> None: ...
+    def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None: ...
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None: ...
     def bug(self, callback: Callback) -> None: ...
     def gaps(self, tier: str, pool: str) -> LogHistogram: ...
@@ -58,7 +58,7 @@ class Driver:
         self.supervisor = Supervisor(meter.bug)
         self._meter = meter
         self._loop = loop
-        self._relays: dict[int, Relay] = {}
+        self._relays: dict[int, Exchange] = {}
         self._asks: dict[int, int] = {}
         """Which request an open attempt is of."""
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
@@ -79,7 +79,7 @@ class Driver:
         self._next_ask += 1
         return self._next_ask
 
-    def arrive(self, ask: Ask, relay: Relay) -> None:
+    def arrive(self, ask: Request, relay: Exchange) -> None:
         """A request is complete; its commands go to `relay`."""
         self._relays[ask.id] = relay
         if self._busy:
@@ -124,7 +124,7 @@ class Driver:
         """An attempt is read again."""
         self._call(self.controller.resumed, (attempt,), self._asks.get(attempt, 0))
 
-    def finish(self, attempt: int, finish: Finish, pool: str, replica: str) -> None:
+    def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
         """An attempt is closed."""
         ask = self._asks.pop(attempt, 0)
         if _is_failure(finish):
@@ -138,7 +138,7 @@ class Driver:
             commands = self._raised(error, ask)
         self._carry_out(commands)
 
-    def leave(self, ask: int, why: Why) -> None:
+    def leave(self, ask: int, why: Reason) -> None:
         """The client is gone."""
         self._call(self._leave, (ask, why), ask)
 
@@ -196,10 +196,10 @@ class Driver:
             raise
         self._carry_out(commands)
 
-    def _leave(self, ask: int, why: Why, now: float) -> list[Command]:
+    def _leave(self, ask: int, why: Reason, now: float) -> list[Command]:
         return self.controller.leave(ask, now, why)
 
-    def _finish(self, attempt: int, finish: Finish, now: float) -> list[Command]:
+    def _finish(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
         try:
             return self.controller.finish(attempt, finish, now)
         except Exception:
@@ -207,14 +207,14 @@ class Driver:
             self._waiting.append((self._close, (attempt,), 0))
             raise
 
-    def _finish_cancelled(self, attempt: int, finish: Finish, now: float) -> list[Command]:
+    def _finish_cancelled(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
         # A bug may have had it closed by now.
         return self._finish(attempt, finish, now) if self.controller.is_open(attempt) else []
 
     def _close(self, attempt: int, now: float) -> list[Command]:
         if not self.controller.is_open(attempt):
             return []
-        return self.controller.finish(attempt, Finish(End.CANCELLED), now)
+        return self.controller.finish(attempt, AttemptResult(AttemptOutcome.CANCELLED), now)
 
     def _answer(self, method: Callable[..., list[Command]], args: tuple[object, ...], ask: int) -> list[Command]:
         try:
@@ -266,10 +266,10 @@ class Driver:
 
     def _cancelled(self, command: Cancel, seen: int) -> None:
         self._asks.pop(command.attempt, None)
-        finish = Finish(End.CANCELLED, tokens_seen=seen)
+        finish = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=seen)
         self._waiting.append((self._finish_cancelled, (command.attempt, finish), command.ask))
 
-    def _count_failure(self, pool: str, replica: str, end: End) -> None:
+    def _count_failure(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         try:
             self._meter.upstream_error(pool, replica, end)
         except Exception as error:  # noqa: BLE001 - the attempt is closed, counted or not
@@ -315,7 +315,7 @@ class Driver:
         self._carried = decided
         return list(decided)
 
-    def _abort(self, relay: Relay | None) -> None:
+    def _abort(self, relay: Exchange | None) -> None:
         """Close the client's connection: there is no other way left to tell it anything."""
         if relay is not None:
             try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.core.model import Callback
+from gateway.core.request import Callback
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
 """Bytes that may wait for a client before its replica is read no more: with a read of it, 64 KiB."""

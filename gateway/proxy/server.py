@@ -18,15 +18,15 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway.core.model import Callback, Endpoint, Why
+from gateway.core.request import Callback, Endpoint, Reason
 from gateway.proxy.clock import monotonic
-from gateway.proxy.counting import Count
+from gateway.proxy.counting import CountUnderWay
 from gateway.proxy.decoding import BodyDecoder
-from gateway.proxy.gate import Caller
-from gateway.proxy.guard import Guard
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.handler import Caller
+from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES, Outgoing
 from gateway.proxy.presence import Presence
-from gateway.proxy.relay import Relay
 from gateway.wire.errors.replies import Dialect, Problem
 from gateway.wire.http.encoding import coding_of
 from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
@@ -57,12 +57,12 @@ _OPENAI: Final = Dialect.OPENAI
 _NO_HEAD: Final = RequestHead()
 
 
-class FrontDoor(Outgoing):
+class ClientConnection(Outgoing):
     """One client connection; one request at a time. To uvicorn it is one of its own protocols."""
 
     def __init__(
         self,
-        guard: Guard,
+        guard: ConnectionLimits,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -78,7 +78,7 @@ class FrontDoor(Outgoing):
         self._phase = _IDLE
         self._pipelined = False
         self.chunked = True
-        self._relay: Relay | Count | None = None
+        self._relay: Exchange | CountUnderWay | None = None
         self._place: Presence | None = None
         """The pool that the request under way is in."""
         self._decoder: BodyDecoder | None = None
@@ -128,7 +128,7 @@ class FrontDoor(Outgoing):
         # Said here and not left to connection_lost, which waits until everything written has been taken.
         relay = self._relay
         try:
-            self._leave(Why.CLIENT_GONE)
+            self._leave(Reason.CLIENT_GONE)
         except Exception as error:  # noqa: BLE001 - a bug costs this connection
             self._relay = relay
             self.broke(Callback.CLIENT, error)
@@ -159,7 +159,7 @@ class FrontDoor(Outgoing):
             self._guard.receiving.start(self, monotonic())
         self._received_bytes += len(data)
         if not self._head_done and self._is_head_too_large(data):
-            self._reject(Problem(Why.HEADERS_TOO_LARGE))
+            self._reject(Problem(Reason.HEADERS_TOO_LARGE))
         else:
             self._feed(data)
 
@@ -172,9 +172,9 @@ class FrontDoor(Outgoing):
             # httptools makes a parser error of whatever a callback raises: that is a bug, and no fault of the client.
             raised = callback.__context__
             self._supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
-            self._reject(Problem(Why.INTERNAL))
+            self._reject(Problem(Reason.INTERNAL))
         except httptools.HttpParserError as exc:
-            self._reject(Problem(Why.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))
+            self._reject(Problem(Reason.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}"))
         else:
             self._fed()
 
@@ -186,11 +186,11 @@ class FrontDoor(Outgoing):
         """
         raw = bytes(self._raw_head)
         if self.parser.get_method() == b"GET" and asks_websocket(raw):
-            self._reject(Problem(Why.NO_WEBSOCKETS))
+            self._reject(Problem(Reason.NO_WEBSOCKETS))
             return
         plain = without_upgrade(raw)
         if plain == raw:
-            self._reject(Problem(Why.BAD_REQUEST, "CONNECT is not supported: send the request itself."))
+            self._reject(Problem(Reason.BAD_REQUEST, "CONNECT is not supported: send the request itself."))
             return
         self.parser = httptools.HttpRequestParser(self)
         self.url, self._whole, self._raw_head = b"", False, plain
@@ -205,9 +205,9 @@ class FrontDoor(Outgoing):
             elif self._whole:
                 self._answer()
             elif self._received_bytes > 2 * self._guard.max_header_bytes + MAX_FRAMING * self._body_bytes:
-                self._reject(Problem(Why.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large."))
+                self._reject(Problem(Reason.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large."))
             elif self._body and not self._guard.holds(self, len(self._body)):
-                self._reject(Problem(Why.RECEIVING_FULL))
+                self._reject(Problem(Reason.RECEIVING_FULL))
 
     def _is_head_too_large(self, data: bytes) -> bool:
         """Look at the bytes of a head before they are parsed: httptools would collect them without limit."""
@@ -335,14 +335,14 @@ class FrontDoor(Outgoing):
         assert caller is not None
         if self._path == COUNT_TOKENS:
             count = gate.counting.start(self, caller, body)
-            if isinstance(count, Count):
+            if isinstance(count, CountUnderWay):
                 self._relay = count
             else:
                 self._refuse(count)
             return
         rid = request_id(self._head.fields.get(b"x-request-id"))
         entered = gate.enter(self, endpoint, caller, self._dialect, self._head, rid, body, self._head_at)
-        if isinstance(entered, Relay):
+        if isinstance(entered, Exchange):
             self._relay = entered
             gate.driver.arrive(entered.ask, entered)
         else:
@@ -471,7 +471,7 @@ class FrontDoor(Outgoing):
     def too_slow(self) -> None:
         """The request is not whole in time; a connection that sent nothing is closed without a word."""
         if self._phase is _RECEIVING:
-            self._reject(Problem(Why.RECEIVE_TIMEOUT))
+            self._reject(Problem(Reason.RECEIVE_TIMEOUT))
         else:
             self.close()
 
@@ -480,7 +480,7 @@ class FrontDoor(Outgoing):
         if self.has_taken_some:
             self.watch_stall()
             return
-        self._leave(Why.CLIENT_STALLED)
+        self._leave(Reason.CLIENT_STALLED)
         self.abort()
 
     def close(self) -> None:
@@ -491,7 +491,7 @@ class FrontDoor(Outgoing):
 
     def abort(self) -> None:
         """Close at once."""
-        self._leave(Why.CLIENT_GONE)
+        self._leave(Reason.CLIENT_GONE)
         self.transport.abort()
 
     def broke(self, callback: Callback, error: Exception) -> None:
@@ -500,8 +500,8 @@ class FrontDoor(Outgoing):
         A request that is under way is ended by the driver, which frees what it holds.
         """
         relay = self._relay
-        if isinstance(relay, Count):
-            relay.left(Why.INTERNAL)
+        if isinstance(relay, CountUnderWay):
+            relay.left(Reason.INTERNAL)
             self._relay = relay = None
         if relay is None:
             self._supervisor.caught(callback, error)
@@ -512,7 +512,9 @@ class FrontDoor(Outgoing):
         try:
             if relay is None and self._phase is _ANSWERING and not self.transport.is_closing():
                 self._keep_alive = False
-                self._turn_away(Problem(Why.INTERNAL), request_id(self._head.fields.get(b"x-request-id")), close=True)
+                self._turn_away(
+                    Problem(Reason.INTERNAL), request_id(self._head.fields.get(b"x-request-id")), close=True
+                )
                 self.done()
             else:
                 self.abort()
@@ -525,7 +527,7 @@ class FrontDoor(Outgoing):
         if self._phase is _IDLE:
             self.close()
 
-    def _leave(self, why: Why) -> None:
+    def _leave(self, why: Reason) -> None:
         relay, self._relay = self._relay, None
         if relay is not None:
             self._out()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gateway.core.model import Callback
+from gateway.core.request import Callback
 from gateway.proxy.log_sampler import LogSampler
 
 log = logging.getLogger("tailgate.bugs")

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from gateway.core.model import Callback, End, Endpoint
-from gateway.core.rules import Pool, ReplicaSpec
+from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.request import AttemptOutcome, Callback, Endpoint
 from gateway.proxy.clock import monotonic
-from gateway.proxy.connection import Connection
 from gateway.proxy.oddities import Oddities
+from gateway.proxy.upstream_connection import UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.headers import upstream_prefix
 
 if TYPE_CHECKING:
-    from gateway.proxy.leg import Leg
+    from gateway.proxy.attempt import UpstreamAttempt
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -46,10 +46,10 @@ class Connecting:
         """Nothing is read yet."""
 
 
-class Upstream:
+class ReplicaConnections:
     """The connections of one replica."""
 
-    def __init__(self, spec: ReplicaSpec, pool: Pool, oddities: Oddities) -> None:
+    def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities) -> None:
         self.spec = spec
         self.pool = pool
         self._oddities = oddities
@@ -60,26 +60,26 @@ class Upstream:
         url = urlsplit(spec.url)
         self._host = url.hostname or ""
         self._port = url.port or 80
-        self._idle: list[Connection] = []
-        self._all: set[Connection] = set()
+        self._idle: list[UpstreamConnection] = []
+        self._all: set[UpstreamConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def send(self, request: bytes, receiver: Leg) -> None:
+    def send(self, request: bytes, receiver: UpstreamAttempt) -> None:
         """Send `request`, a whole HTTP message, on an idle connection or on a new one."""
         connection = self._take_idle()
         if connection is None:
-            self._connect(request, receiver, End.UNREACHABLE)
+            self._connect(request, receiver, AttemptOutcome.UNREACHABLE)
         else:
             connection.reused = True
             connection.send(request, receiver)
 
-    def resend(self, request: bytes, receiver: Leg) -> None:
+    def resend(self, request: bytes, receiver: UpstreamAttempt) -> None:
         """The keep-alive race: the replica closed an idle connection just as a request was put on it.
 
         Not a byte came back, so it is sent once more, on a fresh connection. Whether the replica has seen it the
         first time is unknown: if it cannot be reached now, that is a reset.
         """
-        self._connect(request, receiver, End.RESET)
+        self._connect(request, receiver, AttemptOutcome.RESET)
 
     def prefix(self, endpoint: Endpoint) -> bytes:
         """How the head of a request to `endpoint` begins. Made at the first: a reload may bring a thousand replicas."""
@@ -88,7 +88,7 @@ class Upstream:
             prefix = self._prefixes[endpoint] = upstream_prefix(endpoint, self.spec, self.pool.upstream_key)
         return prefix
 
-    def move(self, pool: Pool) -> None:
+    def move(self, pool: PoolSpec) -> None:
         """The replica belongs to `pool` now, or the pool has changed."""
         self.pool = pool
         self._served_by.clear()
@@ -109,7 +109,7 @@ class Upstream:
         key = self.pool.upstream_key
         return said if key is None else said.replace(key.encode(), b"[...]")
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         """Take back a connection whose answer is complete; one that is not fit for another request is closed."""
         if not connection.idle:
             self.odd(Oddity.NOT_IDLE, "a connection was not idle after its answer, and was closed")
@@ -122,7 +122,7 @@ class Upstream:
         """Count an answer that was odd, and log one of its kind now and then."""
         self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: UpstreamConnection) -> None:
         """A connection is gone."""
         self._all.discard(connection)
         if connection in self._idle:
@@ -134,7 +134,7 @@ class Upstream:
             self._idle.pop(0).transport.close()
 
     @property
-    def idle_connections(self) -> tuple[Connection, ...]:
+    def idle_connections(self) -> tuple[UpstreamConnection, ...]:
         """Connections that wait for a request."""
         return tuple(self._idle)
 
@@ -155,7 +155,7 @@ class Upstream:
         for connection in list(self._all):
             connection.transport.abort()
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> UpstreamConnection | None:
         """The connection used last, which is the least likely to be closed by the other side just now."""
         oldest_fresh = monotonic() - IDLE_LIMIT_S
         while self._idle:
@@ -166,20 +166,20 @@ class Upstream:
             connection.transport.close()
         return None
 
-    def _connect(self, request: bytes, receiver: Leg, otherwise: End) -> None:
+    def _connect(self, request: bytes, receiver: UpstreamAttempt, otherwise: AttemptOutcome) -> None:
         task = asyncio.get_running_loop().create_task(self._open(request, receiver, otherwise))
         receiver.line = Connecting(task)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _open(self, request: bytes, receiver: Leg, otherwise: End) -> None:
+    async def _open(self, request: bytes, receiver: UpstreamAttempt, otherwise: AttemptOutcome) -> None:
         try:
             await self._open_connection(request, receiver, otherwise)
         except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
             receiver.relay.broke(Callback.REPLICA, error)
 
-    async def _open_connection(self, request: bytes, receiver: Leg, otherwise: End) -> None:
-        connection = Connection(self)
+    async def _open_connection(self, request: bytes, receiver: UpstreamAttempt, otherwise: AttemptOutcome) -> None:
+        connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(self.pool.connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(
@@ -188,7 +188,7 @@ class Upstream:
                     self._port,
                 )
         except TimeoutError:
-            receiver.on_lost(End.CONNECT_TIMEOUT if otherwise is End.UNREACHABLE else otherwise)
+            receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT if otherwise is AttemptOutcome.UNREACHABLE else otherwise)
         except OSError as exc:
             log.info("replica %s cannot be reached: %s", self.spec.name, exc)
             receiver.on_lost(otherwise)
@@ -210,11 +210,11 @@ class Upstreams:
 
     def __init__(self, oddities: Oddities) -> None:
         self._oddities = oddities
-        self._by_name: dict[str, Upstream] = {}
-        self._leaving: list[Upstream] = []
+        self._by_name: dict[str, ReplicaConnections] = {}
+        self._leaving: list[ReplicaConnections] = []
 
-    def configure(self, pools: Iterable[Pool]) -> None:
-        """Have an `Upstream` for each replica; those no longer wanted close when their last call has ended."""
+    def configure(self, pools: Iterable[PoolSpec]) -> None:
+        """Keep `ReplicaConnections` for each replica; those of removed replicas close when their last call ends."""
         old, self._by_name = self._by_name, {}
         for pool in pools:
             for spec in pool.replicas:
@@ -223,11 +223,11 @@ class Upstreams:
                     known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:
-                    self._by_name[spec.name] = Upstream(spec, pool, self._oddities)
+                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities)
         self._leaving.extend(old.values())
         self.sweep(monotonic())
 
-    def get(self, name: str) -> Upstream | None:
+    def get(self, name: str) -> ReplicaConnections | None:
         """The connections of the replica `name`; None if the policy has none of that name any more."""
         return self._by_name.get(name)
 
@@ -254,5 +254,5 @@ class Upstreams:
         for upstream in self._every():
             upstream.close()
 
-    def _every(self) -> list[Upstream]:
+    def _every(self) -> list[ReplicaConnections]:
         return [*self._by_name.values(), *self._leaving]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.model import Why
+from gateway.core.request import Reason
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import ACCEPT_ENCODING, read_coding
 from gateway.wire.http.headers import RequestHead
@@ -11,22 +11,22 @@ from gateway.wire.http.headers import RequestHead
 def malformed(version: str, head: RequestHead) -> Problem | None:
     """What is wrong with the head of a request of this HTTP version, such as `1.1`."""
     if version not in ("1.1", "1.0"):
-        return Problem(Why.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
+        return Problem(Reason.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
     if head.repeated is not None:
-        return Problem(Why.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
+        return Problem(Reason.BAD_REQUEST, f"The header {head.repeated.decode('latin-1')!r} stands twice.")
     if b"host" not in head.fields and version == "1.1":
-        return Problem(Why.BAD_REQUEST, "The Host header is missing.")
+        return Problem(Reason.BAD_REQUEST, "The Host header is missing.")
     return _unusual(head.fields) if head.unusual else None
 
 
 def _unusual(fields: dict[bytes, bytes]) -> Problem | None:
     if fields.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-        return Problem(Why.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
+        return Problem(Reason.BAD_REQUEST, "The only transfer encoding understood is 'chunked'.")
     if read_coding(fields.get(b"content-encoding", b"identity")) is None:
         taken = ACCEPT_ENCODING.decode()
         return Problem(
-            Why.UNSUPPORTED_ENCODING, f"This Content-Encoding is not understood: send one of {taken}, or none."
+            Reason.UNSUPPORTED_ENCODING, f"This Content-Encoding is not understood: send one of {taken}, or none."
         )
     if fields.get(b"expect", b"100-continue").lower() != b"100-continue":
-        return Problem(Why.EXPECTATION_FAILED)
+        return Problem(Reason.EXPECTATION_FAILED)
     return None

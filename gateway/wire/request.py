@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.table import SHAPES
 from gateway.wire.body.checks import MISSING, BadRequest, Check, kind

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 
 COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
 BATCHES: Final = b"/v1/messages/batches"

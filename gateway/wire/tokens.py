@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 from gateway.wire import template
 from gateway.wire.body.content import MEDIA_PARTS
 from gateway.wire.request import Parsed

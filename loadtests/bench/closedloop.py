@@ -14,7 +14,7 @@ from loadtests.bench.answer import Answer, BadAnswer, same_content
 from loadtests.bench.patience import until
 from loadtests.processes import tree_usage
 
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 """Errors are quoted up to here; the run is void with the first."""
 
 
@@ -75,7 +75,7 @@ class _Run:
 
     def fail(self, what: str) -> None:
         """Count an error, unless the run is over."""
-        if not self.over and len(self.errors) < MOST_ERRORS:
+        if not self.over and len(self.errors) < MAX_ERRORS:
             self.errors.append(what)
 
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from gateway.core.commands import Command, Dispatch, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, End, Endpoint, Finish, Sample
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Request, Sample
 from gateway.policy.load import load as load_policy
 from loadtests.bench import canned
 from loadtests.bench.policy import policy
@@ -62,7 +62,7 @@ class Fleet:
         self._step_s = SERVICE_S / self._most
         self._scrapes_per_step = replicas * self._step_s
         self._owed_scrapes, self._next_scrape = 0.0, 0
-        self._finish = Finish(End.COMPLETE, prompt_tokens=270, output_tokens=48, status=200)
+        self._finish = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens=270, output_tokens=48, status=200)
         self._sample = Sample(healthy=True, waiting=0, running=IN_FLIGHT, kv_fraction=0.3)
         self._now = 1000.0
         self._asks = 0
@@ -116,8 +116,8 @@ class Fleet:
         if self._controller.wake_at() <= self._now:
             self._controller.wake(self._now)
 
-    def _ask(self, number: int, now: float) -> Ask:
-        return Ask(
+    def _ask(self, number: int, now: float) -> Request:
+        return Request(
             id=number,
             policy=self._policy,
             tier=self._tier,

@@ -13,7 +13,7 @@ from loadtests.bench.answer import Answer, BadAnswer
 from loadtests.bench.patience import until
 from loadtests.processes import tree_usage
 
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 WARM_CHUNKS = 10
 SLACK_S = 20.0
 """How much later than its pace a stream may end before it counts as lost."""
@@ -138,7 +138,7 @@ async def _read_all(readers: list[Reader], port: int, chunks: int, deadline_s: f
             reader.answer.check_stream(chunks)
         except BadAnswer as error:
             errors.append(str(error))
-    return errors[:MOST_ERRORS]
+    return errors[:MAX_ERRORS]
 
 
 async def run_streams(spec: Streams) -> StreamsResult:
@@ -181,7 +181,7 @@ async def run_hold(spec: Hold) -> HoldResult:
     alive = sum(reader.error is None and not reader.answer.done for reader in readers)
     for reader in readers:
         reader.close()
-    return HoldResult(alive, fewest, before, after, errors[:MOST_ERRORS])
+    return HoldResult(alive, fewest, before, after, errors[:MAX_ERRORS])
 
 
 def _fewest(readers: list[Reader], at_start: list[int], none: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.play import Kept, Plan, play
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.request import Outcome, Request

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from statistics import median
 
-from gateway.sim.lengths import Mixture, Part
-from gateway.sim.profiles import Profile
-from gateway.sim.synthetic import Share, Synthetic
-from gateway.sim.workload import Arrival
+from gateway.sim.run.profiles import Profile
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.lengths import Mixture, Part
+from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 from loadtests.calibrate.bursts import Seen
 from loadtests.calibrate.fit import served
 from loadtests.quantiles import PERCENTILES, off, overlap, rank
@@ -110,7 +110,7 @@ def mixed(profile: Profile, rate: float, seed: int, requests: int) -> list[Arriv
     most = profile.max_model_len // 4
     prompts = Mixture((Part(1.0, min(512.0, most / 4), 0.9),), most, 16)
     answers = Mixture((Part(1.0, 48.0, 0.7),), min(256, most), 8)
-    share = Share(tier="default", part=1.0, prompt=prompts, answer=answers)
+    share = TierTraffic(tier="default", part=1.0, prompt=prompts, answer=answers)
     return list(islice(Synthetic(rate, 100.0 * requests / rate, (share,)).arrivals(seed), requests))
 
 

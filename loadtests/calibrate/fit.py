@@ -1,6 +1,6 @@
 """The profile with which the simulator does what the engine did: the least error over the costs of a step.
 
-Each burst is served by `gateway.sim.replica.Replica`, request by request at the times at which they were sent, and
+Each burst is served by `gateway.sim.run.replica.Replica`, request by request at the times at which they were sent, and
 compared in the mean and the 95th percentile of its times to first token, and in its mean time per token: as logarithms,
 so that a millisecond of ten counts as much as a second of ten thousand; a large burst `GROUP` requests at a time. Mixed
 traffic, which comes at a rate that only a first fit can tell, is compared in the same way, and counts for more: it is
@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gateway.sim.profiles import TIMES, Profile
-from gateway.sim.replica import Kind, Replica, Request
+from gateway.sim.run.profiles import TIMES, Profile
+from gateway.sim.run.replica import EngineRequest, ReplicaEventKind, SimulatedReplica
 from loadtests.calibrate.bursts import Failed, Seen
 from loadtests.quantiles import rank
 
@@ -48,8 +48,8 @@ BUDGET = 2048
 NOISE = 0.05
 SIDE = 0.3
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
-LEAST = 1e-12
-LEAST_TIME_S = 1e-4
+MIN = 1e-12
+MIN_TIME_S = 1e-4
 GROUP = 30
 WEIGHT = 3.0
 """Of errors in mixed traffic: no engine does quite what the model does, and plans are made for mixed traffic."""
@@ -87,7 +87,7 @@ def fit(
     kept = max(context_tokens, kv_capacity_tokens or slots * context_tokens)
 
     def profile(x: Sequence[float], budget: int) -> Profile:
-        seconds = (math.exp(min(1.0, max(math.log(LEAST), value))) for value in x)
+        seconds = (math.exp(min(1.0, max(math.log(MIN), value))) for value in x)
         times: dict[str, Any] = dict(zip(TIMES, seconds, strict=True))
         held = max(budget, slots + 1)
         return Profile(name, context_tokens, slots, held, kept, **times)
@@ -120,30 +120,30 @@ def fit(
 
 def _around(near: Profile) -> list[list[float]]:
     """`TIMES` of a profile, and with a context that costs more and less: other costs can stand in for it in bursts."""
-    times = {which: max(LEAST, getattr(near, which)) for which in TIMES}
+    times = {which: max(MIN, getattr(near, which)) for which in TIMES}
     context = "kv_s_per_token"
     return [list({**times, context: times[context] * by}.values()) for by in (1.0, APART, 1.0 / APART)]
 
 
 def served(profile: Profile, burst: Sequence[Seen]) -> list[Seen]:
     """The same requests in the simulator."""
-    replica = Replica(profile)
+    replica = SimulatedReplica(profile)
     first: dict[int, float] = {}
     last: dict[int, float] = {}
 
     def run(until: float) -> None:
         while (due := replica.next_at()) <= until and due < math.inf:
             for event in replica.advance(due):
-                if event.kind is Kind.FIRST_TOKEN:
+                if event.kind is ReplicaEventKind.FIRST_TOKEN:
                     first.setdefault(event.id, event.at)
-                elif event.kind is Kind.FINISHED:
+                elif event.kind is ReplicaEventKind.FINISHED:
                     last[event.id] = event.at
 
     for number, request in enumerate(burst):
         at = request.sent_s + profile.path_s
         run(at)
         replica.advance(at)
-        replica.add(Request(number, request.prompt_tokens, request.output_tokens), at)
+        replica.add(EngineRequest(number, request.prompt_tokens, request.output_tokens), at)
     run(math.inf)
     return [replace(request, first_s=first[number], last_s=last[number]) for number, request in enumerate(burst)]
 
@@ -152,11 +152,11 @@ def _figures(seen: Sequence[Seen]) -> Iterator[float]:
     """Mean and 95th percentile of the time to first token, and mean time per token; for every `GROUP` requests."""
     for start in range(0, len(seen), GROUP):
         group = seen[start : start + GROUP]
-        ttft = sorted(max(LEAST_TIME_S, one.first_s - one.sent_s) for one in group)
+        ttft = sorted(max(MIN_TIME_S, one.first_s - one.sent_s) for one in group)
         tpot = [(one.last_s - one.first_s) / (one.output_tokens - 1) for one in group if one.output_tokens > 1]
         if not tpot:
             raise Failed("the target ends answers at their first token, whatever length they are asked for")
-        yield from (fmean(ttft), rank(ttft, 0.95), max(LEAST_TIME_S / 10, fmean(tpot)))
+        yield from (fmean(ttft), rank(ttft, 0.95), max(MIN_TIME_S / 10, fmean(tpot)))
 
 
 def _slots(seen: Sequence[Sequence[Seen]]) -> tuple[int, bool]:

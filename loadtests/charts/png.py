@@ -11,7 +11,7 @@ from loadtests.charts.chart import NOTHING, Bars, Chart, Line, Picture
 from loadtests.charts.scales import logarithmic, nine, nine_ticks
 
 MARKERS = "osD^vPX*<>hd"
-MOST_MARKED = 40
+MAX_MARKED = 40
 """Points of a line beyond which they have no markers."""
 MARGIN = 1.05
 """Beside what is on the edge of a logarithmic axis."""
@@ -142,7 +142,7 @@ def _lines(chart: Chart, axes: Any) -> None:
     if chart.nines:
         ticks = nine_ticks(max((max(line.x) for line in chart.lines), default=0.99))
         axes.set_xticks([nine(tick) for tick in ticks], [f"{100 * tick:.6g}%" for tick in ticks])
-    elif chart.log_x and most <= MOST_MARKED:
+    elif chart.log_x and most <= MAX_MARKED:
         ticks = sorted({x for line in chart.lines for x in line.x})
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
@@ -163,7 +163,7 @@ def _lines(chart: Chart, axes: Any) -> None:
     _names(chart, axes)
     if chart.log_y:
         _plain_ticks(axes.yaxis, axes.get_ylim())
-    if chart.log_x and most > MOST_MARKED:
+    if chart.log_x and most > MAX_MARKED:
         _plain_ticks(axes.xaxis, axes.get_xlim())
     axes.set_xlabel(_plain(chart.x))
     axes.set_ylabel(_plain(chart.y))
@@ -224,7 +224,7 @@ def _line(chart: Chart, line: Line, n: int, axes: Any) -> None:
         above = [max(0.0, high - at) for at, high in zip(y, line.high, strict=True)]
         errors = [below, above]
     style = "none" if line.apart else "--" if line.dashed else "-"
-    marked = line.apart or (len(line.x) <= MOST_MARKED and not line.dashed)
+    marked = line.apart or (len(line.x) <= MAX_MARKED and not line.dashed)
     marker = MARKERS[n % len(MARKERS)] if marked else None
     size = SMALLEST if line.apart else max(SMALLEST, LARGEST - SMALLER * n)
     colour = "black" if line.bold else f"C{n % 10}"

@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 38
 COLOURS = 8
 """Classes c0 to c7; the page says what they look like."""
-MOST_MARKED = 40
+MAX_MARKED = 40
 BAR, BAR_GAP = 16, 22
 CHARACTER = 6.2
 """About the width of one, in the page's font."""
@@ -90,7 +90,7 @@ def _x_ticks(chart: Chart, scale: Scale, x_at: Callable[[float], float]) -> Iter
     """Labels that do not overlap."""
     free_from = -1.0
     few = sorted({x for line in chart.lines for x in line.x}) if chart.log_x else []
-    for tick in few if few and len(few) <= MOST_MARKED else scale.ticks(6):
+    for tick in few if few and len(few) <= MAX_MARKED else scale.ticks(6):
         label = f"{100 * tick:.6g}%" if chart.nines else f"{tick:,.10g}"
         half = len(label) * CHARACTER / 2
         if x_at(tick) - half >= free_from:
@@ -119,7 +119,7 @@ def _line(line: Line, n: int, x_at: Callable[[float], float], y_at: Callable[[fl
     kind = f"line {colour}{' dashed' if line.dashed else ''}{' bold' if line.bold else ''}"
     if path:
         parts.append(f'<path class="{kind}" d="{"".join(path)}"><title>{escape(line.name)}</title></path>')
-    if line.apart or len(line.x) <= MOST_MARKED:
+    if line.apart or len(line.x) <= MAX_MARKED:
         parts += [
             f'<circle class="dot {colour}" cx="{x_at(x):.1f}" cy="{y_at(y):.1f}" r="2.6">'
             f"<title>{escape(line.name)}: {y:.4g} at {x:.4g}</title></circle>"

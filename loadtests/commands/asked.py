@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from gateway.core.rules import Policy
-from gateway.sim.traces import Mix, mix_for
+from gateway.core.policy import Policy
+from gateway.sim.workload.traces import Mix, mix_for
 from loadtests.replay.keys import ALL, check_key, read_keys
 from loadtests.replay.traffic import Traffic, trace_traffic, workload_traffic
 from loadtests.report.judged import slo_of

@@ -14,7 +14,7 @@ import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gateway.cli.output import console
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.calibrate import told
 from loadtests.calibrate.about import about
 from loadtests.calibrate.bursts import Failed, bursts

@@ -11,8 +11,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from gateway.cli.output import console
-from gateway.observe.replay import NotReplayable
-from gateway.sim.traces import TraceError
+from gateway.observe.journal.replay import NotReplayable
+from gateway.sim.workload.traces import TraceError
 from loadtests.terminal.written import check_writable, writing
 from loadtests.traces.convert import Converted, convert
 from loadtests.traces.writers import WRITERS

@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from gateway.cli.output import console, print_errors
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from loadtests.charts.drawing import NotDrawn, drawing
 from loadtests.replay.columns import read_rows

@@ -16,9 +16,9 @@ import uvloop
 
 from gateway.cli.output import console, print_errors
 from gateway.cli.quantities import RateOption, WarmupOption, finite, seconds
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier
 from loadtests.commands.progress import Progress
 from loadtests.commands.report import conclude

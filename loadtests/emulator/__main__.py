@@ -13,10 +13,10 @@ from time import monotonic
 
 import uvloop
 
-from gateway.observe.lag import LoopLag
-from gateway.sim.profiles import PROFILES, profile_of
+from gateway.observe.metrics.lag import LoopLag
+from gateway.sim.run.profiles import PROFILES, profile_of
 from loadtests.emulator.emulator import MODEL, Emulator
-from loadtests.emulator.port import MOST, port_number
+from loadtests.emulator.port import MAX, port_number
 
 EPILOG = """\
 profiles: {profiles}
@@ -168,7 +168,7 @@ def main() -> None:
     """Parse the command line and serve."""
     command = parser()
     options = command.parse_args()
-    if options.port + options.replicas - 1 > MOST:
+    if options.port + options.replicas - 1 > MAX:
         command.error(f"argument --port: {options.port} leaves too few ports for {options.replicas} replicas")
     try:
         # Its `path_s` is left out: HTTP takes its own time here.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from types import TracebackType
 
-from gateway.sim.profiles import PROFILES, Profile
+from gateway.sim.run.profiles import PROFILES, Profile
 from loadtests.emulator.asks import Settings
 from loadtests.emulator.engine import Engine
 from loadtests.emulator.port import Port

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gateway.sim.profiles import Profile
-from gateway.sim.replica import Event, Kind, Replica, Request
+from gateway.sim.run.profiles import Profile
+from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
 from loadtests.emulator.metrics import E2E_BUCKETS, TTFT_BUCKETS, Histogram
 
 STEPS_PER_TURN = 64
@@ -36,7 +36,7 @@ class Engine:
     def __init__(self, profile: Profile, time_scale: float = 1.0) -> None:
         if not time_scale > 0:
             raise ValueError("time_scale must be above 0")
-        self.model = Replica(profile)
+        self.model = SimulatedReplica(profile)
         self.time_scale = time_scale
         self.paused = False
         self.prompt_tokens_total = 0
@@ -61,7 +61,7 @@ class Engine:
             ids.append(self._ids)
             self._inside[self._ids] = (sequence, now)
             self._streams += sequence.on_token is not None
-            self.model.add(Request(self._ids, sequence.prompt_tokens, sequence.output_tokens), now)
+            self.model.add(EngineRequest(self._ids, sequence.prompt_tokens, sequence.output_tokens), now)
         self._arm()
         return ids
 
@@ -152,22 +152,22 @@ class Engine:
         if self.on_turn is not None:
             self.on_turn()
 
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: ReplicaEvent) -> None:
         if event.id not in self._inside:
             return
         sequence, submitted_at = self._inside[event.id]
         match event.kind:
-            case Kind.FIRST_TOKEN:
+            case ReplicaEventKind.FIRST_TOKEN:
                 self.prompt_tokens_total += sequence.prompt_tokens
                 self.ttft.add(event.at - submitted_at)
-            case Kind.FINISHED:
+            case ReplicaEventKind.FINISHED:
                 if not sequence.output_tokens:
                     self.prompt_tokens_total += sequence.prompt_tokens
                 self.generation_tokens_total += sequence.output_tokens
                 self.e2e.add(event.at - submitted_at)
                 self._forget(event.id)
                 sequence.on_end()
-            case Kind.PREEMPTED:
+            case ReplicaEventKind.PREEMPTED:
                 pass
 
     def _forget(self, id: int) -> None:

@@ -8,13 +8,13 @@ import errno
 import socket
 from collections.abc import Callable
 
-MOST = 65535
+MAX = 65535
 
 
 def port_number(text: str) -> int:
     """Of an option; 0 is any free one."""
-    if not text.isdecimal() or int(text) > MOST:
-        raise argparse.ArgumentTypeError(f"{text} is no port: it is a number up to {MOST}, 0 for any free one")
+    if not text.isdecimal() or int(text) > MAX:
+        raise argparse.ArgumentTypeError(f"{text} is no port: it is a number up to {MAX}, 0 for any free one")
     return int(text)
 
 

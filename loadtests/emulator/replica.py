@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-from gateway.core.estimators import LogHistogram
+from gateway.core.stats import LogHistogram
 from loadtests.emulator import errors, generations, routes
 from loadtests.emulator.answers import ANSWERS
 from loadtests.emulator.asks import Settings

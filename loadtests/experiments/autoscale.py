@@ -7,7 +7,7 @@ what is too much is drained, the youngest first. A replica is paid for from its 
 The optimum knows the rate of every second of the day: as many replicas as it takes for 99% of the requests to be good,
 known from searches in the simulator (`tailgate plan`), each started in time and gone at once. Short is the part of the
 day in which fewer serve than that. A turn is a change of what is wanted into the other direction: a day has one, at
-noon. The constants of the signal (`gateway/core/scale.py`) were settled while this workload was looked at.
+noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were settled while this workload was looked at.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from statistics import fmean
 
 from gateway.core.commands import Command
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Finish, Sample
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptResult, Request, Sample
 from gateway.plan.knee import Search, scaled
-from gateway.sim.engine import Options
-from gateway.sim.pace import Constant, Diurnal
-from gateway.sim.report import mean
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Synthetic
+from gateway.sim.analysis.report import mean
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrival_process import Constant, Diurnal
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import Lab
 
@@ -38,7 +38,7 @@ DAY_S, QUICK_DAY_S = 2 * 3600.0, 900.0
 SEEDS, QUICK_SEEDS = 3, 2
 RATE_PER_S, QUICK_RATE_PER_S = 40.0, 12.0
 DEPTH = 0.7
-MOST, AT_FIRST = 16, 4
+MAX, AT_FIRST = 16, 4
 LOOK_S = 15.0
 START_S = 90.0
 TARGET = 0.99
@@ -81,7 +81,7 @@ class Scaled:
         self._next = 0.0
         self.looks: list[Look] = []
 
-    def arrive(self, ask: Ask, now: float) -> list[Command]:
+    def arrive(self, ask: Request, now: float) -> list[Command]:
         return self._inner.arrive(ask, now)
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
@@ -93,7 +93,7 @@ class Scaled:
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         return self._inner.progress(attempt_id, tokens, now)
 
-    def finish(self, attempt_id: int, finish: Finish, now: float) -> list[Command]:
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         return self._inner.finish(attempt_id, finish, now)
 
     def leave(self, ask_id: int, now: float) -> list[Command]:
@@ -114,7 +114,7 @@ class Scaled:
 
     def _scale(self, now: float) -> list[Command]:
         (pool,) = self._inner.snapshot(now).pools
-        wanted = len(self._serve_at) if pool.scale is None else min(MOST, pool.scale.wanted)
+        wanted = len(self._serve_at) if pool.scale is None else min(MAX, pool.scale.wanted)
         del self._serve_at[wanted:]
         self._serve_at += [now + START_S] * (wanted - len(self._serve_at))
         serving = bisect_left(self._serve_at, True, key=lambda at: at > now)
@@ -137,7 +137,7 @@ def autoscale(lab: Lab) -> Findings:
         duration_s=day_s,
         shape=Diurnal(day_s, DEPTH),
     )
-    policy = scaled(lab.policy(), {POOL: MOST})
+    policy = scaled(lab.policy(), {POOL: MAX})
     findings = Findings(tuple(range(1, seeds + 1)))
     findings.how = f"{seeds} seeds of {day_s / 3600:g} h at {workload.rate_per_s:g}/s in the mean."
     knees = dict(lab.map(_knee_of, [(lab.policy(), workload, n, quick) for n in KNEES_OF[: 2 if quick else None]]))

@@ -20,19 +20,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from gateway.core.ahead import Forecast
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.labels import PRIOR_VARIANCE, over
-from gateway.core.model import Ask
-from gateway.core.rules import Admission, AdmissionMode, Policy
-from gateway.core.trust import Trust
-from gateway.sim.decider import Overheard
-from gateway.sim.engine import Options
-from gateway.sim.pace import OnOff
-from gateway.sim.report import Interval, bootstrap
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Synthetic
+from gateway.core.forecast.ahead import Forecast
+from gateway.core.forecast.calibrator import PRIOR_VARIANCE, over
+from gateway.core.forecast.trust import Trust
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy
+from gateway.core.request import Request
+from gateway.sim.analysis.report import Interval, bootstrap
+from gateway.sim.run.decider import Overheard
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrival_process import OnOff
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
 from loadtests.experiments.lab import Lab
 
@@ -79,7 +79,7 @@ class Witness(Overheard):
     def trusted(self) -> float:
         return self._trusted / max(1, self._arrived)
 
-    def arrive(self, ask: Ask, now: float) -> list[Command]:
+    def arrive(self, ask: Request, now: float) -> list[Command]:
         commands = super().arrive(ask, now)
         live = self._controller._live.get(ask.id)
         if now >= self._since:
@@ -245,5 +245,5 @@ def _note(findings: Findings) -> str:
 
 
 def _mode(policy: Policy, mode: AdmissionMode) -> Policy:
-    admission = Admission(mode)
+    admission = AdmissionSpec(mode)
     return replace(policy, tiers={name: replace(tier, admission=admission) for name, tier in policy.tiers.items()})

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from gateway.core.rules import (
-    Admission,
+from gateway.core.policy import (
     AdmissionMode,
+    AdmissionSpec,
     Ejection,
     Health,
     Hedge,
@@ -24,7 +24,7 @@ from gateway.core.rules import (
     Objective,
     OnTotal,
     Policy,
-    Pool,
+    PoolSpec,
     ReplicaSpec,
     Retry,
     Slo,
@@ -105,7 +105,7 @@ def policies() -> tuple[Policy, ...]:
 
 def _policy(main: int, spare: int) -> Policy:
     slo = Slo(ttft=(Objective(0.99, 2.0),))
-    off, enforced = Admission(AdmissionMode.OFF, exploration=0.0), Admission(AdmissionMode.ENFORCE)
+    off, enforced = AdmissionSpec(AdmissionMode.OFF, exploration=0.0), AdmissionSpec(AdmissionMode.ENFORCE)
     tiers = (
         Tier("gold", timeouts=TIMEOUTS, admission=off, hedge=Hedge(budget=0.3, holdout=0.0), slo=slo),
         Tier("silver", 1, timeouts=TIMEOUTS, admission=enforced, hedge=Hedge(), slo=slo, limits=Limits(concurrency=12)),
@@ -113,7 +113,7 @@ def _policy(main: int, spare: int) -> Policy:
     )
     health = Health(open_s=2.0, slow_start_s=3.0, ejection=Ejection(time_s=4.0, max_time_s=10.0, stall_s=1.0))
     pools = {
-        name: Pool(
+        name: PoolSpec(
             name,
             tuple(ReplicaSpec(f"{name}{n}", f"http://{name}{n}:8000") for n in range(many)),
             slots=8,

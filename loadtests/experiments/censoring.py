@@ -1,7 +1,8 @@
 """What a recorder of first tokens has to know: four ways to learn the p95 from a fleet that is hedged by it.
 
 The threshold decides which times are cut short, and what was learned from those decides the next threshold. Each
-recorder keeps the same sliding window (`gateway.core.late`) and hedges the textbook's fleet by what it knows:
+recorder keeps the same sliding window (`gateway.core.redundancy.ttft_quantiles`), and hedges the textbook's fleet by
+what it knows:
 
 - **censored** (ours): first attempts; one that lost was cut short when it was cancelled, and counts as such
 - **winners only**: first attempts that had the token; one that lost is dropped
@@ -16,9 +17,9 @@ from __future__ import annotations
 
 from random import Random
 
-from gateway.core.late import FirstTokens, bucket_of
-from gateway.core.rules import Hedge
-from gateway.sim.report import mean
+from gateway.core.policy import Hedge
+from gateway.core.redundancy.ttft_quantiles import TtftQuantiles, bucket_of
+from gateway.sim.analysis.report import mean
 from loadtests.experiments.drawn import PROMPT_TOKENS, Servers, Times, policy_of
 from loadtests.experiments.findings import Findings, Grid, bare, written
 from loadtests.experiments.lab import Lab
@@ -65,7 +66,7 @@ def _row(thresholds: list[float], shares: list[float], truth: float) -> list[str
 def _recorded(asked: tuple[str, int]) -> tuple[float, float]:
     """Mean threshold, and share of requests hedged, of one recorder."""
     recorder, seed = asked
-    random, first_tokens, bucket = Random(f"{seed} {recorder}"), FirstTokens(), bucket_of(PROMPT_TOKENS)
+    random, first_tokens, bucket = Random(f"{seed} {recorder}"), TtftQuantiles(), bucket_of(PROMPT_TOKENS)
     thresholds, hedged = [], 0
     for number in range(REQUESTS):
         now = number / RATE

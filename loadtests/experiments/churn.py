@@ -14,9 +14,9 @@ from typing import Any
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import BREAKERS, Controller
-from gateway.core.model import Ask, End, Endpoint, Finish, Sample, Why
-from gateway.core.replica import Replica
-from gateway.core.rules import Policy
+from gateway.core.fleet.replica import Replica
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Reason, Request, Sample
 
 TENANTS, BODIES = 5, 500
 CALM_PER_S, BURST_PER_S, TURN_S = 20.0, 60.0, 10.0
@@ -26,11 +26,25 @@ LEAVES, PATIENCE_S = 0.8, 0.5
 FAULT_EVERY_S = 4.0
 OVER_S = 300.0
 """So long after the last arrival everything has to be over."""
-EARLY = ((End.UNREACHABLE, 0.02), (End.CONNECT_TIMEOUT, 0.01))
-ANSWERED = ((End.BUSY, 0.02), (End.CLOSING, 0.005), (End.FAILED, 0.02), (End.RESET, 0.02), (End.REJECTED, 0.01))
+EARLY = ((AttemptOutcome.UNREACHABLE, 0.02), (AttemptOutcome.CONNECT_TIMEOUT, 0.01))
+ANSWERED = (
+    (AttemptOutcome.BUSY, 0.02),
+    (AttemptOutcome.CLOSING, 0.005),
+    (AttemptOutcome.FAILED, 0.02),
+    (AttemptOutcome.RESET, 0.02),
+    (AttemptOutcome.REJECTED, 0.01),
+)
 BREAKS_OFF, HANGS, PAUSES, REPEATS = 0.03, 0.01, 0.03, 0.01
-ENDS = frozenset(end.value for end in End)
-BROKEN = (End.UNREACHABLE, End.CONNECT_TIMEOUT, End.BUSY, End.CLOSING, End.FAILED, End.RESET, End.TRUNCATED)
+ENDS = frozenset(end.value for end in AttemptOutcome)
+BROKEN = (
+    AttemptOutcome.UNREACHABLE,
+    AttemptOutcome.CONNECT_TIMEOUT,
+    AttemptOutcome.BUSY,
+    AttemptOutcome.CLOSING,
+    AttemptOutcome.FAILED,
+    AttemptOutcome.RESET,
+    AttemptOutcome.TRUNCATED,
+)
 
 
 class Client:
@@ -38,7 +52,7 @@ class Client:
 
     __slots__ = ("ask", "commits", "cuts", "ends", "left", "refusals")
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Request) -> None:
         self.ask = ask
         self.commits = self.refusals = self.cuts = self.ends = 0
         self.left = False
@@ -94,7 +108,7 @@ class Churn:
             if due <= min(arrival_at, wake_at):
                 _, _, what, key = heappop(heap)
                 if what in ENDS:
-                    self._finish(key, End(what))
+                    self._finish(key, AttemptOutcome(what))
                 elif what != "fault" or arrived < requests:
                     getattr(self, f"_{what}")(key)
             elif wake_at <= arrival_at:
@@ -132,7 +146,7 @@ class Churn:
         tier = random.choice(list(policy.tiers.values()))
         body = random.randrange(BODIES)
         prompt_tokens = random.choice((20, 100, 100, 100, 700, 3000))
-        ask = Ask(
+        ask = Request(
             id=number,
             policy=policy,
             tier=tier,
@@ -161,7 +175,7 @@ class Churn:
             return
         client.left = True
         self.happened["disconnects"] += 1
-        why = Why.CLIENT_STALLED if client.commits and self._random.random() < 0.2 else Why.CLIENT_GONE
+        why = Reason.CLIENT_STALLED if client.commits and self._random.random() < 0.2 else Reason.CLIENT_GONE
         self._act(self._controller.leave(number, self._now, why))
 
     # ---- attempts
@@ -171,7 +185,7 @@ class Churn:
         random, (number, replica) = self._random, self._open[attempt]
         early = self._drawn(EARLY)
         if early is not None:
-            self._plan(1.0 if early is End.CONNECT_TIMEOUT else 0.001, early, attempt)
+            self._plan(1.0 if early is AttemptOutcome.CONNECT_TIMEOUT else 0.001, early, attempt)
             return
         self._plan(0.001, "send", attempt)
         if replica in self._silent or random.random() < HANGS:
@@ -184,7 +198,7 @@ class Churn:
             self._plan(first_s, answered, attempt)
             return
         rest_s = random.expovariate(1.0 / ANSWER_S)
-        end = End.TRUNCATED if random.random() < BREAKS_OFF else End.COMPLETE
+        end = AttemptOutcome.TRUNCATED if random.random() < BREAKS_OFF else AttemptOutcome.COMPLETE
         self._plan(first_s + rest_s, end, attempt)
         if self._clients[number].ask.stream:
             self._plan(first_s, "first", attempt)
@@ -194,7 +208,7 @@ class Churn:
                 if random.random() < share:
                     self._plan(first_s + 0.9 * rest_s * random.random(), what, attempt)
 
-    def _drawn(self, ends: tuple[tuple[End, float], ...]) -> End | None:
+    def _drawn(self, ends: tuple[tuple[AttemptOutcome, float], ...]) -> AttemptOutcome | None:
         draw = self._random.random()
         for end, share in ends:
             if (draw := draw - share) < 0.0:
@@ -230,24 +244,24 @@ class Churn:
         if attempt in self._open:
             self._act(self._controller.repeats(attempt, self._now))
 
-    def _finish(self, attempt: int, end: End) -> None:
+    def _finish(self, attempt: int, end: AttemptOutcome) -> None:
         """An attempt is closed, if it is not already."""
         if attempt not in self._open:
             return
         number, _ = self._open.pop(attempt)
         client = self._clients[number]
         self.happened["faults"] += end in BROKEN
-        self.happened["closed although cancelled"] += attempt in self._cancelled and end is not End.CANCELLED
+        self.happened["closed although cancelled"] += attempt in self._cancelled and end is not AttemptOutcome.CANCELLED
         self._written.discard(attempt)
         self._cancelled.discard(attempt)
-        prompt, output = (100, 20) if end is End.COMPLETE and self._random.random() < 0.8 else (None, None)
-        broke = end in (End.RESET, End.TRUNCATED) and not client.commits
-        finish = Finish(
+        prompt, output = (100, 20) if end is AttemptOutcome.COMPLETE and self._random.random() < 0.8 else (None, None)
+        broke = end in (AttemptOutcome.RESET, AttemptOutcome.TRUNCATED) and not client.commits
+        finish = AttemptResult(
             end,
             prompt,
             output,
             tokens_seen=self._random.randrange(30),
-            retry_after_s=self._random.choice((None, 1.0)) if end is End.BUSY else None,
+            retry_after_s=self._random.choice((None, 1.0)) if end is AttemptOutcome.BUSY else None,
             body_hash=number % BODIES if broke else None,
         )
         self._act(self._controller.finish(attempt, finish, self._now), closing=attempt)
@@ -265,7 +279,9 @@ class Churn:
         self._plan(random.uniform(2.0, 10.0), "well", name)
         if what == "dead":
             for attempt in [attempt for attempt, (_, at) in self._open.items() if at == name]:
-                self._finish(attempt, End.TRUNCATED if attempt in self._written else End.UNREACHABLE)
+                self._finish(
+                    attempt, AttemptOutcome.TRUNCATED if attempt in self._written else AttemptOutcome.UNREACHABLE
+                )
             for _ in range(3):
                 self._act(self._controller.observe(name, Sample(healthy=False), self._now))
         elif what == "drained":
@@ -306,7 +322,7 @@ class Churn:
                 self.wrong["answers"] += command.attempt not in self._open and command.attempt != closing
             elif isinstance(command, Cancel):
                 self._cancelled.add(command.attempt)
-                self._plan(self._random.choice((0.0, 0.001, 0.05)), End.CANCELLED, command.attempt)
+                self._plan(self._random.choice((0.0, 0.001, 0.05)), AttemptOutcome.CANCELLED, command.attempt)
             elif isinstance(command, Refuse):
                 client.refusals += 1
                 self.wrong["answers"] += client.left

@@ -16,8 +16,18 @@ from random import Random
 
 from gateway.core.commands import Cancel, Command, Dispatch, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, End, Endpoint, Finish, Record
-from gateway.core.rules import Admission, AdmissionMode, Hedge, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
+from gateway.core.policy import (
+    AdmissionMode,
+    AdmissionSpec,
+    Hedge,
+    Model,
+    Policy,
+    PoolSpec,
+    ReplicaSpec,
+    Tier,
+    Timeouts,
+)
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Record, Request
 from loadtests.quantiles import rank
 
 FOR_EVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
@@ -74,8 +84,8 @@ def inverse(survival: Callable[[float], float], q: float) -> float:
 def policy_of(servers: int, slots: int, hedge: Hedge | None) -> Policy:
     """One pool, one tier, admission off, whoever has the fewest requests is next."""
     replicas = tuple(ReplicaSpec(f"s{n}", f"http://s{n}:8000") for n in range(servers))
-    pool = Pool("servers", replicas, slots=slots, router="least-requests", queue_limit=10**9, queue_bytes=10**15)
-    off = Admission(AdmissionMode.OFF, exploration=0.0)
+    pool = PoolSpec("servers", replicas, slots=slots, router="least-requests", queue_limit=10**9, queue_bytes=10**15)
+    off = AdmissionSpec(AdmissionMode.OFF, exploration=0.0)
     tier = Tier("only", timeouts=FOR_EVER, admission=off, hedge=hedge)
     model = Model("m", ("servers",))
     return Policy(models={"m": model}, pools={"servers": pool}, tiers={"only": tier}, keys={}, default_tier="only")
@@ -168,9 +178,9 @@ class Servers:
         for pool in self._controller.snapshot(self._now).hedged_pools:
             self._thresholds += [threshold.p95_s for threshold in pool.thresholds if threshold.p95_s is not None]
 
-    def _ask(self, number: int) -> Ask:
+    def _ask(self, number: int) -> Request:
         policy = self._policy
-        return Ask(
+        return Request(
             id=number,
             policy=policy,
             tier=policy.tiers["only"],
@@ -200,7 +210,9 @@ class Servers:
             elif isinstance(command, Cancel):
                 if command.attempt in self._at:
                     self._leave(command.attempt)
-                    self._act(self._controller.finish(command.attempt, Finish(End.CANCELLED), self._now))
+                    self._act(
+                        self._controller.finish(command.attempt, AttemptResult(AttemptOutcome.CANCELLED), self._now)
+                    )
             elif isinstance(command, Ended):
                 self._records.append(command.record)
                 self._slow.pop(command.record.ask.id, None)
@@ -218,7 +230,7 @@ class Servers:
     def _end(self, attempt: int) -> None:
         self._leave(attempt)
         self._act(self._controller.first_token(attempt, self._now))
-        finish = Finish(End.COMPLETE, PROMPT_TOKENS, 1, 1, 200)
+        finish = AttemptResult(AttemptOutcome.COMPLETE, PROMPT_TOKENS, 1, 1, 200)
         self._act(self._controller.finish(attempt, finish, self._now))
 
     def _leave(self, attempt: int) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.rules import Hedge
-from gateway.sim.report import Interval, mean
+from gateway.core.policy import Hedge
+from gateway.sim.analysis.report import Interval, mean
 from loadtests.experiments.drawn import Servers, Times, policy_of
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
 from loadtests.experiments.lab import Lab

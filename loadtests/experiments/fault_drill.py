@@ -25,21 +25,21 @@ from statistics import fmean
 
 from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
-from gateway.core.rules import Policy, ReplicaSpec
+from gateway.core.policy import Policy, ReplicaSpec
 from gateway.core.snapshot import Snapshot
-from gateway.sim.decider import Overheard
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.report import Interval, mean
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Synthetic
+from gateway.sim.analysis.report import Interval, mean
+from gateway.sim.run.decider import Overheard
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
 from loadtests.experiments.lab import Lab
 
 REPLICAS = 12
 LOAD = 0.75
 BEFORE_S, AFTER_S = 60, 120
-WINDOW_S, MOST = 5, 2
+WINDOW_S, MAX = 5, 2
 STRICKEN = {"slow": "r3", "busy": "r6", "hung": "r9"}
 HARMS = (
     Fault(float(BEFORE_S), STRICKEN["slow"], Harm.SLOW, 3.0),
@@ -48,7 +48,7 @@ HARMS = (
 )
 HOUR_S, QUICK_HOUR_S = 3600.0, 300.0
 STAGE_S, SETTLED_S = 30, 15
-LEAST_ALIVE = 4
+MIN_ALIVE = 4
 """With fewer the load is more than three times what they can serve: that is the overload sweep's business."""
 
 
@@ -144,7 +144,7 @@ def out_after_s(sent: Sequence[int]) -> float:
     """Seconds after which no `WINDOW_S` seconds bring more than `MOST` requests."""
     last = 0
     for start in range(len(sent) - WINDOW_S + 1):
-        if sum(sent[start : start + WINDOW_S]) > MOST:
+        if sum(sent[start : start + WINDOW_S]) > MAX:
             last = start + next(n for n in range(WINDOW_S - 1, -1, -1) if sent[start + n]) + 1
     return float(last)
 
@@ -171,11 +171,9 @@ def _mistaken(ejections: dict[str, dict[str, int]], stricken: tuple[str, ...]) -
 
 
 def _dying(lab: Lab, policy: Policy, rate: float, findings: Findings) -> None:
-    stages = range(REPLICAS, LEAST_ALIVE - 1, -1)
-    faults = tuple(
-        Fault(float(STAGE_S * (2 + n)), f"r{REPLICAS - n}", Harm.DEAD) for n in range(REPLICAS - LEAST_ALIVE)
-    )
-    runs = _runs(lab, policy, rate, faults, float(STAGE_S * (2 + REPLICAS - LEAST_ALIVE)))
+    stages = range(REPLICAS, MIN_ALIVE - 1, -1)
+    faults = tuple(Fault(float(STAGE_S * (2 + n)), f"r{REPLICAS - n}", Harm.DEAD) for n in range(REPLICAS - MIN_ALIVE))
+    runs = _runs(lab, policy, rate, faults, float(STAGE_S * (2 + REPLICAS - MIN_ALIVE)))
     ends = [STAGE_S * (2 + n) for n in range(len(stages))]
     good = [[fmean(run.good[end - SETTLED_S : end]) for run in runs] for end in ends]
     shares: list[Interval] = []

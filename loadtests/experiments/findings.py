@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.sim.report import Interval
+from gateway.sim.analysis.report import Interval
 from loadtests.charts.chart import Chart as Chart
 from loadtests.charts.chart import Line as Line
 from loadtests.charts.grid import Grid as Grid

@@ -8,8 +8,8 @@ more waits in the gateway, and nothing is sent twice while it does, or while mor
 
 from __future__ import annotations
 
-from gateway.core.rules import Hedge
-from gateway.sim.report import Interval, mean, ratio
+from gateway.core.policy import Hedge
+from gateway.sim.analysis.report import Interval, mean, ratio
 from loadtests.experiments.drawn import Run, Servers, Times, policy_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab

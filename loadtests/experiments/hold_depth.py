@@ -12,13 +12,13 @@ from random import Random
 from statistics import fmean
 
 from gateway.core.controller import Controller
-from gateway.core.rules import Policy
-from gateway.sim.engine import Engine, Options
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.profiles import DEFAULT
-from gateway.sim.report import mean, summary
-from gateway.sim.synthetic import Synthetic
-from gateway.sim.tally import Tally
+from gateway.core.policy import Policy
+from gateway.sim.analysis.report import mean, summary
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.profiles import DEFAULT
+from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab, ours, with_slots, without_admission
 from loadtests.quantiles import off
@@ -74,7 +74,7 @@ def learned_slots(of: tuple[Policy, Synthetic, int]) -> float:
     policy, workload, seed = of
     controller = Controller(policy, Random(f"{seed} controller"))
     options = Options(duration_s=LEARNED_AT_S + 1.0)
-    engine = Engine(controller, policy, FleetSpec().hosts(policy), options, Tally(policy.tiers.values(), 0.0), seed)
+    engine = Simulation(controller, policy, FleetSpec().hosts(policy), options, Tally(policy.tiers.values(), 0.0), seed)
     slots: list[float] = []
 
     def look() -> None:

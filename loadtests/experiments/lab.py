@@ -10,17 +10,17 @@ from random import Random
 from statistics import fmean
 from typing import TypeVar
 
-from gateway.core.rules import Admission, AdmissionMode, Policy
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy
 from gateway.policy import load
-from gateway.sim.bound import bound, capacity, replay_set
-from gateway.sim.compare import Candidate, Comparison
-from gateway.sim.engine import Options
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.load import load_workload
-from gateway.sim.processes import processes
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Synthetic
+from gateway.sim.analysis.bound import bound, capacity, replay_set
+from gateway.sim.analysis.compare import Comparison, Contender
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.processes import processes
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.load import load_workload
+from gateway.sim.workload.synthetic import Synthetic
 
 SETUP = Path(__file__).parent / "setup"
 
@@ -94,7 +94,7 @@ class Lab:
         longer = replace(workload, duration_s=100.0 if self.effort.quick else 300.0)
         return capacity(longer, policy, seeds=(1, 2, 3), precision=0.02 if self.effort.quick else 0.005)
 
-    def compare(self, candidates: Sequence[Candidate], workload: Synthetic) -> dict[str, list[Result]]:
+    def compare(self, candidates: Sequence[Contender], workload: Synthetic) -> dict[str, list[Result]]:
         """Every candidate with every seed, by name."""
         comparison = Comparison(tuple(candidates), workload, self.seeds, self.options)
         found = comparison.run_all(self.jobs, lambda result: self.tell(f"{result.policy}, seed {result.seed}"))
@@ -130,14 +130,14 @@ def best_replay(optima: Sequence[Optimum]) -> list[float]:
     return [one.replays[server] for one in optima]
 
 
-def ours(policy: Policy, name: str = "ours") -> Candidate:
+def ours(policy: Policy, name: str = "ours") -> Contender:
     """The gateway under this policy, on the default engines."""
-    return Candidate(name, policy, FleetSpec())
+    return Contender(name, policy, FleetSpec())
 
 
-def against(text: str, policy: Policy) -> Candidate:
+def against(text: str, policy: Policy) -> Contender:
     """A baseline made of this policy."""
-    return Candidate(text, policy, FleetSpec(), text)
+    return Contender(text, policy, FleetSpec(), text)
 
 
 def with_slots(policy: Policy, slots: int | None) -> Policy:
@@ -147,11 +147,11 @@ def with_slots(policy: Policy, slots: int | None) -> Policy:
 
 def without_admission(policy: Policy) -> Policy:
     """The same with admission off: slots, tiers and deadlines stay."""
-    off = Admission(AdmissionMode.OFF, exploration=0.0)
+    off = AdmissionSpec(AdmissionMode.OFF, exploration=0.0)
     return replace(policy, tiers={name: replace(tier, admission=off) for name, tier in policy.tiers.items()})
 
 
-def servers(policy: Policy) -> list[Candidate]:
+def servers(policy: Policy) -> list[Contender]:
     """Who may serve what the optimum accepts. None of them is best for all traffic: take the best."""
     tiered = against("static-cap-tiers:slots=64,wait=0.8", policy)
     return [ours(policy), ours(without_admission(policy), "slots and tiers alone"), tiered]
@@ -166,7 +166,7 @@ def optimum(of: tuple[Policy, Synthetic, int, Options]) -> Optimum:
     offered = sum(weights)
     accepted = replay_set(arrivals, constrained)
 
-    def replayed(candidate: Candidate) -> float:
+    def replayed(candidate: Contender) -> float:
         setup = candidate.setup()
         decider = setup.decider(setup.policy, Random(f"{seed} controller"))
         served = simulate(setup.policy, accepted, seed=seed, options=options, decider=decider)

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from statistics import fmean
 
-from gateway.core.rules import Policy
-from gateway.sim import baselines
-from gateway.sim.bound import bound
-from gateway.sim.costs import job_of
-from gateway.sim.engine import Options
-from gateway.sim.results import Latency, latency
-from gateway.sim.run import simulate
-from gateway.sim.workload import Arrival
+from gateway.core.policy import Policy
+from gateway.sim.analysis.bound import bound
+from gateway.sim.analysis.costs import job_of
+from gateway.sim.analysis.results import Latency, latency
+from gateway.sim.run import baselines
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
 from loadtests.experiments.lab import SETUP, Effort, Lab, against
 from loadtests.live.rig import Load, Run, run
@@ -33,7 +33,7 @@ OVERLOAD = 2.0
 SCALE = 0.5
 """Virtual seconds per real one. At 1x the fleet generates some 7,300 tokens in a virtual second."""
 SEED = 1
-MOST_LAG_S = 0.005
+MAX_LAG_S = 0.005
 GRACE_S = 240.0
 BIN_S = 5.0
 CAPS = tuple(
@@ -145,7 +145,7 @@ def _optimum(plan: _Plan) -> _Optimum:
 def _run(name: str, plan: _Plan, lab: Lab) -> Run:
     """A run in which a process was late is void, and repeated once."""
     found = run(name, None if name == OURS else name, plan.load, lab.tell)
-    if found.lag_p99_s > MOST_LAG_S:
+    if found.lag_p99_s > MAX_LAG_S:
         lab.tell(f"{name} is void: a process was late; once more")
         again = run(name, None if name == OURS else name, plan.load, lab.tell)
         return again if again.lag_p99_s < found.lag_p99_s else found
@@ -166,11 +166,11 @@ def _judge(findings: Findings, runs: dict[str, Run], caps: Sequence[str], optimu
         figures["round_robin_to_ours"] = bare(0.0, len(ours)) if to_ours is None else to_ours
     figures["worst_loop_lag_p99_s"] = bare(max(found.lag_p99_s for found in runs.values()), len(runs))
     figures["most_chunks_per_s"] = bare(max(found.chunks_per_s for found in runs.values()), len(runs))
-    void = [name for name, found in runs.items() if found.lag_p99_s > MOST_LAG_S]
+    void = [name for name, found in runs.items() if found.lag_p99_s > MAX_LAG_S]
     if void:
         findings.notes.append(
             f"**Void**, after one repetition: {', '.join(void)}. The loop lag p99 of a process exceeded "
-            f"{MOST_LAG_S * 1000:g} ms, so these figures say as much of the machine as of the policy."
+            f"{MAX_LAG_S * 1000:g} ms, so these figures say as much of the machine as of the policy."
         )
 
 

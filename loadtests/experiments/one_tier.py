@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import load
-from gateway.sim.report import Interval, mean, ratio, summary
-from gateway.sim.results import Result
-from gateway.sim.synthetic import Synthetic
+from gateway.sim.analysis.report import Interval, mean, ratio, summary
+from gateway.sim.analysis.results import Result
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab, against, best_replay, ours
 from loadtests.experiments.overload import CAPS, QUICK_CAPS, known

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gateway.sim.workload import Poisson
+from gateway.sim.workload.arrivals import Poisson
 from loadtests.experiments.findings import Findings, Grid, span
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.tester import Failed, server, tested

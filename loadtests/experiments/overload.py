@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from gateway.sim.report import Interval, mean, ratio, summary
-from gateway.sim.results import Result
+from gateway.sim.analysis.report import Interval, mean, ratio, summary
+from gateway.sim.analysis.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.lab import Lab, Optimum, against, best_replay, ours
 

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 
 from loadtests.quantiles import PERCENTILES, interval, off, rank
 
-LEAST = 30
+MIN = 30
 """Requests of a tier that finished, live or simulated, for percentiles of them to be compared."""
 OFF_AT_MOST = 0.15
 """What p50, p95 and goodput may be off by, as a share."""
@@ -101,7 +101,7 @@ def by_tier(title: str, live: Sequence[TtftS], told: Sequence[TtftS]) -> Iterato
     """Each tier of which enough finished; none where there is but one tier."""
     for tier in told[0] if len(told[0]) > 1 else ():
         runs = [[run.get(tier, []) for run in of] for of in (live, told)]
-        if max(map(len, chain(*runs))) >= LEAST:
+        if max(map(len, chain(*runs))) >= MIN:
             yield Pair(f"{title}: {tier}", *runs)
 
 

@@ -16,7 +16,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests import ROOT
 from loadtests.experiments.findings import Findings, Grid, span
 from loadtests.experiments.lab import SETUP, Lab

@@ -16,14 +16,14 @@ import math
 from dataclasses import replace
 from statistics import fmean
 
-from gateway.core.rules import Hedge, Policy, Retry
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.pace import Steps
-from gateway.sim.report import Interval, mean
-from gateway.sim.results import Timeline
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Synthetic
+from gateway.core.policy import Hedge, Policy, Retry
+from gateway.sim.analysis.report import Interval, mean
+from gateway.sim.analysis.results import Timeline
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrival_process import Steps
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, written
 from loadtests.experiments.lab import Lab, without_admission
 

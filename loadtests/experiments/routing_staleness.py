@@ -20,21 +20,21 @@ from random import Random as Seeded
 from typing import TypeVar, cast
 
 from gateway.core.commands import Command
-from gateway.core.model import Ask, Random
-from gateway.core.route import Candidate as Replica
-from gateway.core.route import Router
-from gateway.core.rules import Policy, ReplicaSpec
-from gateway.sim import baselines
-from gateway.sim.balancer import Balancer
-from gateway.sim.decider import Decider
-from gateway.sim.engine import Engine, Options
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.pace import Constant
-from gateway.sim.report import Interval, bootstrap, mean, ratio
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Synthetic
-from gateway.sim.tally import Tally
+from gateway.core.fleet.routing import Router
+from gateway.core.fleet.routing import RoutingTarget as Replica
+from gateway.core.policy import Policy, ReplicaSpec
+from gateway.core.request import Random, Request
+from gateway.sim.analysis.report import Interval, bootstrap, mean, ratio
+from gateway.sim.analysis.results import Result
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run import baselines
+from gateway.sim.run.balancer import Balancer
+from gateway.sim.run.decider import Decider
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.workload.arrival_process import Constant
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab
 
@@ -71,7 +71,7 @@ class Snapshots(Balancer):
         self._frozen = _Frozen(period_s)
         self._routers = dict.fromkeys(policy.pools, cast(Router, self._frozen))
 
-    def arrive(self, ask: Ask, now: float) -> list[Command]:
+    def arrive(self, ask: Request, now: float) -> list[Command]:
         self._frozen.now = now
         return super().arrive(ask, now)
 
@@ -161,7 +161,7 @@ def _saturated(of: tuple[Policy, Synthetic, int]) -> float:
     policy, workload, seed = of
     options = Options(duration_s=91.0, give_up_s=0.0)
     decider, tally = Balancer(policy, "least-prefill", Seeded(seed)), Tally(policy.tiers.values(), 0.0)
-    engine = Engine(decider, policy, FleetSpec().hosts(policy), options, tally, seed)
+    engine = Simulation(decider, policy, FleetSpec().hosts(policy), options, tally, seed)
     finished: list[int] = []
     for at in (30.0, 90.0):
         engine.at(at, lambda: finished.append(engine.arrived - len(engine.trips)))

@@ -80,8 +80,8 @@ finishes have to be known, and their p99 at all: in half a minute of the overloa
 waits longest finished."""
 SEEDS = 8
 """Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
-MOST_RUNS = 20
-MOST_AGAIN = 3
+MAX_RUNS = 20
+MAX_AGAIN = 3
 """Runs of a test beyond those asked for, in the place of some that tell nothing."""
 CHANCES = 100
 ALONE, QUICK_ALONE = 300, 20
@@ -238,8 +238,8 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], on
     told = lab.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds])
     spread = varies([run.ttft_s for run in told])
     needed = 1 if lab.effort.quick else runs_needed(spread)
-    count, live = min(MOST_RUNS, needed), Live()
-    while len(live.kept) < count and live.played < count + MOST_AGAIN:
+    count, live = min(MAX_RUNS, needed), Live()
+    while len(live.kept) < count and live.played < count + MAX_AGAIN:
         try:
             report, ttft_s = _once(lab, f"{title}, live run {len(live.kept) + 1} of {count}", scenario, part)
         except Broken as error:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.rules import ReplicaSpec
-from gateway.sim.report import mean, summary
+from gateway.core.policy import ReplicaSpec
+from gateway.sim.analysis.report import mean, summary
 from loadtests.experiments.findings import Findings, Grid, written
 from loadtests.experiments.lab import Lab, against, ours
 

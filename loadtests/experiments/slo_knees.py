@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.core.rules import Objective, Policy, Slo
-from gateway.sim.report import Interval, bootstrap, mean
+from gateway.core.policy import Objective, Policy, Slo
+from gateway.sim.analysis.report import Interval, bootstrap, mean
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.lab import Lab, ours, without_admission
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
-from gateway.sim.pace import Steps
-from gateway.sim.report import mean
-from gateway.sim.results import Result
-from gateway.sim.synthetic import Synthetic
+from gateway.sim.analysis.report import mean
+from gateway.sim.analysis.results import Result
+from gateway.sim.workload.arrival_process import Steps
+from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Line, bare
 from loadtests.experiments.lab import Lab, against, ours
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from random import Random
 
-from gateway.sim.report import Interval, bootstrap
-from gateway.sim.results import latency
+from gateway.sim.analysis.report import Interval, bootstrap
+from gateway.sim.analysis.results import latency
 from loadtests.experiments.fan_out import slow_share
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare
 from loadtests.experiments.lab import SETUP, Lab

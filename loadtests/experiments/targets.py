@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.sim.report import Interval
+from gateway.sim.analysis.report import Interval
 from loadtests.experiments.pairs import OFF_AT_MOST
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.rules import Hedge
-from gateway.sim.report import Interval, mean
+from gateway.core.policy import Hedge
+from gateway.sim.analysis.report import Interval, mean
 from loadtests.experiments.drawn import Run, Servers, Times, inverse, policy_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.lab import Lab

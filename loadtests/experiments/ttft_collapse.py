@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.rules import Objective, Policy, Slo
-from gateway.sim.report import Interval, mean, ratio, summary
-from gateway.sim.results import Result
+from gateway.core.policy import Objective, Policy, Slo
+from gateway.sim.analysis.report import Interval, mean, ratio, summary
+from gateway.sim.analysis.results import Result
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, line, written
 from loadtests.experiments.lab import Lab, against, ours, with_slots
 

@@ -1,8 +1,8 @@
 """`python -m loadtests.live.gateway --baseline NAME ...`: the gateway's own data plane with a baseline's decisions.
 
 Requests, streams, metrics and scrapes are those of `tailgate serve`; only who decides is another: a row of
-`gateway.sim.baselines`, the very one that the simulator compares with. So a difference to the real gateway is one of
-decisions, and not of proxies.
+`gateway.sim.run.baselines`, the very one that the simulator compares with. So a difference to the real gateway is one
+of decisions, and not of proxies.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import uvloop
 from gateway.app import Gateway
 from gateway.core.commands import Command
 from gateway.core.controller import Controller
-from gateway.core.model import Sample, Why
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import Reason, Sample
 from gateway.policy import load
 from gateway.settings import Settings
-from gateway.sim import baselines
-from gateway.sim.decider import Decider
+from gateway.sim.run import baselines
+from gateway.sim.run.decider import Decider
 
 
 class Stand:
@@ -55,7 +55,7 @@ class Stand:
         """A baseline watches no stream."""
         return []
 
-    def leave(self, ask_id: int, now: float, why: Why = Why.CLIENT_GONE) -> list[Command]:
+    def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         """The client is gone, for whatever reason."""
         return self._decider.leave(ask_id, now)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from gateway.core.rules import Health, Timeouts
-from gateway.policy.units import seconds, write_seconds
+from gateway.core.policy import Health, Timeouts
+from gateway.policy.sections.units import seconds, write_seconds
 
 PERCENTILES = "p"
 """What the objectives of a section begin with; the rest of it are no durations."""

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.sim.report import Interval, bootstrap
-from gateway.sim.results import Latency, latency
+from gateway.sim.analysis.report import Interval, bootstrap
+from gateway.sim.analysis.results import Latency, latency
 from loadtests.live.shots import Shot
 
 Weights = Mapping[str, float]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loadtests.replay.request import Outcome, Request
 
-MOST_REASONS = 100
+MAX_REASONS = 100
 OTHERS = "others"
 REFUSED = (Outcome.SHED, Outcome.QUOTA)
 EARLY_S = 0.001
@@ -52,6 +52,6 @@ class Again:
 
     def _told(self, tier: str, reason: str) -> Told:
         reasons = self.tiers.setdefault(tier, {})
-        if reason not in reasons and len(reasons) >= MOST_REASONS:
+        if reason not in reasons and len(reasons) >= MAX_REASONS:
             reason = OTHERS  # a target may make them up
         return reasons.setdefault(reason, Told())

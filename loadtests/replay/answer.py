@@ -12,14 +12,14 @@ import orjson
 DONE = b"[DONE]"
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
 """Fields of a delta that hold what a reader sees."""
-MOST_EVENT_BYTES = 1 << 22
+MAX_EVENT_BYTES = 1 << 22
 """Of one that has no end yet; of the others none is kept."""
-MOST_BODY_BYTES = 1 << 24
-MOST_SHOWN = 60
+MAX_BODY_BYTES = 1 << 24
+MAX_SHOWN = 60
 """Letters of what a target calls its errors."""
-MOST_TOKENS = (1 << 32) - 1
+MAX_TOKENS = (1 << 32) - 1
 """Rows have no room for more (loadtests.replay.columns)."""
-MOST_DURATION = 1e9
+MAX_DURATION = 1e9
 """Of a header, in its own unit. Nobody means such a pause, and rows, which are of 32 bits, overflow some way beyond."""
 KINDS: dict[type, str] = {dict: "object", list: "list", str: "string"}
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class Answer:
             self.queue_s = _queue_s(value)
         elif name.startswith(b"x-"):
             if name == b"x-tailgate-reason":
-                self.reason = value.decode("latin-1")[:MOST_SHOWN]
+                self.reason = value.decode("latin-1")[:MAX_SHOWN]
             elif name == b"x-tailgate-replica":
                 self.replica = value.decode("latin-1")
             elif name == b"x-tailgate-tier":
@@ -150,7 +150,7 @@ class Answer:
         if not self._stream:
             self._body.append(data)
             self._body_bytes += len(data)
-            if self._body_bytes > MOST_BODY_BYTES:
+            if self._body_bytes > MAX_BODY_BYTES:
                 raise Garbage(f"{self._body_bytes:,} bytes of a body came without an end")
             return
         if self._rest:
@@ -165,7 +165,7 @@ class Answer:
                 for line in event.split(b"\n"):
                     if line.startswith(b"data:"):
                         self._event(line[5:].lstrip())
-        if self._rest and len(self._rest) > MOST_EVENT_BYTES:
+        if self._rest and len(self._rest) > MAX_EVENT_BYTES:
             raise Garbage(f"{len(self._rest):,} bytes of an event came without an end")
 
     def on_message_complete(self) -> None:
@@ -231,7 +231,7 @@ def _said(name: str, delta: dict[str, Any]) -> bool:
 
 def _tokens(usage: dict[str, Any], name: str) -> int | None:
     count = usage.get(name)
-    if count is None or (type(count) is int and 0 <= count <= MOST_TOKENS):
+    if count is None or (type(count) is int and 0 <= count <= MAX_TOKENS):
         return count
     raise Garbage(f"usage.{name} is no count of tokens: {_shown(count)}")
 
@@ -243,7 +243,7 @@ def _check(kind: type[T], name: str, value: Any) -> T:
 
 
 def _shown(value: object) -> str:
-    return orjson.dumps(value).decode()[:MOST_SHOWN]
+    return orjson.dumps(value).decode()[:MAX_SHOWN]
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -259,8 +259,8 @@ def _object(data: bytes) -> dict[str, Any]:
 def _called(error: object) -> str:
     """What an error calls itself: its code, or its type, in whatever dialect."""
     if isinstance(error, dict):
-        return str(error.get("code") or error.get("type") or "error")[:MOST_SHOWN]
-    return str(error)[:MOST_SHOWN]
+        return str(error.get("code") or error.get("type") or "error")[:MAX_SHOWN]
+    return str(error)[:MAX_SHOWN]
 
 
 def _queue_s(value: bytes) -> float | None:
@@ -288,4 +288,4 @@ def _number(value: bytes) -> float | None:
         number = float(value)
     except ValueError:
         return None
-    return number if abs(number) <= MOST_DURATION else None
+    return number if abs(number) <= MAX_DURATION else None

@@ -21,7 +21,7 @@ from loadtests.replay.request import Outcome, Request
 
 FILE = "requests.npy"
 FLUSH_ROWS = 2048
-MOST_NAMES = 1000
+MAX_NAMES = 1000
 OTHERS = "others"
 
 COLUMNS: tuple[tuple[str, str, str], ...] = (
@@ -59,7 +59,7 @@ _NAN = math.nan
 
 
 class Names:
-    """Numbers for names, from 0 for none. Beyond MOST_NAMES all are `others`: a target may make names up."""
+    """Numbers for names, from 0 for none. Beyond MAX_NAMES all are `others`: a target may make names up."""
 
     def __init__(self) -> None:
         self.names = [""]
@@ -73,7 +73,7 @@ class Names:
         """The same for the same name."""
         found = self._numbers.get(name)
         if found is None:
-            if len(self.names) > MOST_NAMES:
+            if len(self.names) > MAX_NAMES:
                 name = OTHERS
             if name not in self._numbers:
                 self._numbers[name] = len(self.names)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from zlib import crc32
 
 from gateway.policy.errors import did_you_mean
-from gateway.policy.values import NAME
+from gateway.policy.sections.values import NAME
 
 ALL = ""
 """Stands for the tiers that have no keys of their own."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import httpx
 
-from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.models_json import ModelCard, read_models
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.probe import TIMEOUT_S, NotFound, probe
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Target
@@ -63,7 +63,7 @@ async def listed(client: httpx.AsyncClient) -> tuple[ModelCard, ...] | Failed:
     """The models that it lists to that client. Raises httpx.HTTPError."""
     answer = await client.get(PATH)
     if answer.status_code != httpx.codes.OK:
-        return Failed(Fault.STATUS, f"it answers {answer.status_code}")
+        return Failed(ReadFault.STATUS, f"it answers {answer.status_code}")
     return read_models(answer.content)
 
 

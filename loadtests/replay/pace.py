@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Protocol, TypeVar
 
-from gateway.sim.retries import pause_s
+from gateway.sim.run.retries import pause_s
 from loadtests.replay.request import Outcome, Request
 
 AT_ONCE = 32

@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from gateway.observe.lag import LoopLag
-from gateway.sim.workload import Arrival
+from gateway.observe.metrics.lag import LoopLag
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.processes import raise_file_limit
 from loadtests.replay.again import Again, Told
 from loadtests.replay.clients import Clients
@@ -120,7 +120,7 @@ class Played:
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
     """What became of clients that were told to come again, by tier and reason."""
     lag: list[float] = field(default_factory=list)
-    """Waits on the event loop of the generator after the warm-up, by bucket of gateway.observe.lag.EDGES."""
+    """Waits on the event loop of the generator after the warm-up, by bucket of gateway.observe.metrics.lag.EDGES."""
 
 
 @dataclass(slots=True)

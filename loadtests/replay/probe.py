@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from gateway.core.model import Endpoint
-from gateway.sim.workload import Arrival
+from gateway.core.request import Endpoint
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.clients import Clients
 from loadtests.replay.prompts import Prompts, Sizes, fitted
 from loadtests.replay.request import Outcome, Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 
 
 class Outcome(IntEnum):

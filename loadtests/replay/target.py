@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.core.model import Endpoint
-from gateway.sim.workload import Arrival
+from gateway.core.request import Endpoint
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.keys import ALL, assigned
 from loadtests.replay.prompts import Prompts
 

@@ -8,11 +8,11 @@ from itertools import count
 from pathlib import Path
 
 from gateway.policy.errors import PolicyErrors, among
-from gateway.sim.load import load_text, load_workload
-from gateway.sim.pace import Steps
-from gateway.sim.synthetic import Synthetic
-from gateway.sim.traces import LeftOut, Mix, Trace, TraceError, open_trace
-from gateway.sim.workload import Arrival, Workload
+from gateway.sim.workload.arrival_process import Steps
+from gateway.sim.workload.arrivals import Arrival, Workload
+from gateway.sim.workload.load import load_text, load_workload
+from gateway.sim.workload.synthetic import Synthetic
+from gateway.sim.workload.traces import EmptyRows, Mix, Trace, TraceError, open_trace
 
 FIELDS = ("prompt_tokens", "output_tokens", "cv", "streamed")
 """What a workload in a line may say."""
@@ -30,7 +30,7 @@ class Traffic:
     """How fast they come, after the name: of a closed loop, which sends when an answer has come, it is not true."""
     planned_s: float | None
     """None: to the end of a trace."""
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: EmptyRows = field(default_factory=EmptyRows)
 
     @property
     def tiers(self) -> set[str] | None:
@@ -73,7 +73,7 @@ def trace_traffic(path: Path, mix: Mix, rate: float | None, speed: float | None,
         trace, pace = trace.at_rate(rate), f" at {rate:g}/s"
     elif speed is not None:
         pace = f" at {speed:g} times its speed"
-    left_out = LeftOut()
+    left_out = EmptyRows()
     return Traffic(replace(trace, on_empty=left_out.add), path.name, pace, duration_s, left_out)
 
 

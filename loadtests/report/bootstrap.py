@@ -22,12 +22,12 @@ DRAWS = 2000
 LEVEL = 0.95
 BLOCKS = 40
 """At most."""
-LEAST_BLOCKS = 10
+MIN_BLOCKS = 10
 """Of fewer no interval is made: their spread says too little of that of the whole."""
 FEWER = 3
 """Draws have so many stretches less than there are: as many would make the intervals of few stretches too narrow. Of n,
 (n - 1) (1.96 / t)^2, which is n - 3, spread as far as Student's t asks at 95%."""
-LEAST_BLOCK_S = 1.0
+MIN_BLOCK_S = 1.0
 MEDIANS = 4
 """A stretch is at least so many median answers long, and as long as all but 1% of the answers."""
 Values = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ class Blocks:
     @property
     def too_few(self) -> bool:
         """The test is too short to be judged."""
-        return self.count < LEAST_BLOCKS
+        return self.count < MIN_BLOCKS
 
     def of(self, rows: Rows, from_s: float, until_s: float) -> npt.NDArray[np.int64]:
         """The stretch that each row was due in."""
@@ -72,7 +72,7 @@ class Blocks:
 
 def blocks_for(seconds: float, *tests: Judged) -> Blocks:
     """As many as there are of that length, by the slowest of the tests."""
-    least_s = LEAST_BLOCK_S
+    least_s = MIN_BLOCK_S
     for judged in tests:
         p50, p99 = percentiles(latency(judged, "e2e"), (0.5, 0.99))
         least_s = max(least_s, MEDIANS * (p50 or 0.0), p99 or 0.0)

@@ -12,7 +12,7 @@ import numpy as np
 from loadtests.replay.columns import Mask
 from loadtests.replay.request import Outcome
 from loadtests.report.bootstrap import (
-    LEAST_BLOCKS,
+    MIN_BLOCKS,
     Blocks,
     Range,
     Values,
@@ -112,8 +112,8 @@ def _too_short(blocks: Blocks) -> str:
     if not blocks.too_few:
         return ""
     return (
-        f"too short to judge. With answers that take so long, an interval needs {LEAST_BLOCKS} stretches of "
-        f"{time(blocks.least_s)}, {time(LEAST_BLOCKS * blocks.least_s)} in all"
+        f"too short to judge. With answers that take so long, an interval needs {MIN_BLOCKS} stretches of "
+        f"{time(blocks.least_s)}, {time(MIN_BLOCKS * blocks.least_s)} in all"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.rules import Metric, Objective, Slo
+from gateway.core.policy import Metric, Objective, Slo
 from loadtests.replay.columns import FILE, Rows, percentiles
 from loadtests.replay.gaps import middle_s
 from loadtests.replay.request import Outcome

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.core.rules import Slo, Tier
+from gateway.core.policy import Slo, Tier
 from loadtests.replay.columns import Mask, Rows
 from loadtests.replay.request import Outcome
 

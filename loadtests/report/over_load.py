@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from loadtests.replay.columns import Column, percentiles
 from loadtests.report.judged import Judged
-from loadtests.report.timeline import MOST_BINS, round_bins
+from loadtests.report.timeline import MAX_BINS, round_bins
 
-LEAST_REQUESTS = 100
+MIN_REQUESTS = 100
 """In a bin, in the mean: by chance a bin has a tenth more or less than another."""
 LEVELS = 8
 APART = 4.0
 """Levels are so many standard deviations of a Poisson process apart, or else all that differs is chance."""
-LEAST_LEVELS = 3
+MIN_LEVELS = 3
 
 
 def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[float]]:
@@ -42,7 +42,7 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     width = max(np.ptp(offered) / LEVELS, APART * math.sqrt(offered.mean() / bin_s))
     level = np.floor((offered - offered.min()) / width) if width else np.zeros(bins)
     levels = [level == which for which in np.unique(level)]
-    if len(levels) < LEAST_LEVELS:
+    if len(levels) < MIN_LEVELS:
         levels = []
     return {
         f"{name}_per_s": [float(rate[chosen].mean()) for chosen in levels]
@@ -53,4 +53,4 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
 def _most_bins(judged: Judged, from_s: float, until_s: float) -> float:
     requests = np.count_nonzero(judged.rows["due_s"] >= from_s)
     e2e_s = percentiles(judged.rows["e2e_s"][judged.finished], (0.5,))[0] or 0.0
-    return max(1.0, min(MOST_BINS, requests / LEAST_REQUESTS, (until_s - from_s) / max(1.0, e2e_s)))
+    return max(1.0, min(MAX_BINS, requests / MIN_REQUESTS, (until_s - from_s) / max(1.0, e2e_s)))

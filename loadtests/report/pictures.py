@@ -16,7 +16,7 @@ NAMES = (
     "misses",
 )
 """Of which a report has some."""
-MOST_REASONS = 10
+MAX_REASONS = 10
 
 
 def pictures(report: Report) -> list[Picture]:
@@ -107,6 +107,6 @@ def _misses(report: Report) -> Bars:
     for of in tiers.values():
         for reason, count in of["misses"].items():
             totals[reason] = totals.get(reason, 0) + count
-    reasons = sorted(totals, key=lambda reason: -totals[reason])[:MOST_REASONS]
+    reasons = sorted(totals, key=lambda reason: -totals[reason])[:MAX_REASONS]
     parts = {tier: [float(of["misses"].get(reason, 0)) for reason in reasons] for tier, of in tiers.items()}
     return Bars("misses", "Requests that were not good, by reason", "requests", parts, reasons)

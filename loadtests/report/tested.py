@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.core.rules import Objective, Policy, Slo, Tier
+from gateway.core.policy import Objective, Policy, Slo, Tier
 from gateway.policy import load
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report

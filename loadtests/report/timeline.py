@@ -14,16 +14,16 @@ from loadtests.replay.request import Outcome
 from loadtests.report.judged import ERRORS, Judged
 
 STEPS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-MOST_BINS = 120
-LEAST_REQUESTS = 25
+MAX_BINS = 120
+MIN_REQUESTS = 25
 """In a bin, in the mean: fewer are noise."""
-LEAST_S = 1.0
+MIN_S = 1.0
 """What is said per second needs one: a single request in the first millisecond is no thousand requests/s."""
 
 
 def per_s(count: float, seconds: float) -> float | None:
     """A rate; None where the time is too short to have one."""
-    return count / seconds if seconds >= LEAST_S else None
+    return count / seconds if seconds >= MIN_S else None
 
 
 def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, until_s: float) -> dict[str, Any]:
@@ -31,9 +31,9 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
 
     Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies; answered and good by
     when the answer was complete, those of the warm-up and not those after the last request: a target that falls behind
-    shows there. Rates are None where all of the time is less than `LEAST_S`.
+    shows there. Rates are None where all of the time is less than `MIN_S`.
     """
-    most = max(1.0, min(MOST_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / LEAST_REQUESTS))
+    most = max(1.0, min(MAX_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / MIN_REQUESTS))
     bins = round_bins(until_s - from_s, most)
     bin_s = (until_s - from_s) / bins
     rows = judged.rows
@@ -45,7 +45,7 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
     def rates(where: npt.NDArray[np.int64]) -> list[float | None]:
         inside = where[(where >= 0) & (where < bins)]
         counts = np.bincount(inside, minlength=bins)
-        return [float(count / bin_s) if until_s - from_s >= LEAST_S else None for count in counts]
+        return [float(count / bin_s) if until_s - from_s >= MIN_S else None for count in counts]
 
     def worth(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         inside = which & (due >= 0) & (due < bins)

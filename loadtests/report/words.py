@@ -10,7 +10,7 @@ FELT_S = 0.005
 """Waits on an event loop that are none: its timers are a few milliseconds late when it has nothing to do."""
 OFF = 0.05
 """How far prompts may be from their wanted length before it is said."""
-SPARE, MOST_GAPS = 0.1, 20.0
+SPARE, MAX_GAPS = 0.1, 20.0
 """Of the time in which requests are sent, and in mean gaps between them: a trace that ends so long before is told apart
 from a gap at the end."""
 
@@ -101,7 +101,7 @@ def warnings(report: Report) -> list[str]:
         )
     elif (rest_s := (about["planned_s"] or 0.0) - (ended_s := report["seconds"] + about["warmup_s"])) > 0.0:
         gap_s = report["seconds"] / report["totals"]["offered"]
-        if rest_s > max(SPARE * about["planned_s"], MOST_GAPS * gap_s):
+        if rest_s > max(SPARE * about["planned_s"], MAX_GAPS * gap_s):
             planned = time(about["planned_s"])
             found.append(f"There was nothing more to send after {time(ended_s)} of the {planned} asked for.")
     if report["totals"]["offered_per_s"] is None:

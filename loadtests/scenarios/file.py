@@ -11,12 +11,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.policy.errors import did_you_mean
-from gateway.policy.section import Section, duration, optional, plain
-from gateway.policy.values import Count, CountOrZero, Duration, Name, Rate
-from gateway.sim import pace, synthetic
-from gateway.sim.profiles import PROFILES
-from gateway.sim.workload import Arrival
-from gateway.sim.workload_file import Distribution, Positive
+from gateway.policy.sections.section import Section, duration, optional, plain
+from gateway.policy.sections.values import Count, CountOrZero, Duration, Name, Rate
+from gateway.sim.run.profiles import PROFILES
+from gateway.sim.workload import arrival_process as pace
+from gateway.sim.workload import synthetic
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.workload_file import Distribution, Positive
 from loadtests.emulator.faults import FaultKind
 
 FOLDER = Path(__file__).parent
@@ -156,7 +157,7 @@ class ScenarioFile(Section):
 def _stream(of: TrafficSection, seed: int, n: int, times: float, lasts_s: float, part: float) -> Iterator[Arrival]:
     from_s = of.from_ * part
     until_s = min(lasts_s, lasts_s if of.until is None else of.until * part)
-    share = synthetic.Share(
+    share = synthetic.TierTraffic(
         tier=of.tier,
         part=1.0,
         prompt=of.prompt_tokens.lengths(),

@@ -13,10 +13,9 @@ from statistics import fmean
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.sim.profiles import Profile
-from gateway.sim.replica import Replica
-from gateway.sim.replica import Request as EngineRequest
-from gateway.sim.workload import Arrival
+from gateway.sim.run.profiles import Profile
+from gateway.sim.run.replica import EngineRequest, SimulatedReplica
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.children import Children
 from loadtests.live.start import Broken
 from loadtests.quantiles import PERCENTILES, rank
@@ -24,7 +23,7 @@ from loadtests.replay.play import Kept, Plan, play
 from loadtests.replay.request import Request
 from loadtests.replay.target import Length, Target
 from loadtests.scenarios.file import MODEL, ContenderSection, ScenarioFile
-from loadtests.scenarios.run import MOST_LATE_S, SEED
+from loadtests.scenarios.run import MAX_LATE_S, SEED
 from loadtests.scenarios.simulated import engine_of
 from loadtests.scenarios.stage import key_of, start
 
@@ -105,8 +104,8 @@ async def _to_first_s(arrivals: Iterable[Arrival], target: Target, plan: Plan) -
         why = "none was sent" if last is None else last.reason or last.outcome.name
         raise Broken(f"no request got a token: {why}")
     late_s = rank(sorted(request.late_s for request in kept.requests), PERCENTILES["p99"])
-    if late_s > MOST_LATE_S:
-        raise Broken(f"the generator was late by {late_s * 1e3:.0f} ms (p99), of {MOST_LATE_S * 1e3:.0f} at most")
+    if late_s > MAX_LATE_S:
+        raise Broken(f"the generator was late by {late_s * 1e3:.0f} ms (p99), of {MAX_LATE_S * 1e3:.0f} at most")
     return [_without_queue_s(request) for request in begun]
 
 
@@ -133,6 +132,6 @@ async def _told(urls: Iterable[str]) -> Told:
 
 def _alone_s(profile: Profile) -> float:
     """TTFT of such a request inside the engine."""
-    engine = Replica(profile)
+    engine = SimulatedReplica(profile)
     engine.add(EngineRequest(1, PROMPT_TOKENS, OUTPUT_TOKENS), 0.0)
     return engine.step().at

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy.load import load
 from loadtests.children import Children
 from loadtests.live.start import Broken
@@ -30,7 +30,7 @@ from loadtests.scenarios.file import ContenderSection, EventSection, ScenarioFil
 from loadtests.scenarios.stage import Stage, happen, key_of, start
 
 SEED = 1
-MOST_LATE_S = 0.02
+MAX_LATE_S = 0.02
 STARTING = "starting"
 QUICK = 0.2
 """The part of its time that a quick scenario takes."""
@@ -194,7 +194,7 @@ class _Test:
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             planned_s=of.lasts * self._part,
             warmup_s=of.warmup * self._part,
-            max_late_s=MOST_LATE_S,
+            max_late_s=MAX_LATE_S,
             length=Length.HIDDEN.value,
             retries=of.retries,
             policy=self._policy_file.name,

@@ -8,15 +8,15 @@ from random import Random
 
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
-from gateway.core.model import Outcome, Record
+from gateway.core.request import Outcome, Record
 from gateway.policy.load import load
-from gateway.sim.baselines import setup
-from gateway.sim.decider import Decider, Overheard
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.profiles import PROFILES, TIMES, Profile
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.baselines import setup
+from gateway.sim.run.decider import Decider, Overheard
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.profiles import PROFILES, TIMES, Profile
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
 from loadtests.emulator.faults import FaultKind
 from loadtests.scenarios.file import OURS, RECOVER, ContenderSection, EventSection, ScenarioFile, policy_path
 from loadtests.scenarios.run import SEED

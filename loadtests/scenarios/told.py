@@ -12,7 +12,7 @@ from loadtests.charts.png import draw
 from loadtests.report.page import document, figures, table
 from loadtests.report.words import fell_behind
 from loadtests.scenarios.picture import grid, pictures
-from loadtests.scenarios.run import MOST_LATE_S, QUICK, Played
+from loadtests.scenarios.run import MAX_LATE_S, QUICK, Played
 
 
 def write(played: Played, name: str, out: Path) -> None:
@@ -79,7 +79,7 @@ def how(played: Played) -> str:
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed. A row is "
         f"one test, of which {tests[0]['seconds']:.0f} s count, with the same requests for everybody. Answered is what "
         "ended within that time; good is what was due within it and met its objectives, whenever it ended. "
-        f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MOST_LATE_S:.0f} allowed."
+        f"The p99 of the generator's lateness was {1e3 * late:.1f} ms at most, of {1e3 * MAX_LATE_S:.0f} allowed."
     )
 
 

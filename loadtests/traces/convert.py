@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import IO
 
-from gateway.observe.replay import is_journal
-from gateway.sim.trace_formats import Row
-from gateway.sim.traces import LeftOut, Mix, TraceError, open_trace, spread
+from gateway.observe.journal.replay import is_journal
+from gateway.sim.workload.trace_formats import TraceRow
+from gateway.sim.workload.traces import EmptyRows, Mix, TraceError, open_trace, spread
 from loadtests.traces.journal import JournalRows
 from loadtests.traces.writers import WRITERS
 
@@ -29,7 +29,7 @@ class Converted:
     """Of what was read."""
     to: str
     written: int = 0
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: EmptyRows = field(default_factory=EmptyRows)
     lost: Counter[str] = field(default_factory=Counter)
     """Rows by what they say and the format written has no place for."""
     unread: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def _journal(sources: Sequence[Path]) -> JournalRows | None:
     return JournalRows(sources) if is_journal(sources[0]) else None
 
 
-def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[Row]:
+def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[TraceRow]:
     """Of a trace, from 0 on, those that ran."""
     if len(sources) != 1:
         raise TraceError(f"{sources[1]}: one trace at a time; only the files of a journal go together")
@@ -112,7 +112,7 @@ def _rows(sources: Sequence[Path], done: Converted, tick_s: float) -> Iterator[R
     def moved(rows: int) -> None:
         done.spread += rows
 
-    def recorded() -> Iterator[Row]:
+    def recorded() -> Iterator[TraceRow]:
         nonlocal start
         for row in trace.rows():
             start = trace.format.start(row.at) if start is None else start

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from gateway.core.commands import Ended
-from gateway.core.journal import Decoder, Raised, Unnamed
-from gateway.core.model import Ask, Outcome, Record
-from gateway.core.plain import Unreadable
-from gateway.core.rules import Timeouts
-from gateway.observe.replay import Line, NotReplayable, in_order, lines
-from gateway.sim.trace_formats import Row
+from gateway.core.journal.codec import Unreadable
+from gateway.core.journal.recorder import Decoder, Raised, Unnamed
+from gateway.core.policy import Timeouts
+from gateway.core.request import Outcome, Record, Request
+from gateway.observe.journal.replay import Line, NotReplayable, in_order, lines
+from gateway.sim.workload.trace_formats import TraceRow
 
 FIRST_OUTPUT_TOKENS = 128
 """Before any answer is known."""
@@ -55,7 +55,7 @@ class JournalRows:
         self._lengths: dict[tuple[str, str], int] = {}
         self._per_byte: dict[str, float] = {}
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TraceRow]:
         """A request leaves when all that came before it have ended, so what is held are those under way.
 
         Or those that may still be, where their end may be in a gap.
@@ -105,7 +105,7 @@ class JournalRows:
                 raise
             arguments = ()  # what the name stands for is in a gap, and so as good as the arrival itself
         for ask in arguments:
-            if isinstance(ask, Ask):
+            if isinstance(ask, Request):
                 request = _Request(ask)
                 self._waiting.append(request)
                 self._open[ask.id] = request
@@ -140,7 +140,7 @@ class JournalRows:
             if ask.prompt_bytes:
                 self._per_byte[ask.model.name] = record.prompt_tokens / ask.prompt_bytes
 
-    def _ready(self, decoder: Decoder) -> Iterator[Row]:
+    def _ready(self, decoder: Decoder) -> Iterator[TraceRow]:
         while self._waiting and (self._waiting[0].over or self._waiting[0].over_by < self._now):
             request = self._waiting.popleft()
             if not request.over:
@@ -148,7 +148,7 @@ class JournalRows:
                 del self._open[request.ask.id], decoder.asks[request.ask.id]
             yield self._row(request)
 
-    def _row(self, request: _Request) -> Row:
+    def _row(self, request: _Request) -> TraceRow:
         ask = request.ask
         output_tokens, prompt_tokens = request.output_tokens, request.prompt_tokens or ask.prompt_exact
         if output_tokens is None:
@@ -158,7 +158,7 @@ class JournalRows:
                 output_tokens = min(output_tokens, ask.max_tokens)
         if prompt_tokens is None:
             prompt_tokens = round(ask.prompt_bytes * self._per_byte.get(ask.model.name, FIRST_PER_BYTE))
-        return Row(
+        return TraceRow(
             at=ask.body_at,
             prompt_tokens=max(1, prompt_tokens),
             output_tokens=max(1, output_tokens),
@@ -175,7 +175,7 @@ class _Request:
 
     __slots__ = ("ask", "output_tokens", "over", "over_by", "prompt_tokens")
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Request) -> None:
         self.ask = ask
         self.over = False
         self.over_by = math.inf

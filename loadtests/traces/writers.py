@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO
 
-from gateway.sim.trace_formats import Row
+from gateway.sim.workload.trace_formats import TraceRow
 
 EPOCH = datetime(2000, 1, 1)
 """When a trace begins that has to say a date."""
@@ -31,18 +31,18 @@ class Writer:
 
     carries: tuple[str, ...]
     """Fields, of those that a row may have, that it has a place for."""
-    open: Callable[[IO[str]], Callable[[Row], None]]
+    open: Callable[[IO[str]], Callable[[TraceRow], None]]
     """Writes what stands above the rows, and returns what writes one."""
     tick_s: float = 0.0
     """The finest time that it can say."""
 
-    def lacks(self, row: Row) -> list[str]:
+    def lacks(self, row: TraceRow) -> list[str]:
         """What this row says and the format has no place for."""
         return [name for name in OPTIONAL if name not in self.carries and getattr(row, name) != _UNSAID[name]]
 
 
-def _own(out: IO[str]) -> Callable[[Row], None]:
-    def write(row: Row) -> None:
+def _own(out: IO[str]) -> Callable[[TraceRow], None]:
+    def write(row: TraceRow) -> None:
         said: dict[str, object] = {"at": round(row.at, 6), "prompt_tokens": row.prompt_tokens}
         said["output_tokens"] = row.output_tokens
         said |= {name: value for name in OPTIONAL if (value := getattr(row, name)) != _UNSAID[name]}
@@ -51,22 +51,22 @@ def _own(out: IO[str]) -> Callable[[Row], None]:
     return write
 
 
-def _azure(out: IO[str]) -> Callable[[Row], None]:
+def _azure(out: IO[str]) -> Callable[[TraceRow], None]:
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["TIMESTAMP", "ContextTokens", "GeneratedTokens"])
 
-    def write(row: Row) -> None:
+    def write(row: TraceRow) -> None:
         at = (EPOCH + timedelta(seconds=row.at)).isoformat(sep=" ", timespec="microseconds")
         rows.writerow([f"{at}0", row.prompt_tokens, row.output_tokens])
 
     return write
 
 
-def _burstgpt(out: IO[str]) -> Callable[[Row], None]:
+def _burstgpt(out: IO[str]) -> Callable[[TraceRow], None]:
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"])
 
-    def write(row: Row) -> None:
+    def write(row: TraceRow) -> None:
         total = row.prompt_tokens + row.output_tokens
         kind = "API log" if row.session is None else "Conversation log"
         rows.writerow([int(row.at), row.model or "", row.prompt_tokens, row.output_tokens, total, kind])
@@ -74,8 +74,8 @@ def _burstgpt(out: IO[str]) -> Callable[[Row], None]:
     return write
 
 
-def _mooncake(out: IO[str]) -> Callable[[Row], None]:
-    def write(row: Row) -> None:
+def _mooncake(out: IO[str]) -> Callable[[TraceRow], None]:
+    def write(row: TraceRow) -> None:
         said = {
             "timestamp": round(row.at * 1000),
             "input_length": row.prompt_tokens,

@@ -16,8 +16,8 @@ from gateway.app import Gateway
 from gateway.cli.explanation import explain
 from gateway.cli.live import Unanswered, ask_gateway, show
 from gateway.cli.output import console
-from gateway.core.model import Endpoint
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import Endpoint
 from gateway.policy import load_text
 from gateway.settings import Settings
 from gateway.wire.errors.replies import status_of

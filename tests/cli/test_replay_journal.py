@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import gateway.process
 from gateway.app import Gateway
 from gateway.cli.app import app
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import load_text
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
@@ -136,14 +136,14 @@ def test_the_first_other_answer_is_shown_beside_the_recorded_one(copy: Path) -> 
     number, row = next((n, row) for n, row in enumerate(map(json.loads, lines)) if n and row[1:2] == ["arrive"])
     (replayed,) = row[3]
     replica = replayed["Dispatch"][2]
-    recorded = {"Refuse": [1, {"Why": "queue-full"}, {"float": "inf"}, ""]}
+    recorded = {"Refuse": [1, {"Reason": "queue-full"}, {"float": "inf"}, ""]}
     copy.write_text("\n".join([*lines[:number], json.dumps([*row[:3], [recorded]]), *lines[number + 1 :]]) + "\n")
     result = run(copy)
     assert result.exit_code == 1
     shown = result.stdout.splitlines()
     assert shown[0].endswith("were answered alike, then came another answer:")
     assert shown[1].startswith(f"{copy}:{number + 1}: arrive at {row[0]!r}: [{{")
-    assert shown[2] == '  recorded  Refuse ask=1 why={"Why":"queue-full"} retry_after_s={"float":"inf"} detail=""'
+    assert shown[2] == '  recorded  Refuse ask=1 why={"Reason":"queue-full"} retry_after_s={"float":"inf"} detail=""'
     assert shown[3].startswith(f'  replayed  Dispatch ask=1 attempt=1 replica="{replica}" max_tokens=')
     told = json.loads(run("--json", copy).stdout)
     assert (told["same"], told["complete"]) == (False, False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.sim.baselines import BASELINES
-from gateway.sim.load import shipped
+from gateway.sim.run.baselines import BASELINES
+from gateway.sim.workload.load import shipped
 from tests.test_cli import run
 
 POLICY = """\

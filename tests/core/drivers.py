@@ -11,20 +11,19 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from gateway.core.ahead import Ahead, Forecast
+from gateway.core.admission.deadlines import next_deadline
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import BREAKERS, Controller
-from gateway.core.deadlines import next_deadline
-from gateway.core.eject import most_slow
-from gateway.core.ledger import Attempt, Live
-from gateway.core.model import Ask, End, Finish, Hedged, Outcome, Record, Why
-from gateway.core.pools import PoolNow
-from gateway.core.pulse import CAPPED
-from gateway.core.replica import Replica
-from gateway.core.route import ROUTERS
-from gateway.core.rules import (
-    Admission,
+from gateway.core.fleet.outlier_score import CAPPED
+from gateway.core.fleet.outliers import most_slow
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.routing import ROUTERS
+from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.trust import Trust
+from gateway.core.policy import (
     AdmissionMode,
+    AdmissionSpec,
     Caps,
     Ejection,
     Health,
@@ -33,22 +32,23 @@ from gateway.core.rules import (
     Objective,
     OnTotal,
     Policy,
-    Pool,
+    PoolSpec,
     ReplicaSpec,
     Retry,
     Slo,
     Tier,
     Timeouts,
 )
+from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Request
+from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import ReplicaState
-from gateway.core.trust import Trust
 from gateway.observe.built import is_compiled
 
 TIERS = ("t0", "t1", "t2")
 POOLS = ("p0", "p1", "p2")
 TENANTS = ("acme", "globex")
 
-QUOTA = (Why.LIMIT_REQUESTS, Why.LIMIT_TOKENS, Why.LIMIT_CONCURRENCY)
+QUOTA = (Reason.LIMIT_REQUESTS, Reason.LIMIT_TOKENS, Reason.LIMIT_CONCURRENCY)
 
 seconds = st.sampled_from([0.5, 1.0, 3.0, 10.0, math.inf])
 timeouts = st.builds(Timeouts, seconds, seconds, seconds, seconds)
@@ -59,7 +59,7 @@ EVERYTHING = Slo(
     ttft=(Objective(0.99, 1.0),), tpot=(Objective(0.9, 0.1),), e2e=(Objective(0.99, 5.0),), e2e_up_to_tokens=60
 )
 admissions = st.builds(
-    Admission,
+    AdmissionSpec,
     st.sampled_from([AdmissionMode.ENFORCE, AdmissionMode.ENFORCE, AdmissionMode.SHADOW, AdmissionMode.OFF]),
     st.sampled_from([0.02, 0.5, 1.0]),
     st.sampled_from([0.0, 0.3]),
@@ -100,8 +100,8 @@ def tiers(draw: st.DrawFn, name: str) -> Tier:
 
 
 @st.composite
-def pools(draw: st.DrawFn, name: str) -> Pool:
-    return Pool(
+def pools(draw: st.DrawFn, name: str) -> PoolSpec:
+    return PoolSpec(
         name,
         tuple(ReplicaSpec(f"{name}r{i}", f"http://{name}r{i}:1") for i in range(draw(st.integers(1, 3)))),
         max_prompt_tokens=draw(st.sampled_from([None, None, 150, 1000])),
@@ -137,7 +137,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     out: list[Command] = []
     free = first.pool.pick(live.ask.tier, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
-        live.hedged = Hedged.FAILED
+        live.hedged = HedgeResult.FAILED
         controller._dispatch(live, free, out, now, hedge=True)
     return out
 
@@ -149,7 +149,7 @@ def controller_of(policy: Policy, seed: int) -> Controller:
         forecaster = controller.forecaster
         honest = forecaster.forecast
 
-        def forecast(live: Live, pool: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        def forecast(live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
             found = honest(live, pool, replica, ahead, now)
             found.breach = (live.ask.id * 37 + live.max_tokens * 11 + int(now * 8) * 13) % 101 / 100
             return found
@@ -163,11 +163,11 @@ def controller_of(policy: Policy, seed: int) -> Controller:
 class Seen:
     """What a client and a relay have seen of one request."""
 
-    ask: Ask
+    ask: Request
     arrived_at: float
     dispatches: int = 0
     committed: bool = False
-    refused: Why | None = None
+    refused: Reason | None = None
     """Why there is no answer, or no more of it."""
     cut: bool = False
     left: bool = False
@@ -189,7 +189,7 @@ class Driver:
 
     # ---- calls
 
-    def arrive(self, ask: Ask) -> None:
+    def arrive(self, ask: Request) -> None:
         self.seen[ask.id] = Seen(ask, self.now)
         before = {pool.spec.name: len(_shared(pool, ask.tier)) for pool in self.controller._fleet}
         self._call("arrive", ask, self.now)
@@ -205,7 +205,7 @@ class Driver:
         seen.left = seen.left or seen.refused is None
         self._call("leave", ask_id, self.now)
 
-    def finish(self, attempt: int, finish: Finish) -> None:
+    def finish(self, attempt: int, finish: AttemptResult) -> None:
         ask = self.open.pop(attempt)
         self.cancelled.discard(attempt)
         self._call("finish", attempt, finish, self.now, closing=(attempt, ask))
@@ -235,7 +235,7 @@ class Driver:
         """Every client is told the end, every attempt closed; then nothing is left of anything."""
         self._call("shut", self.now)
         for attempt in list(self.open):
-            self.finish(attempt, Finish(End.CANCELLED))
+            self.finish(attempt, AttemptResult(AttemptOutcome.CANCELLED))
         controller = self.controller
         assert not controller._live
         assert not controller._attempts
@@ -330,7 +330,7 @@ class Driver:
                 assert seen.refused is None
             case Outcome.INVALID:
                 # An engine may find the fault of a request inside a stream that has begun: then both.
-                said_inside = seen.committed and seen.refused is Why.UPSTREAM_REJECTED
+                said_inside = seen.committed and seen.refused is Reason.UPSTREAM_REJECTED
                 assert said_inside or seen.committed != (seen.refused is not None)
             case _:
                 assert seen.refused is record.why
@@ -345,29 +345,29 @@ class Driver:
         if live is not None and seen.dispatches == 0 and seen.ask.tier.admission.mode is AdmissionMode.ENFORCE:
             assert self.now < live.deadline or self.now == seen.arrived_at
 
-    def _check_not_early(self, seen: Seen, why: Why) -> None:
+    def _check_not_early(self, seen: Seen, why: Reason) -> None:
         ask = seen.ask
         live = self.controller._live.get(ask.id)
         mine = ask.tier.timeouts
         attempt = None if live is None or not live.open else live.committed or live.open[-1]
         match why:
-            case Why.QUEUE_TIMEOUT:
+            case Reason.QUEUE_TIMEOUT:
                 pool = self._pool_timeouts(seen)
                 queue_at = ask.body_at + min(mine.queue_s, pool.queue_s)
                 assert self.now >= min(queue_at, ask.head_at + min(mine.total_s, pool.total_s))
-            case Why.PREDICTED:
+            case Reason.PREDICTED:
                 assert ask.tier.admission.mode is AdmissionMode.ENFORCE
                 assert ask.tier.slo.bounded
                 assert seen.dispatches == 0
-            case Why.TOTAL_TIMEOUT:
+            case Reason.TOTAL_TIMEOUT:
                 assert self.now >= ask.head_at + min(mine.total_s, self._pool_timeouts(seen).total_s)
-            case Why.TTFT_TIMEOUT:
+            case Reason.TTFT_TIMEOUT:
                 assert ask.visible
                 assert attempt is not None
                 assert attempt.sent_at is not None
                 assert attempt.first_at is None
                 assert self.now >= attempt.sent_at + min(mine.ttft_s, self._pool_timeouts(seen).ttft_s)
-            case Why.IDLE_TIMEOUT:
+            case Reason.IDLE_TIMEOUT:
                 assert ask.visible
                 assert attempt is not None
                 assert not attempt.paused
@@ -383,7 +383,7 @@ class Driver:
 
     # ---- the books
 
-    def _check_turns(self, queues: list[list[tuple[float, int, Live]]], out: list[Command]) -> None:
+    def _check_turns(self, queues: list[list[tuple[float, int, RequestState]]], out: list[Command]) -> None:
         """Whoever was served stood before all of its tenant and tier who still wait in the same room."""
         served = {command.ask for command in out if isinstance(command, Dispatch)}
         for queue in queues:
@@ -391,7 +391,7 @@ class Driver:
             gone = [(at, number) for at, number, _ in queue if number in served]
             assert not still or not gone or max(gone) < min(still)
 
-    def _pools(self) -> list[PoolNow]:
+    def _pools(self) -> list[Pool]:
         """Those in force, and those gone that still serve."""
         pools = list(self.controller._fleet)
         pools += [a.replica.pool for a in self.controller._attempts.values() if a.replica.pool not in pools]
@@ -421,7 +421,7 @@ class Driver:
         assert {pool.pool for pool in learned.pools} <= {pool.spec.name for pool in self._pools()}
         assert {name for name, _ in learned.speeds} <= replicas
 
-    def _check_pool(self, pool: PoolNow) -> None:
+    def _check_pool(self, pool: Pool) -> None:
         mine = [a for a in self.controller._attempts.values() if a.replica.pool is pool]
         assert pool.in_flight == len(mine)
         for replica in {id(r): r for r in (*pool.replicas.values(), *(a.replica for a in mine))}.values():
@@ -446,7 +446,7 @@ class Driver:
             assert pool.pick(head.ask.tier, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
-    def _check_ejections(pool: PoolNow) -> None:
+    def _check_ejections(pool: Pool) -> None:
         ejection = pool.spec.health.ejection
         meant = [r for r in pool.replicas.values() if not r.drained]
         slow = [r for r in meant if r.pulse.out in CAPPED]
@@ -484,7 +484,7 @@ class Driver:
                     assert alarms.at(BREAKERS) <= cools_at + 1e-9
 
 
-def _shared(pool: PoolNow, tier: Tier) -> list[Live]:
+def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
     """Those with whom a newcomer of `tier` shares the waiting room: who goes before it, and who could make way."""
     enforced = AdmissionMode.ENFORCE
     return [

@@ -7,14 +7,24 @@ from typing import Any
 
 from hypothesis import settings
 
-from gateway.core.model import Ask, Endpoint
-from gateway.core.rules import Admission, AdmissionMode, Health, Model, Policy, Pool, ReplicaSpec, Tier, Timeouts
+from gateway.core.policy import (
+    AdmissionMode,
+    AdmissionSpec,
+    Health,
+    Model,
+    Policy,
+    PoolSpec,
+    ReplicaSpec,
+    Tier,
+    Timeouts,
+)
+from gateway.core.request import Endpoint, Request
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
 NEVER_TOO_LATE = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 QUIET = Health(failures=3, open_s=5.0, slow_start_s=0.0, ejection=None)
-SHADOW = Admission(AdmissionMode.SHADOW)
+SHADOW = AdmissionSpec(AdmissionMode.SHADOW)
 
 
 def tier(name: str, priority: int = 0, **more: Any) -> Tier:
@@ -22,18 +32,18 @@ def tier(name: str, priority: int = 0, **more: Any) -> Tier:
     return Tier(name, priority, **{"timeouts": NEVER_TOO_LATE, **more})
 
 
-def pool(name: str, *replicas: str, slots: int | None = 1, **more: Any) -> Pool:
+def pool(name: str, *replicas: str, slots: int | None = 1, **more: Any) -> PoolSpec:
     """A pool of the replicas named, each with one slot; three failures in a row open a breaker for five seconds.
 
     No ejection, no slow start.
     """
     specs = tuple(ReplicaSpec(replica, f"http://{replica}:8000") for replica in replicas)
-    return Pool(name, specs, slots=slots, **{"health": QUIET, **more})
+    return PoolSpec(name, specs, slots=slots, **{"health": QUIET, **more})
 
 
-def policy(*parts: Pool | Tier, models: Sequence[Model] = (), generation: int = 0) -> Policy:
+def policy(*parts: PoolSpec | Tier, models: Sequence[Model] = (), generation: int = 0) -> Policy:
     """A policy of these pools and tiers; the model `m` is served by every pool, in the order given."""
-    pools = {part.name: part for part in parts if isinstance(part, Pool)}
+    pools = {part.name: part for part in parts if isinstance(part, PoolSpec)}
     tiers = {part.name: part for part in parts if isinstance(part, Tier)} or {"std": tier("std")}
     models = models or (Model("m", tuple(pools)),)
     return Policy(
@@ -67,11 +77,11 @@ def ask(
     body_hash: int | None = None,
     asked_model: str = "",
     assembled: bool = False,
-) -> Ask:
+) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
     assert chosen is not None
-    return Ask(
+    return Request(
         id=ask_id,
         policy=rules,
         tier=rules.tiers[tier or rules.default_tier],

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.ahead import Ahead, Forecast
-from gateway.core.ledger import Live
-from gateway.core.pools import PoolNow
-from gateway.core.replica import Replica
-from gateway.core.rules import Admission, AdmissionMode, Caps, Objective, Slo
-from gateway.core.trust import Trust
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.replica import Replica
+from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.trust import Trust
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Objective, Slo
+from gateway.core.request_state import RequestState
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, play
 
 SLO = Slo(ttft=(Objective(0.99, 1.0),))
-ENFORCE = Admission(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=0.0)
+ENFORCE = AdmissionSpec(AdmissionMode.ENFORCE, max_breach_probability=0.5, exploration=0.0)
 STRICT = tier("std", slo=SLO, admission=ENFORCE)
 
 
@@ -37,7 +37,7 @@ class Oracle:
         self.labels: list[tuple[object, ...]] = []
         """Which request was said to have missed its objectives or not, or that nobody will know."""
 
-    def forecast(self, live: Live, at: PoolNow, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+    def forecast(self, live: RequestState, at: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
         self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
         breach = self.breach[at.spec.name]
         if replica is not None:
@@ -46,14 +46,14 @@ class Oracle:
             breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
         return made_forecast(breach, at.spec.name, now, self.ttft_s)
 
-    def watch(self, live: Live, now: float) -> None:
+    def watch(self, live: RequestState, now: float) -> None:
         """Nothing is waited for."""
 
-    def judged(self, live: Live, breached: bool, now: float) -> None:
+    def judged(self, live: RequestState, breached: bool, now: float) -> None:
         """Nobody learns from what an oracle said."""
         self.labels.append(("judged", live.ask.id, breached))
 
-    def dropped(self, live: Live) -> None:
+    def dropped(self, live: RequestState) -> None:
         """Likewise."""
         self.labels.append(("dropped", live.ask.id))
 

@@ -17,8 +17,8 @@ import pytest
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.model import End, Finish, Hedged, Outcome, Record, Sample, Why
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Sample
 from gateway.core.snapshot import LimitView, PoolView, ReplicaView
 
 from .made import ask
@@ -58,12 +58,12 @@ def cancel(of: str | None = None, **details: object) -> Expected:
     return Expected(Cancel, of, details)
 
 
-def refuse(why: Why, of: str | None = None, **details: object) -> Expected:
+def refuse(why: Reason, of: str | None = None, **details: object) -> Expected:
     """The client gets an error."""
     return Expected(Refuse, of, {"why": why, **details})
 
 
-def cut(why: Why, of: str | None = None, **details: object) -> Expected:
+def cut(why: Reason, of: str | None = None, **details: object) -> Expected:
     """The answer that the client has so far ends in peace, as one that is incomplete."""
     return Expected(Cut, of, {"why": why, **details})
 
@@ -142,15 +142,17 @@ class Story:
         """The answer is read again."""
         return self._hear(self.controller.resumed(self._attempt(name, attempt), self.now))
 
-    def finishes(self, name: str, end: End = End.COMPLETE, attempt: int = 0, **facts: Any) -> Story:
-        """An attempt is closed; `facts` are those of `Finish`."""
-        return self._hear(self.controller.finish(self._attempt(name, attempt), Finish(end, **facts), self.now))
+    def finishes(
+        self, name: str, end: AttemptOutcome = AttemptOutcome.COMPLETE, attempt: int = 0, **facts: Any
+    ) -> Story:
+        """An attempt is closed; `facts` are those of `AttemptResult`."""
+        return self._hear(self.controller.finish(self._attempt(name, attempt), AttemptResult(end, **facts), self.now))
 
     def cancelled(self, name: str, attempt: int = 0) -> Story:
         """The caller has closed an attempt as it was told to."""
-        return self.finishes(name, End.CANCELLED, attempt)
+        return self.finishes(name, AttemptOutcome.CANCELLED, attempt)
 
-    def leaves(self, name: str, why: Why = Why.CLIENT_GONE) -> Story:
+    def leaves(self, name: str, why: Reason = Reason.CLIENT_GONE) -> Story:
         """The client is gone."""
         self._subject = name
         return self._hear(self.controller.leave(self._ids[name], self.now, why))
@@ -192,7 +194,7 @@ class Story:
         target = self.controller._fleet.replica(replica)
         assert target is not None
         live = self.controller._live[self._ids[name]]
-        live.hedged = Hedged.FAILED
+        live.hedged = HedgeResult.FAILED
         self.controller._dispatch(live, target, out, self.now, hedge=True)
         return self._hear(out)
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from gateway.core.commands import Dispatch
-from gateway.core.rules import Ejection, Health, Policy
+from gateway.core.policy import Ejection, Health, Policy
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool

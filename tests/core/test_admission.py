@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.core.commands import Refuse
-from gateway.core.model import Outcome, Sample, Why
-from gateway.core.rules import Admission, AdmissionMode, Objective, Slo, Tier, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo, Tier, Timeouts
+from gateway.core.request import Outcome, Reason, Sample
 from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
@@ -23,7 +23,9 @@ pytestmark = interpreted
 
 def test_what_will_miss_its_objective_is_refused_though_a_slot_is_free() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.51})
-    story.arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED, why=Why.PREDICTED, breach=0.51, attempts=0))
+    story.arrives("a").expect(
+        refuse(Reason.PREDICTED), ended(Outcome.REFUSED, why=Reason.PREDICTED, breach=0.51, attempts=0)
+    )
 
 
 def test_what_will_probably_meet_it_is_sent_or_waits() -> None:
@@ -49,7 +51,7 @@ def test_a_replica_on_which_it_would_be_in_time_is_taken_before_one_is_shed() ->
     assert story.records == {}
     oracle.breach["r3"], oracle.breach["r6"] = 1.0, 0.2
     oracle.asked.clear()
-    story.arrives("b").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.arrives("b").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     assert len(oracle.asked) == 4, "the next in line are asked, not the whole fleet"
 
 
@@ -58,11 +60,11 @@ def test_a_forecast_that_is_not_trusted_refuses_nothing() -> None:
     oracle.trusted = False
     story.arrives("a").expect(dispatch("r1"))
     story.arrives("b").expect()
-    story.arrives("c").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("c").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_a_tier_without_objective_or_with_admission_off_is_not_asked_about() -> None:
-    off = tier("off", slo=SLO, admission=Admission(AdmissionMode.OFF))
+    off = tier("off", slo=SLO, admission=AdmissionSpec(AdmissionMode.OFF))
     story, oracle = story_of(pool("p", "r1", slots=9), off, tier("plain", admission=ENFORCE), breach={"p": 1.0})
     story.arrives("a", tier="off").expect(dispatch("r1"))
     story.arrives("b", tier="plain").expect(dispatch("r1"))
@@ -73,7 +75,7 @@ def test_a_tier_without_objective_or_with_admission_off_is_not_asked_about() -> 
 
 
 def test_in_shadow_it_is_sent_and_counted() -> None:
-    shadow = tier("std", slo=SLO, admission=Admission(AdmissionMode.SHADOW))
+    shadow = tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW))
     story, _ = story_of(pool("p", "r1"), shadow, breach={"p": 0.9})
     story.arrives("a").expect(dispatch("r1"))
     story.sent("a").at(0.5).first_token("a").finishes("a", output_tokens=5)
@@ -81,7 +83,7 @@ def test_in_shadow_it_is_sent_and_counted() -> None:
 
 
 def explorers(share: float) -> Tier:
-    return tier("std", slo=SLO, admission=Admission(AdmissionMode.ENFORCE, 0.5, share))
+    return tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.ENFORCE, 0.5, share))
 
 
 def test_a_share_of_the_doubtful_is_let_in() -> None:
@@ -91,7 +93,7 @@ def test_a_share_of_the_doubtful_is_let_in() -> None:
     story.arrives("good").expect(dispatch("r1"))
     oracle.breach["p"] = 0.9
     story.arrives("a").expect(dispatch("r1"))
-    story.arrives("b").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.arrives("b").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     story.sent("a").first_token("a").finishes("a")
     assert story.records["a"].explored
     assert not story.records["b"].explored
@@ -100,7 +102,7 @@ def test_a_share_of_the_doubtful_is_let_in() -> None:
 def test_a_tier_of_which_nothing_was_let_in_for_a_second_gets_a_probe_in() -> None:
     story, oracle = story_of(pool("p", "r1", slots=9), explorers(1e-9), breach={"p": 0.9})
     story.arrives("probe").expect(dispatch("r1"))
-    story.after(0.9).arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.after(0.9).arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     story.after(0.1).arrives("another").expect(dispatch("r1"))
     assert oracle.trusted
 
@@ -113,7 +115,7 @@ def test_whose_turn_comes_too_late_is_not_sent() -> None:
     late(story)
     oracle.breach["p"] = 0.6
     story.finishes("running").expect(
-        commit(), ended(Outcome.OK), refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
+        commit(), ended(Outcome.OK), refuse(Reason.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
     )
 
 
@@ -151,7 +153,7 @@ def test_nothing_is_sent_after_its_bound_however_little_is_known(trusted: bool) 
     story, oracle = story_of(pool("p", "r1"), STRICT)
     oracle.trusted = trusted
     story.arrives("running").arrives("a").whatever()
-    story.at(1.0).expect(refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", queue_s=1.0))
+    story.at(1.0).expect(refuse(Reason.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", queue_s=1.0))
     story.finishes("running").expect(commit(), ended(Outcome.OK))
 
 
@@ -165,7 +167,7 @@ def test_a_slot_that_comes_after_its_bound_and_before_its_alarm_is_not_for_it(tr
     story.finishes("running").expect(
         commit(of="running"),
         ended(Outcome.OK, of="running"),
-        refuse(Why.PREDICTED, of="a"),
+        refuse(Reason.PREDICTED, of="a"),
         ended(Outcome.REFUSED, of="a", attempts=0),
         dispatch("r1", of="b"),
     )
@@ -176,7 +178,7 @@ def test_a_slot_that_comes_after_the_longest_wait_is_not_for_it_either() -> None
     story.arrives("running").arrives("a").whatever()
     story.now = 0.501
     story.finishes("running").expect(
-        commit(), ended(Outcome.OK), refuse(Why.QUEUE_TIMEOUT, of="a"), ended(Outcome.TIMEOUT, of="a", attempts=0)
+        commit(), ended(Outcome.OK), refuse(Reason.QUEUE_TIMEOUT, of="a"), ended(Outcome.TIMEOUT, of="a", attempts=0)
     )
 
 
@@ -184,7 +186,7 @@ def test_what_is_late_by_the_time_its_pool_dies_goes_to_no_other() -> None:
     story, _ = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
     story.arrives("running").arrives("a").whatever()
     story.now = 1.005
-    story.drains("r1").expect(refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0))
+    story.drains("r1").expect(refuse(Reason.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0))
 
 
 def test_what_is_late_by_the_time_a_reload_takes_its_pool_goes_to_no_other() -> None:
@@ -192,17 +194,17 @@ def test_what_is_late_by_the_time_a_reload_takes_its_pool_goes_to_no_other() -> 
     story.arrives("running").arrives("a").whatever()
     story.now = 1.005
     story.configured(policy(pool("q", "r2"), STRICT)).expect(
-        refuse(Why.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
+        refuse(Reason.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0)
     )
 
 
 def test_in_shadow_the_bound_ends_no_wait() -> None:
     patient = Timeouts(queue_s=5.0)
     story, _ = story_of(
-        pool("p", "r1"), tier("std", slo=SLO, admission=Admission(AdmissionMode.SHADOW), timeouts=patient)
+        pool("p", "r1"), tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW), timeouts=patient)
     )
     story.arrives("running").arrives("a").whatever().at(4.9).expect()
-    story.at(5.0).expect(refuse(Why.QUEUE_TIMEOUT, of="a"), ended(Outcome.TIMEOUT, of="a"))
+    story.at(5.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="a"), ended(Outcome.TIMEOUT, of="a"))
 
 
 # ---- spilling
@@ -237,18 +239,18 @@ def test_what_another_pool_takes_is_no_probe_of_the_one_that_sheds_it() -> None:
 
 
 def test_a_pool_that_is_in_doubt_itself_takes_nothing() -> None:
-    spilling(0.06)[0].arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    spilling(0.06)[0].arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
 def test_a_pool_with_little_free_takes_nothing() -> None:
     story, _ = spilling(0.0)
     for number in range(3):
         story.arrives(f"long{number}", prompt=900).expect(dispatch("l1"))
-    story.arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
 def test_a_pool_takes_only_from_those_it_names() -> None:
-    spilling(0.0, spill=())[0].arrives("a").expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    spilling(0.0, spill=())[0].arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
 # ---- shorter answers
@@ -270,11 +272,11 @@ def test_an_answer_that_ends_before_the_shorter_cap_is_as_good_as_any() -> None:
 
 def test_where_the_tier_does_not_allow_it_nothing_is_cut() -> None:
     story, _ = degrading(allowed=False)
-    story.arrives("a", max_tokens=500).expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    story.arrives("a", max_tokens=500).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
 def test_of_several_choices_none_is_cut() -> None:
-    degrading()[0].arrives("a", max_tokens=500, choices=2).expect(refuse(Why.PREDICTED), ended(Outcome.REFUSED))
+    degrading()[0].arrives("a", max_tokens=500, choices=2).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
 def test_what_is_in_time_is_not_cut() -> None:
@@ -362,5 +364,5 @@ def test_a_tightened_objective_is_what_it_is_judged_by_and_waits_for() -> None:
     assert story.controller.arrive(made, 0.0) == []
     refusal = story.controller.wake(0.3)[0]
     assert isinstance(refusal, Refuse)
-    assert (refusal.ask, refusal.why) == (77, Why.PREDICTED)
+    assert (refusal.ask, refusal.why) == (77, Reason.PREDICTED)
     assert tight.tpot_bound_s == math.inf

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.alarms import Alarms
+from gateway.core.timers import Timers
 
 from .made import STEADY
 
@@ -25,7 +25,7 @@ steps = st.lists(
 @STEADY
 @given(steps)
 def test_alarms_are_a_dictionary_of_times(steps: list[tuple[str, int, float]]) -> None:
-    alarms, plain = Alarms(), dict[int, float]()
+    alarms, plain = Timers(), dict[int, float]()
     for what, key, at in steps:
         if what == "set":
             alarms.set(key, at)
@@ -45,7 +45,7 @@ def test_alarms_are_a_dictionary_of_times(steps: list[tuple[str, int, float]]) -
 
 
 def test_an_alarm_rings_once() -> None:
-    alarms = Alarms()
+    alarms = Timers()
     for at in (5.0, 3.0, 5.0, 3.0, 5.0):
         alarms.set(1, at)
     assert alarms.due(10.0) == [1]
@@ -53,7 +53,7 @@ def test_an_alarm_rings_once() -> None:
 
 
 def test_alarms_that_were_cleared_do_not_pile_up() -> None:
-    alarms = Alarms()
+    alarms = Timers()
     for key in range(100_000):
         alarms.set(key, 600.0 + key)
         alarms.set(key, 60.0 + key)

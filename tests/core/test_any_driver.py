@@ -7,26 +7,26 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.model import Ask, End, Endpoint, Finish, Sample
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Request, Sample
 
 from .drivers import POOLS, TENANTS, TIERS, Driver, policies
 from .made import STEADY
 
 replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
-BROKE = (End.RESET, End.TRUNCATED)
-UNSENT = (End.UNREACHABLE, End.CONNECT_TIMEOUT)
+BROKE = (AttemptOutcome.RESET, AttemptOutcome.TRUNCATED)
+UNSENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 SENT = (
-    End.COMPLETE,
-    End.COMPLETE,
-    End.COMPLETE,
-    End.REJECTED,
-    End.BUSY,
-    End.CLOSING,
-    End.FAILED,
-    End.RESET,
-    End.TRUNCATED,
+    AttemptOutcome.COMPLETE,
+    AttemptOutcome.COMPLETE,
+    AttemptOutcome.COMPLETE,
+    AttemptOutcome.REJECTED,
+    AttemptOutcome.BUSY,
+    AttemptOutcome.CLOSING,
+    AttemptOutcome.FAILED,
+    AttemptOutcome.RESET,
+    AttemptOutcome.TRUNCATED,
 )
 
 
@@ -73,7 +73,7 @@ class AnyDriver(RuleBasedStateMachine):
         body_hash: int | None,
     ) -> None:
         now = self.driver.now
-        ask = Ask(
+        ask = Request(
             id=len(self.driver.seen) + 1,
             policy=self.policy,
             tier=self.policy.tiers[tier],
@@ -125,11 +125,11 @@ class AnyDriver(RuleBasedStateMachine):
         end=st.sampled_from(SENT),
         usage=st.sampled_from([(None, None), (80, 40), (3000, 200)]),
     )
-    def finish(self, pick: int, end: End, usage: tuple[int | None, int | None]) -> None:
+    def finish(self, pick: int, end: AttemptOutcome, usage: tuple[int | None, int | None]) -> None:
         self._sent(attempt := self._attempt(pick))
         broke = end in BROKE and not self.driver.seen[self.driver.open[attempt]].committed
         self.driver.finish(
-            attempt, Finish(end, *usage, tokens_seen=7, retry_after_s=2.0, body_hash=1 if broke else None)
+            attempt, AttemptResult(end, *usage, tokens_seen=7, retry_after_s=2.0, body_hash=1 if broke else None)
         )
 
     @rule(
@@ -145,20 +145,20 @@ class AnyDriver(RuleBasedStateMachine):
             self.driver.now += lag
             for attempt in list(self.driver.open)[:1]:
                 self._sent(attempt)
-                self.driver.finish(attempt, Finish(End.COMPLETE, tokens_seen=7))
+                self.driver.finish(attempt, AttemptResult(AttemptOutcome.COMPLETE, tokens_seen=7))
 
     @precondition(lambda self: self.driver.open)
     @rule(pick=st.integers(0, 20), end=st.sampled_from(UNSENT))
-    def never_connected(self, pick: int, end: End) -> None:
+    def never_connected(self, pick: int, end: AttemptOutcome) -> None:
         attempt = self._attempt(pick)
         if self.driver.controller._attempts[attempt].sent_at is None:
-            self.driver.finish(attempt, Finish(end))
+            self.driver.finish(attempt, AttemptResult(end))
 
     @precondition(lambda self: self.driver.cancelled)
     @rule()
     def close_what_was_cancelled(self) -> None:
         for attempt in sorted(self.driver.cancelled):
-            self.driver.finish(attempt, Finish(End.CANCELLED))
+            self.driver.finish(attempt, AttemptResult(AttemptOutcome.CANCELLED))
 
     @precondition(lambda self: self.driver.open)
     @rule(pick=st.integers(0, 20))
@@ -193,7 +193,9 @@ class AnyDriver(RuleBasedStateMachine):
         for pick in picks:
             if pick < len(open_now) and open_now[pick] in self.driver.open:
                 unsent = self.driver.controller._attempts[open_now[pick]].sent_at is None
-                self.driver.finish(open_now[pick], Finish(End.UNREACHABLE if unsent else End.RESET))
+                self.driver.finish(
+                    open_now[pick], AttemptResult(AttemptOutcome.UNREACHABLE if unsent else AttemptOutcome.RESET)
+                )
         for pool in self.policy.pools.values():
             for replica in pool.replicas:
                 for _ in range(pool.health.failures):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import Objective, Slo, Timeouts
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.policy import Objective, Slo, Timeouts
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse
@@ -25,21 +25,21 @@ def running(**more: Any) -> Story:
 
 def test_its_first_token_has_a_deadline() -> None:
     story = running().at(19.999).expect()
-    story.at(20.0).expect(refuse(Why.TTFT_TIMEOUT), cancel())
+    story.at(20.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT))
 
 
 def test_its_silence_is_noticed() -> None:
     story = running().at(2.0).first_token("a").expect(commit())
     story.at(7.0 + PROGRESS_EVERY_S - 0.001).expect()
-    story.at(7.0 + PROGRESS_EVERY_S).expect(refuse(Why.IDLE_TIMEOUT), cancel())
+    story.at(7.0 + PROGRESS_EVERY_S).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
 
 
 def test_when_its_time_is_up_it_is_what_there_is() -> None:
     story = running().at(2.0).first_token("a").whatever()
     for second in range(3, 100):
         story.at(float(second)).progress("a", second)
-    story.expect().at(100.0).expect(cut(Why.TOTAL_TIMEOUT), cancel())
+    story.expect().at(100.0).expect(cut(Reason.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.CUT, output_tokens=99, good=False))
 
 
@@ -59,8 +59,8 @@ def test_its_prompt_counts_as_read_once_its_first_token_is_there() -> None:
 
 def test_it_breaks_off_after_its_first_token_and_is_not_tried_again() -> None:
     story = running().at(2.0).first_token("a").whatever()
-    story.finishes("a", End.TRUNCATED).expect(
-        refuse(Why.UPSTREAM_TRUNCATED), ended(Outcome.ERROR, why=Why.UPSTREAM_TRUNCATED, attempts=1)
+    story.finishes("a", AttemptOutcome.TRUNCATED).expect(
+        refuse(Reason.UPSTREAM_TRUNCATED), ended(Outcome.ERROR, why=Reason.UPSTREAM_TRUNCATED, attempts=1)
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.model import Endpoint, Outcome
-from gateway.core.rules import Caps, Limits
+from gateway.core.policy import Caps, Limits
+from gateway.core.request import Endpoint, Outcome
 
 from .made import policy, pool, tier
 from .playbook import Story, play

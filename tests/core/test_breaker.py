@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.core.health import Breaker
-from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Health
+from gateway.core.fleet.breaker import Breaker
+from gateway.core.policy import Health
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool
@@ -12,22 +12,29 @@ from .playbook import Story, commit, dispatch, ended, play, refuse
 
 TWO = policy(pool("p", "r1", "r2", slots=4))
 HEALTH = Health(failures=3, open_s=5.0)
-FAULTS = (End.CLOSING, End.FAILED, End.UNREACHABLE, End.CONNECT_TIMEOUT, End.RESET, End.TRUNCATED)
-NEUTRAL = (End.REJECTED, End.BUSY, End.UNREADABLE, End.CANCELLED)
+FAULTS = (
+    AttemptOutcome.CLOSING,
+    AttemptOutcome.FAILED,
+    AttemptOutcome.UNREACHABLE,
+    AttemptOutcome.CONNECT_TIMEOUT,
+    AttemptOutcome.RESET,
+    AttemptOutcome.TRUNCATED,
+)
+NEUTRAL = (AttemptOutcome.REJECTED, AttemptOutcome.BUSY, AttemptOutcome.UNREADABLE, AttemptOutcome.CANCELLED)
 
 
 def breaker(state: ReplicaState) -> Breaker:
     made = Breaker()
     if state is not ReplicaState.UP:
         for _ in range(HEALTH.failures):
-            made.ended(End.FAILED, HEALTH, 0.0)
+            made.ended(AttemptOutcome.FAILED, HEALTH, 0.0)
     if state is ReplicaState.PROBING:
         made.cooled(HEALTH, HEALTH.open_s)
     assert made.state is state
     return made
 
 
-def one_by_one(story: Story, ends: tuple[End, ...]) -> Story:
+def one_by_one(story: Story, ends: tuple[AttemptOutcome, ...]) -> Story:
     """Requests to the only replica, each ending so."""
     for number, end in enumerate(ends):
         name = f"a{number}"
@@ -39,7 +46,7 @@ def one_by_one(story: Story, ends: tuple[End, ...]) -> Story:
 
 
 @pytest.mark.parametrize("end", FAULTS)
-def test_failures_in_a_row_open_it(end: End) -> None:
+def test_failures_in_a_row_open_it(end: AttemptOutcome) -> None:
     made = breaker(ReplicaState.UP)
     for _ in range(HEALTH.failures - 1):
         made.ended(end, HEALTH, 0.0)
@@ -50,7 +57,7 @@ def test_failures_in_a_row_open_it(end: End) -> None:
 
 @pytest.mark.parametrize("state", [ReplicaState.UP, ReplicaState.DOWN, ReplicaState.PROBING])
 @pytest.mark.parametrize("end", NEUTRAL)
-def test_what_says_nothing_of_health_moves_nothing(end: End, state: ReplicaState) -> None:
+def test_what_says_nothing_of_health_moves_nothing(end: AttemptOutcome, state: ReplicaState) -> None:
     made = breaker(state)
     failures = made.failures
     for _ in range(1000):
@@ -59,9 +66,9 @@ def test_what_says_nothing_of_health_moves_nothing(end: End, state: ReplicaState
 
 
 def test_every_end_is_judged() -> None:
-    for end in End:
+    for end in AttemptOutcome:
         Breaker().ended(end, HEALTH, 0.0)
-    assert {*FAULTS, *NEUTRAL, End.COMPLETE} == set(End)
+    assert {*FAULTS, *NEUTRAL, AttemptOutcome.COMPLETE} == set(AttemptOutcome)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +94,15 @@ def test_one_event_in_each_state(state: ReplicaState, event: str, then: ReplicaS
     elif event == "healthy":
         made.checked(True, HEALTH, 1.0)
     else:
-        made.ended(End.COMPLETE if event == "success" else End.FAILED, HEALTH, 1.0)
+        made.ended(AttemptOutcome.COMPLETE if event == "success" else AttemptOutcome.FAILED, HEALTH, 1.0)
     assert made.state is then
 
 
 def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
-    for forgive in (lambda b: b.ended(End.COMPLETE, HEALTH, 0.0), lambda b: b.checked(True, HEALTH, 0.0)):
+    for forgive in (lambda b: b.ended(AttemptOutcome.COMPLETE, HEALTH, 0.0), lambda b: b.checked(True, HEALTH, 0.0)):
         made = breaker(ReplicaState.UP)
         for _ in range(10):
-            made.ended(End.FAILED, HEALTH, 0.0)
+            made.ended(AttemptOutcome.FAILED, HEALTH, 0.0)
             made.checked(False, HEALTH, 0.0)
             forgive(made)
         assert made.state is ReplicaState.UP
@@ -104,13 +111,13 @@ def test_a_success_or_a_passing_check_starts_the_count_anew() -> None:
 def test_a_check_begun_before_a_failure_says_nothing_against_it() -> None:
     """The replica answered it, and died."""
     made = breaker(ReplicaState.UP)
-    made.ended(End.RESET, HEALTH, 2.0)
+    made.ended(AttemptOutcome.RESET, HEALTH, 2.0)
     made.checked(True, HEALTH, 2.1, asked_at=1.9)
     assert made.failures == 1
     made.checked(True, HEALTH, 2.3, asked_at=2.2)
     assert made.failures == 0
     for _ in range(HEALTH.failures):
-        made.ended(End.UNREACHABLE, HEALTH, 3.0)
+        made.ended(AttemptOutcome.UNREACHABLE, HEALTH, 3.0)
     made.checked(True, HEALTH, 3.1, asked_at=2.9)
     assert made.state is ReplicaState.DOWN
     made.checked(True, HEALTH, 4.0, asked_at=3.9)
@@ -120,7 +127,7 @@ def test_a_check_begun_before_a_failure_says_nothing_against_it() -> None:
 def test_failures_of_checks_and_of_requests_count_together() -> None:
     made = breaker(ReplicaState.UP)
     made.checked(False, HEALTH, 0.0)
-    made.ended(End.UNREACHABLE, HEALTH, 0.0)
+    made.ended(AttemptOutcome.UNREACHABLE, HEALTH, 0.0)
     made.checked(False, HEALTH, 0.0)
     assert made.state is ReplicaState.DOWN
 
@@ -133,8 +140,8 @@ def test_it_stays_open_for_its_time_and_longer_after_each_failed_probe() -> None
     made.cooled(HEALTH, 5.0)
     assert made.state is ReplicaState.PROBING
     assert made.cools_in_s(HEALTH, 5.0) == 0.0
-    made.ended(End.FAILED, HEALTH, 7.0)
-    made.ended(End.FAILED, HEALTH, 9.0)
+    made.ended(AttemptOutcome.FAILED, HEALTH, 7.0)
+    made.ended(AttemptOutcome.FAILED, HEALTH, 9.0)
     made.cooled(HEALTH, 11.999)
     assert made.state is ReplicaState.DOWN
     made.cooled(HEALTH, 12.0)
@@ -153,23 +160,25 @@ def test_a_replica_that_is_down_gets_nothing() -> None:
 
 
 def test_failing_requests_open_it_without_any_check() -> None:
-    story = one_by_one(play(policy(pool("p", "r1"))), (End.FAILED,) * 3)
+    story = one_by_one(play(policy(pool("p", "r1"))), (AttemptOutcome.FAILED,) * 3)
     assert story.replica("r1").state is ReplicaState.DOWN
-    story.arrives("b").expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED))
+    story.arrives("b").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
 
 
 def test_a_thousand_client_errors_leave_it_closed() -> None:
-    story = one_by_one(play(policy(pool("p", "r1"))), (End.REJECTED, End.BUSY) * 500)
+    story = one_by_one(play(policy(pool("p", "r1"))), (AttemptOutcome.REJECTED, AttemptOutcome.BUSY) * 500)
     assert story.replica("r1").state is ReplicaState.UP
 
 
 def test_after_its_time_it_is_tried_with_one_request_at_a_time() -> None:
     story = play(policy(pool("p", "r1", slots=4))).fails("r1").expect_alarm(5.0)
-    story.at(4.999).arrives("a").expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED))
+    story.at(4.999).arrives("a").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
     story.at(5.0).arrives("b").expect(dispatch("r1"))
     assert story.replica("r1").state is ReplicaState.PROBING
     story.arrives("c").arrives("d").expect()
-    story.finishes("b", End.BUSY).expect(refuse(Why.UPSTREAM_BUSY), ended(Outcome.ERROR), dispatch("r1", of="c"))
+    story.finishes("b", AttemptOutcome.BUSY).expect(
+        refuse(Reason.UPSTREAM_BUSY), ended(Outcome.ERROR), dispatch("r1", of="c")
+    )
     story.finishes("c").expect(commit(), ended(Outcome.OK), dispatch("r1", of="d"))
     assert story.replica("r1").state is ReplicaState.UP
     story.arrives("e").expect(dispatch("r1"))
@@ -183,7 +192,7 @@ def test_a_probe_that_succeeds_lets_all_who_wait_in() -> None:
 
 def test_a_probe_that_fails_closes_the_door_for_another_while() -> None:
     story = play(policy(pool("p", "r1"))).fails("r1").at(6.0).arrives("a").arrives("b").whatever()
-    story.at(7.0).finishes("a", End.FAILED).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR))
+    story.at(7.0).finishes("a", AttemptOutcome.FAILED).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
     assert story.replica("r1").state is ReplicaState.DOWN
     story.at(11.999).expect()
     story.at(12.0).expect(dispatch("r1", of="b"))
@@ -191,7 +200,7 @@ def test_a_probe_that_fails_closes_the_door_for_another_while() -> None:
 
 def test_a_passing_check_lets_those_who_wait_try_it_at_once() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").first_token("a").fails("r1").whatever()
-    story.finishes("a", End.RESET).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR))
+    story.finishes("a", AttemptOutcome.RESET).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
     story.recovers("r1").expect(dispatch("r1", of="b"))
 
 

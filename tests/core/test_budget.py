@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.budget import LEAST_ANSWERS, MEMORY_S, Budget
-from gateway.core.model import Outcome, Record
-from gateway.core.rules import Objective, Policy, Slo
+from gateway.core.admission.error_budget import MEMORY_S, MIN_ANSWERS, ErrorBudget
+from gateway.core.policy import Objective, Policy, Slo
+from gateway.core.request import Outcome, Record
 
 from .made import policy, pool, tier
 from .playbook import play
@@ -22,8 +22,8 @@ def answer(ttft_s: float | None = 0.1, e2e_s: float = 1.0, tokens: int = 10, out
 GOOD = answer()
 
 
-def after(*records: Record, slo: Slo = SLO, every_s: float = 0.1) -> Budget:
-    budget = Budget(slo)
+def after(*records: Record, slo: Slo = SLO, every_s: float = 0.1) -> ErrorBudget:
+    budget = ErrorBudget(slo)
     for number, record in enumerate(records):
         budget.count(slo, record, number * every_s)
     return budget
@@ -58,7 +58,7 @@ def test_the_objective_that_has_used_most_decides(record: Record, left: float) -
 
 
 def test_few_answers_say_nothing() -> None:
-    budget = after(*[answer(5.0)] * int(LEAST_ANSWERS - 5))
+    budget = after(*[answer(5.0)] * int(MIN_ANSWERS - 5))
     assert (budget.left, budget.threshold(0.3)) == (0.0, 0.3)
 
 

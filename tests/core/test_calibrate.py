@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.calibrate import Features, Logistic, logistic, logit, reliability
-from gateway.core.labels import Labels
+from gateway.core.forecast.calibration import Features, Logistic, logistic, logit, reliability
+from gateway.core.forecast.calibrator import Calibrator
 from tests.core.made import STEADY
 
 IDENTITY = (0.0, 4.0, 0.0, 0.0, 0.0)
@@ -91,7 +91,7 @@ def test_a_label_of_exploration_weighs_for_those_that_were_not_let_in() -> None:
 def test_the_same_forecast_may_mean_less_of_one_tier_than_of_another() -> None:
     """To one nothing happens that was not foreseen; the other is overtaken by what nobody could foresee."""
     source = random.Random(5)
-    labels = Labels()
+    labels = Calibrator()
 
     def true(raw: float, tier: str) -> float:
         return raw if tier == "first" else logistic(0.3 + 0.7 * logit(raw))

@@ -4,9 +4,9 @@ import math
 from itertools import pairwise
 
 from gateway.core.commands import Dispatch
-from gateway.core.model import End
-from gateway.core.pulse import Out, Pulse
-from gateway.core.rules import Ejection
+from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
+from gateway.core.policy import Ejection
+from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import ReplicaState
 
 from .made import tier
@@ -56,7 +56,7 @@ def test_no_canary_is_a_request_that_was_with_a_replica_that_broke() -> None:
     traffic.times["r3"] = 3.0
     out_at = traffic.until_out("r3")
     traffic.stop()
-    story.arrives("a", body_hash=7).sent("a").finishes("a", End.RESET, body_hash=7)
+    story.arrives("a", body_hash=7).sent("a").finishes("a", AttemptOutcome.RESET, body_hash=7)
     traffic.until(out_at + 7.0)
     before = story.replica("r3").in_flight
     story.arrives("b", body_hash=7)
@@ -207,9 +207,9 @@ def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
 
 
 def test_the_time_out_grows_and_is_capped_and_health_is_forgiving() -> None:
-    pulse, now, times = Pulse(), 100.0, []
+    pulse, now, times = OutlierScore(), 100.0, []
     for _ in range(12):
-        pulse.put_out(Out.SLOW_TTFT, "", EJECTION, now)
+        pulse.put_out(EjectionReason.SLOW_TTFT, "", EJECTION, now)
         times.append(pulse.until - now)
         pulse.take_back(now)
     assert times == [30.0, 60.0, 90.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0, 300.0, 300.0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.commands import Cut
-from gateway.core.model import Outcome, Why
-from gateway.core.rules import Caps, Policy
+from gateway.core.policy import Caps, Policy
+from gateway.core.request import Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, ended, play
@@ -20,9 +20,13 @@ def streaming(**how: object) -> Story:
 
 
 def test_an_answer_that_repeats_itself_is_cut() -> None:
-    story = streaming().at(5.0).progress("a", 50).repeats("a").expect(cut(Why.REPETITION, prompt_tokens=100), cancel())
+    story = (
+        streaming().at(5.0).progress("a", 50).repeats("a").expect(cut(Reason.REPETITION, prompt_tokens=100), cancel())
+    )
     story.cancelled("a").expect(
-        ended(Outcome.CUT, why=Why.REPETITION, good=False, output_tokens=50, tokens_exact=False, ttft_s=1.0, e2e_s=5.0)
+        ended(
+            Outcome.CUT, why=Reason.REPETITION, good=False, output_tokens=50, tokens_exact=False, ttft_s=1.0, e2e_s=5.0
+        )
     )
     assert story.replica("r1").in_flight == 0
 
@@ -69,7 +73,7 @@ def begun(story: Story, *names: str) -> Story:
 
 def test_where_others_wait_an_answer_that_goes_on_and_on_is_cut() -> None:
     story = begun(after_many(), "a", "b").arrives("c").whatever()
-    story.progress("a", 70).expect().progress("a", 100).expect(cut(Why.OUTPUT_LENGTH), cancel())
+    story.progress("a", 70).expect().progress("a", 100).expect(cut(Reason.OUTPUT_LENGTH), cancel())
     story.cancelled("a").whatever()
     assert story.records["a"].outcome is Outcome.CUT
     assert story.records["a"].good is False

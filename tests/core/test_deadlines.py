@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import OnTotal, Policy, Timeouts
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.policy import OnTotal, Policy, Timeouts
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse
@@ -30,7 +30,7 @@ def streaming(rules: Policy = RULES) -> Story:
 def test_the_queue_deadline_counts_from_the_body_complete() -> None:
     story = play(RULES).arrives("running").at(4.0).arrives("a", head_at=1.0, body_at=3.0).whatever()
     story.at(12.999).expect()
-    story.at(13.0).expect(refuse(Why.QUEUE_TIMEOUT), ended(Outcome.TIMEOUT, why=Why.QUEUE_TIMEOUT, e2e_s=10.0))
+    story.at(13.0).expect(refuse(Reason.QUEUE_TIMEOUT), ended(Outcome.TIMEOUT, why=Reason.QUEUE_TIMEOUT, e2e_s=10.0))
     assert story.pool("p").queued == 0
 
 
@@ -45,7 +45,7 @@ def test_the_total_deadline_holds_in_the_queue_too() -> None:
     story.arrives("a", head_at=5.0, body_at=9.0).whatever()
     story.at(30.0).whatever()
     story.at(34.999).expect()
-    story.at(35.0).expect(refuse(Why.QUEUE_TIMEOUT), ended(Outcome.TIMEOUT, e2e_s=26.0))
+    story.at(35.0).expect(refuse(Reason.QUEUE_TIMEOUT), ended(Outcome.TIMEOUT, e2e_s=26.0))
 
 
 # ---- running
@@ -54,21 +54,21 @@ def test_the_total_deadline_holds_in_the_queue_too() -> None:
 def test_the_ttft_deadline_counts_from_sent() -> None:
     story = play(RULES).arrives("a").at(3.0).sent("a").whatever()
     story.at(22.999).expect()
-    story.at(23.0).expect(refuse(Why.TTFT_TIMEOUT), cancel())
-    story.cancelled("a").expect(ended(Outcome.TIMEOUT, why=Why.TTFT_TIMEOUT, e2e_s=23.0, ttft_s=None))
+    story.at(23.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
+    story.cancelled("a").expect(ended(Outcome.TIMEOUT, why=Reason.TTFT_TIMEOUT, e2e_s=23.0, ttft_s=None))
 
 
 def test_the_idle_deadline_counts_from_the_last_progress() -> None:
     story = streaming().at(4.0).progress("a", 10).at(8.0).progress("a", 20)
     story.at(13.0 + PROGRESS_EVERY_S - 0.001).expect()
-    story.at(13.0 + PROGRESS_EVERY_S).expect(refuse(Why.IDLE_TIMEOUT), cancel())
-    story.cancelled("a").expect(ended(Outcome.TIMEOUT, why=Why.IDLE_TIMEOUT, output_tokens=20))
+    story.at(13.0 + PROGRESS_EVERY_S).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
+    story.cancelled("a").expect(ended(Outcome.TIMEOUT, why=Reason.IDLE_TIMEOUT, output_tokens=20))
 
 
 def test_a_stall_right_after_the_first_token_is_noticed_although_ttft_had_more_time() -> None:
     story = streaming()
     story.expect_alarm(2.0 + 5.0 + PROGRESS_EVERY_S)
-    story.at(8.0).expect(refuse(Why.IDLE_TIMEOUT), cancel())
+    story.at(8.0).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
 
 
 def test_progress_less_often_than_its_report_is_not_a_stall() -> None:
@@ -83,10 +83,10 @@ def test_the_total_deadline_ends_a_stream_that_still_flows() -> None:
     for second in range(3, 30):
         story.at(float(second)).progress("a", second)
     story.expect()
-    story.at(30.0).expect(cut(Why.TOTAL_TIMEOUT, prompt_tokens=100), cancel())
-    story.after(0.1).finishes("a", End.CANCELLED, tokens_seen=31)
+    story.at(30.0).expect(cut(Reason.TOTAL_TIMEOUT, prompt_tokens=100), cancel())
+    story.after(0.1).finishes("a", AttemptOutcome.CANCELLED, tokens_seen=31)
     story.expect(
-        ended(Outcome.CUT, why=Why.TOTAL_TIMEOUT, output_tokens=31, tokens_exact=False, good=False, e2e_s=30.0)
+        ended(Outcome.CUT, why=Reason.TOTAL_TIMEOUT, output_tokens=31, tokens_exact=False, good=False, e2e_s=30.0)
     )
 
 
@@ -96,7 +96,7 @@ def test_a_tier_may_want_an_error_instead() -> None:
         tier("std", timeouts=Timeouts(ttft_s=20.0, idle_s=math.inf, total_s=30.0), on_total=OnTotal.ERROR),
     )
     story = play(rules).arrives("a").sent("a").after(1.0).first_token("a").whatever()
-    story.at(29.0).progress("a", 9).at(30.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.at(29.0).progress("a", 9).at(30.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT, good=False))
 
 
@@ -112,32 +112,32 @@ def test_an_answer_that_ends_as_it_is_cut_frees_its_slot_once() -> None:
 def test_the_total_deadline_counts_from_the_head_received() -> None:
     story = play(with_timeouts(10.0, 20.0, 5.0, 15.0)).at(7.0).arrives("a", head_at=0.0, body_at=6.0).whatever()
     story.sent("a").at(14.999).expect()
-    story.at(15.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.at(15.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
 
 
 def test_the_total_deadline_holds_while_a_connection_is_made() -> None:
     story = play(with_timeouts(10.0, 20.0, 5.0, 1.0)).arrives("a").expect(dispatch("r1"))
-    story.at(1.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.at(1.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT))
 
 
 def test_an_answer_in_one_piece_has_only_the_total_deadline() -> None:
     story = play(RULES).arrives("a", stream=False).sent("a").whatever()
     story.at(99.999).expect()
-    story.at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.at(100.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
 
 
 def test_a_long_answer_in_one_piece_that_was_committed_early_has_no_idle_deadline() -> None:
     story = play(RULES).arrives("a", stream=False).sent("a").at(30.0).first_token("a").whatever()
     story.at(99.999).expect()
-    story.at(100.0).expect(refuse(Why.TOTAL_TIMEOUT), cancel())
+    story.at(100.0).expect(refuse(Reason.TOTAL_TIMEOUT), cancel())
 
 
 def test_the_ttft_deadline_of_a_second_attempt_counts_from_when_that_was_sent() -> None:
     rules = policy(pool("p", "r1", "r2"), tier("std", timeouts=TIMEOUTS))
-    story = play(rules).arrives("a").at(2.0).finishes("a", End.UNREACHABLE).at(3.0).sent("a").whatever()
+    story = play(rules).arrives("a").at(2.0).finishes("a", AttemptOutcome.UNREACHABLE).at(3.0).sent("a").whatever()
     story.at(22.999).expect()
-    story.at(23.0).expect(refuse(Why.TTFT_TIMEOUT), cancel())
+    story.at(23.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
 
 
 # ---- of the pool, and none
@@ -147,8 +147,8 @@ def test_the_tighter_of_tier_and_pool_counts() -> None:
     tight = Timeouts(queue_s=math.inf, ttft_s=3.0, idle_s=math.inf, total_s=50.0)
     story = play(policy(pool("p", "r1", timeouts=tight), tier("std", timeouts=TIMEOUTS)))
     story.arrives("a").arrives("b").sent("a").expect(dispatch("r1", of="a"))
-    story.at(3.0).expect(refuse(Why.TTFT_TIMEOUT), cancel())
-    story.at(10.0).expect(refuse(Why.QUEUE_TIMEOUT, of="b"), ended(Outcome.TIMEOUT, of="b"))
+    story.at(3.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
+    story.at(10.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="b"), ended(Outcome.TIMEOUT, of="b"))
 
 
 def test_without_timeouts_there_is_no_alarm() -> None:
@@ -189,7 +189,7 @@ def test_a_deadline_says_when_to_come_back() -> None:
 
 def test_a_deadline_that_passed_is_acted_on_once() -> None:
     story = play(RULES).arrives("a").sent("a").expect(dispatch("r1"))
-    story.at(20.0).expect(refuse(Why.TTFT_TIMEOUT), cancel())
+    story.at(20.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel())
     story.at(99.0).expect()
     story.wakes().expect()
     story.first_token("a").expect()
@@ -204,5 +204,5 @@ def test_an_answer_that_comes_complete_although_its_deadline_passed_is_too_late(
 
 def test_after_commit_a_deadline_is_an_error_inside_the_answer() -> None:
     story = play(RULES).arrives("a").sent("a").at(1.0).first_token("a").expect(dispatch("r1"), commit())
-    story.at(7.0).expect(refuse(Why.IDLE_TIMEOUT), cancel())
+    story.at(7.0).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.TIMEOUT, ttft_s=1.0))

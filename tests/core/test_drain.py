@@ -3,8 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import Health, ReplicaSpec
+from gateway.core.policy import Health, ReplicaSpec
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import QUIET, policy, pool
@@ -37,13 +37,13 @@ def test_those_who_wait_for_a_pool_that_is_drained_go_to_another_one() -> None:
 
 def test_with_all_drained_there_is_nobody_and_those_who_wait_stay() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever().drains("r1").expect()
-    story.arrives("c").expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED))
+    story.arrives("c").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
     story.finishes("a").whatever().drains("r1", on=False).expect(dispatch("r1", of="b"))
 
 
 def test_a_retry_does_not_go_to_one_that_is_drained() -> None:
     story = play(TWO).drains("r2").arrives("a").expect(dispatch("r1"))
-    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
 def test_one_that_is_out_is_not_tried_once_it_is_drained_or_down() -> None:
@@ -104,7 +104,7 @@ def test_no_herd_when_a_pool_comes_back_its_queue_drains_at_the_pace_of_the_ramp
         story.arrives(f"q{n}")
     story.whatever().fails("r1").fails("r2")
     for n in range(20):
-        story.finishes(f"old{n}", End.RESET)
+        story.finishes(f"old{n}", AttemptOutcome.RESET)
     story.whatever().recovers("r1").recovers("r2")
     assert story.pool("p").in_flight == 2, "one probe each"
     busiest = []

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.commands import Dispatch
-from gateway.core.eject import most_slow
-from gateway.core.model import End
-from gateway.core.pulse import Out, Score
+from gateway.core.fleet.outlier_score import EjectionReason, Severity
+from gateway.core.fleet.outliers import most_slow
+from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import ReplicaState
 
 from .made import STEADY, policy, pool
@@ -56,14 +56,14 @@ def test_requests_that_were_called_off_count_as_well() -> None:
 
 
 def test_what_was_called_off_early_says_nothing() -> None:
-    score = Score()
+    score = Severity()
     score.add(0.5)
     score.add_overdue(0.2)
     assert (score.mean, score.seen) == (0.5, 1.0)
 
 
 def test_one_slow_answer_proves_nothing() -> None:
-    score = Score()
+    score = Severity()
     for _ in range(20):
         score.add(0.0)
     score.add(10.0)
@@ -213,7 +213,7 @@ def test_no_ejection_empties_a_pool_and_the_cap_holds(
                     story.fails(replica.spec.name)
                 else:
                     story.recovers(replica.spec.name)
-                    story.controller._fleet.ended(replica, End.COMPLETE, story.now)
+                    story.controller._fleet.ended(replica, AttemptOutcome.COMPLETE, story.now)
             for score in (replica.pulse.ttft, replica.pulse.itl):
                 for _ in range(random.choice([0, 1, 5])):
                     score.add(random.gauss(pace[replica], 0.3))
@@ -221,7 +221,9 @@ def test_no_ejection_empties_a_pool_and_the_cap_holds(
             story.arrives(f"q{second}").whatever()  # of which nothing is ever heard
         story.controller._cool([], story.now)
         meant = [replica for replica in members if not replica.drained]
-        slow = [replica for replica in meant if replica.pulse.out in (Out.SLOW_TTFT, Out.SLOW_ITL)]
+        slow = [
+            replica for replica in meant if replica.pulse.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)
+        ]
         ejected += len(slow)
         assert len(slow) <= most_slow(len(meant), max_share) or len(meant) < replicas
         assert made.alive == any(replica.breaker.state is not ReplicaState.DOWN for replica in meant)

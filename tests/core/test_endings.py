@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.model import GENERATING, End, Endpoint, Outcome, Why
-from gateway.core.rules import Admission, AdmissionMode, Objective, Slo
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Objective, Slo
+from gateway.core.request import GENERATING, AttemptOutcome, Endpoint, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
@@ -46,8 +46,8 @@ def test_a_stream_without_content_is_committed_at_its_end() -> None:
 
 
 def test_an_engines_refusal_is_shown_and_is_the_requests_fault() -> None:
-    story = one().sent("a").finishes("a", End.REJECTED, status=400)
-    story.expect(commit(), ended(Outcome.INVALID, why=Why.UPSTREAM_REJECTED, good=False))
+    story = one().sent("a").finishes("a", AttemptOutcome.REJECTED, status=400)
+    story.expect(commit(), ended(Outcome.INVALID, why=Reason.UPSTREAM_REJECTED, good=False))
 
 
 # ---- failed
@@ -56,42 +56,45 @@ def test_an_engines_refusal_is_shown_and_is_the_requests_fault() -> None:
 @pytest.mark.parametrize(
     ("end", "why"),
     [
-        (End.BUSY, Why.UPSTREAM_BUSY),
-        (End.FAILED, Why.UPSTREAM_ERROR),
-        (End.UNREACHABLE, Why.UPSTREAM_UNREACHABLE),
-        (End.CONNECT_TIMEOUT, Why.CONNECT_TIMEOUT),
-        (End.RESET, Why.UPSTREAM_ERROR),
-        (End.TRUNCATED, Why.UPSTREAM_TRUNCATED),
+        (AttemptOutcome.BUSY, Reason.UPSTREAM_BUSY),
+        (AttemptOutcome.FAILED, Reason.UPSTREAM_ERROR),
+        (AttemptOutcome.UNREACHABLE, Reason.UPSTREAM_UNREACHABLE),
+        (AttemptOutcome.CONNECT_TIMEOUT, Reason.CONNECT_TIMEOUT),
+        (AttemptOutcome.RESET, Reason.UPSTREAM_ERROR),
+        (AttemptOutcome.TRUNCATED, Reason.UPSTREAM_TRUNCATED),
     ],
 )
-def test_a_failed_attempt_that_is_not_tried_again_is_an_error(end: End, why: Why) -> None:
+def test_a_failed_attempt_that_is_not_tried_again_is_an_error(end: AttemptOutcome, why: Reason) -> None:
     one().finishes("a", end).expect(refuse(why), ended(Outcome.ERROR, why=why, good=False))
 
 
 def test_an_engines_own_retry_after_is_passed_on() -> None:
-    one().sent("a").finishes("a", End.BUSY, retry_after_s=7.0).expect(
-        refuse(Why.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR)
+    one().sent("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=7.0).expect(
+        refuse(Reason.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR)
     )
 
 
-@pytest.mark.parametrize(("end", "why"), [(End.TRUNCATED, Why.UPSTREAM_TRUNCATED), (End.FAILED, Why.UPSTREAM_ERROR)])
-def test_after_commit_a_failure_is_an_error_inside_the_answer(end: End, why: Why) -> None:
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [(AttemptOutcome.TRUNCATED, Reason.UPSTREAM_TRUNCATED), (AttemptOutcome.FAILED, Reason.UPSTREAM_ERROR)],
+)
+def test_after_commit_a_failure_is_an_error_inside_the_answer(end: AttemptOutcome, why: Reason) -> None:
     story = one().sent("a").first_token("a").expect(commit())
     story.finishes("a", end).expect(refuse(why), ended(Outcome.ERROR))
 
 
 def test_a_stream_that_broke_off_is_recorded_with_what_it_had_given() -> None:
     story = one().sent("a").at(1.0).first_token("a").at(3.0).progress("a", 21).whatever()
-    story.finishes("a", End.TRUNCATED, tokens_seen=25).expect(
-        refuse(Why.UPSTREAM_TRUNCATED),
+    story.finishes("a", AttemptOutcome.TRUNCATED, tokens_seen=25).expect(
+        refuse(Reason.UPSTREAM_TRUNCATED),
         ended(Outcome.ERROR, output_tokens=25, tokens_exact=False, ttft_s=1.0, tpot_s=2.0 / 24),
     )
 
 
 def test_a_failed_answer_is_recorded_with_the_engines_counts_if_it_gave_them() -> None:
     story = one().sent("a").first_token("a").whatever()
-    story.finishes("a", End.FAILED, prompt_tokens=90, output_tokens=12).expect(
-        refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR, prompt_tokens=90, output_tokens=12, tokens_exact=True)
+    story.finishes("a", AttemptOutcome.FAILED, prompt_tokens=90, output_tokens=12).expect(
+        refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR, prompt_tokens=90, output_tokens=12, tokens_exact=True)
     )
 
 
@@ -101,7 +104,7 @@ def test_a_failed_answer_is_recorded_with_the_engines_counts_if_it_gave_them() -
 def test_leaving_while_waiting_ends_it_at_once() -> None:
     story = one().arrives("b").whatever()
     story.at(2.0).leaves("b").expect(
-        ended(Outcome.ABANDONED, why=Why.CLIENT_GONE, queue_s=2.0, e2e_s=2.0, replica=None, attempts=0)
+        ended(Outcome.ABANDONED, why=Reason.CLIENT_GONE, queue_s=2.0, e2e_s=2.0, replica=None, attempts=0)
     )
     assert story.pool("p").queued == 0
     story.finishes("a").expect(commit(), ended(Outcome.OK))
@@ -117,15 +120,15 @@ def test_leaving_while_an_attempt_is_open_closes_that_first(phase: str) -> None:
     story.whatever().leaves("a").expect(cancel())
     assert story.pool("p").in_flight == 1
     tokens = 7 if phase == "streaming" else 0
-    story.cancelled("a").expect(ended(Outcome.ABANDONED, why=Why.CLIENT_GONE, output_tokens=tokens))
+    story.cancelled("a").expect(ended(Outcome.ABANDONED, why=Reason.CLIENT_GONE, output_tokens=tokens))
     assert story.pool("p").in_flight == 0
     assert story.replica("r1").unprefilled_tokens == 0
 
 
 def test_a_client_that_stalled_is_left_for_that_reason() -> None:
     story = one().sent("a").first_token("a").whatever()
-    story.leaves("a", Why.CLIENT_STALLED).expect(cancel())
-    story.cancelled("a").expect(ended(Outcome.ABANDONED, why=Why.CLIENT_STALLED))
+    story.leaves("a", Reason.CLIENT_STALLED).expect(cancel())
+    story.cancelled("a").expect(ended(Outcome.ABANDONED, why=Reason.CLIENT_STALLED))
 
 
 def test_leaving_twice_or_after_the_end_is_nothing_new() -> None:
@@ -136,9 +139,9 @@ def test_leaving_twice_or_after_the_end_is_nothing_new() -> None:
 
 
 def test_leaving_while_a_refusal_waits_for_its_attempt_to_close_changes_nothing() -> None:
-    story = one().sent("a").shuts().expect(refuse(Why.SHUTTING_DOWN), cancel())
+    story = one().sent("a").shuts().expect(refuse(Reason.SHUTTING_DOWN), cancel())
     story.leaves("a").expect()
-    story.cancelled("a").expect(ended(Outcome.REFUSED, why=Why.SHUTTING_DOWN))
+    story.cancelled("a").expect(ended(Outcome.REFUSED, why=Reason.SHUTTING_DOWN))
 
 
 def test_what_an_attempt_reports_before_it_is_closed_is_not_answered_any_more() -> None:
@@ -155,16 +158,16 @@ def test_the_end_of_draining_ends_everything() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c")
     story.sent("a").first_token("a").whatever()
     story.shuts().expect(
-        refuse(Why.SHUTTING_DOWN, of="a"),
+        refuse(Reason.SHUTTING_DOWN, of="a"),
         cancel(of="a"),
-        refuse(Why.SHUTTING_DOWN, of="b"),
+        refuse(Reason.SHUTTING_DOWN, of="b"),
         cancel(of="b"),
-        refuse(Why.SHUTTING_DOWN, of="c"),
+        refuse(Reason.SHUTTING_DOWN, of="c"),
         ended(Outcome.REFUSED, of="c"),
     )
     story.shuts().expect()
-    story.cancelled("a").expect(ended(Outcome.REFUSED, why=Why.SHUTTING_DOWN))
-    story.cancelled("b").expect(ended(Outcome.REFUSED, why=Why.SHUTTING_DOWN))
+    story.cancelled("a").expect(ended(Outcome.REFUSED, why=Reason.SHUTTING_DOWN))
+    story.cancelled("b").expect(ended(Outcome.REFUSED, why=Reason.SHUTTING_DOWN))
 
 
 # ---- the record
@@ -175,7 +178,7 @@ SLO = Slo(
     e2e=(Objective(0.99, 10.0),),
     e2e_up_to_tokens=100,
 )
-MEASURED = policy(pool("p", "r1"), tier("std", slo=SLO, admission=Admission(AdmissionMode.OFF)))
+MEASURED = policy(pool("p", "r1"), tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.OFF)))
 
 
 def stream(*, body_at: float = 0.0, first_at: float, end_at: float, tokens: int) -> Story:

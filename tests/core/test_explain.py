@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from gateway.core.admission.explanation import PlacementExplanation
+from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
-from gateway.core.explain import Explanation
-from gateway.core.model import Outcome, Why
-from gateway.core.place import Impossible
-from gateway.core.rules import Admission, AdmissionMode
+from gateway.core.policy import AdmissionMode, AdmissionSpec
+from gateway.core.request import Outcome, Reason
 from tests.interpreted import interpreted
 
 from .made import ask, policy, pool, tier
@@ -20,7 +20,7 @@ from .playbook import Story, commit, dispatch, ended, play
 pytestmark = interpreted
 
 
-def explained(story: Story, **how: Any) -> Explanation | Impossible:
+def explained(story: Story, **how: Any) -> PlacementExplanation | Unplaceable:
     """Of a request that arrived now."""
     return story.controller.explain(ask(999, story.controller.policy, story.now, **how), story.now)
 
@@ -29,7 +29,7 @@ def test_the_best_replica_and_the_runner_up_are_named() -> None:
     story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, draws=(0.0,))
     story.arrives("a", prompt=900).whatever()
     found = explained(story)
-    assert isinstance(found, Explanation)
+    assert isinstance(found, PlacementExplanation)
     assert found.runner_up is not None
     assert (found.verdict, found.best.replica, found.runner_up.replica) == ("sent", "r2", "r3")
     assert (found.prompt_tokens, found.max_tokens, found.ahead) == (100, 100, 0)
@@ -38,7 +38,7 @@ def test_the_best_replica_and_the_runner_up_are_named() -> None:
 def test_the_best_replica_is_the_one_on_which_it_would_be_in_time() -> None:
     story, _ = story_of(pool("p", "r1", "r2", "r3", slots=2), STRICT, breach={"p": 0.9, "r3": 0.1}, draws=(0.0,))
     found = explained(story)
-    assert isinstance(found, Explanation)
+    assert isinstance(found, PlacementExplanation)
     assert found.runner_up is not None
     assert (found.verdict, found.best.replica, found.runner_up.replica) == ("sent", "r3", "r1")
     story.arrives("a").expect(dispatch("r3"))
@@ -48,7 +48,7 @@ def test_who_would_wait_is_told_behind_how_many() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT)
     story.arrives("a").arrives("b").arrives("c").whatever()
     found = explained(story)
-    assert isinstance(found, Explanation)
+    assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.best.replica, found.ahead, found.runner_up) == ("waits", None, 2, None)
 
 
@@ -65,10 +65,10 @@ def test_who_would_wait_is_told_behind_how_many() -> None:
 def test_the_verdict_is_that_of_the_controller(
     mode: AdmissionMode, trusted: bool, breach: float, verdict: str, why: str
 ) -> None:
-    story, oracle = story_of(pool("p", "r1"), tier("std", slo=SLO, admission=Admission(mode, 0.5, 0.0)))
+    story, oracle = story_of(pool("p", "r1"), tier("std", slo=SLO, admission=AdmissionSpec(mode, 0.5, 0.0)))
     oracle.breach["p"], oracle.trusted = breach, trusted
     found = explained(story)
-    assert isinstance(found, Explanation)
+    assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.threshold) == (verdict, 0.5)
     assert why in found.why
     (first, *_) = story.controller.arrive(ask(1, story.controller.policy, 0.0), 0.0)
@@ -80,11 +80,11 @@ def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: 
     story = play(policy(pool("p", "r1", queue_limit=1), tier("high"), tier("std", 1)))
     story.arrives("a", tier="std").arrives("b", tier="std").expect(dispatch("r1", of="a"))
     found = explained(story, tier=asking)
-    assert isinstance(found, Explanation)
+    assert isinstance(found, PlacementExplanation)
     assert (found.verdict, "waiting room is full" in found.why) == (verdict, verdict == "refused")
     first, *_ = story.controller.arrive(ask(999, story.controller.policy, story.now, tier=asking), story.now)
     assert isinstance(first, Refuse)
-    assert first.why is (Why.QUEUE_FULL if verdict == "refused" else Why.EVICTED)
+    assert first.why is (Reason.QUEUE_FULL if verdict == "refused" else Reason.EVICTED)
 
 
 def test_an_error_budget_that_is_not_measured_says_why() -> None:
@@ -93,7 +93,7 @@ def test_an_error_budget_that_is_not_measured_says_why() -> None:
 
     def budget(of: Story) -> tuple[str, float | None]:
         found = explained(of)
-        assert isinstance(found, Explanation)
+        assert isinstance(found, PlacementExplanation)
         return found.budget, found.budget_left
 
     assert budget(without) == ("no objective", None)
@@ -106,7 +106,7 @@ def test_an_error_budget_that_is_not_measured_says_why() -> None:
 def test_what_is_impossible_is_said_to_be() -> None:
     story, _ = story_of(pool("p", "r1", max_prompt_tokens=50), STRICT)
     found = explained(story, prompt=100)
-    assert isinstance(found, Impossible)
+    assert isinstance(found, Unplaceable)
     assert "the longest prompt" in found.detail
 
 
@@ -131,7 +131,7 @@ def test_asking_makes_no_kind_of_answer() -> None:
     controller.arrive(ask(1, rules, 0.0), 0.0)
     kinds = set(controller.forecaster._lengths._buckets)
     for prompt in (10, 1000, 100_000):
-        assert isinstance(controller.explain(ask(0, rules, 0.1, tier="low", prompt=prompt), 0.1), Explanation)
+        assert isinstance(controller.explain(ask(0, rules, 0.1, tier="low", prompt=prompt), 0.1), PlacementExplanation)
     assert set(controller.forecaster._lengths._buckets) == kinds
 
 

@@ -7,10 +7,10 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.ledger import Live
-from gateway.core.limits import TenantUse
-from gateway.core.model import Outcome, Why
-from gateway.core.queue import Band
+from gateway.core.admission.limits import TenantUse
+from gateway.core.admission.queue import TierQueue
+from gateway.core.request import Outcome, Reason
+from gateway.core.request_state import RequestState
 
 from .made import SHADOW, STEADY, ask, policy, pool, tier
 from .playbook import Story, ended, play, refuse
@@ -31,7 +31,7 @@ def full(*tenants: str, **bounds: object) -> Story:
 def test_a_tenant_below_its_share_takes_the_place_that_would_be_served_last_of_the_one_above() -> None:
     story = full("greedy", "greedy", "greedy", "greedy")
     story.arrives("m", tenant="modest").expect(
-        refuse(Why.EVICTED, of="greedy3"), ended(Outcome.REFUSED, of="greedy3", why=Why.EVICTED)
+        refuse(Reason.EVICTED, of="greedy3"), ended(Outcome.REFUSED, of="greedy3", why=Reason.EVICTED)
     )
     assert story.pool("p").queued == 4
 
@@ -39,17 +39,17 @@ def test_a_tenant_below_its_share_takes_the_place_that_would_be_served_last_of_t
 def test_a_tenant_that_has_its_share_of_a_full_room_is_refused() -> None:
     story = full("greedy", "modest", "greedy", "modest")
     for tenant in ("greedy", "modest"):
-        story.arrives(f"{tenant} again", tenant=tenant).expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+        story.arrives(f"{tenant} again", tenant=tenant).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_the_tenant_furthest_above_its_share_makes_way() -> None:
     story = full("b", "b", "a", "a", "a", "c")
-    story.arrives("d", tenant="d").expect(refuse(Why.EVICTED, of="a4"), ended(Outcome.REFUSED, of="a4"))
+    story.arrives("d", tenant="d").expect(refuse(Reason.EVICTED, of="a4"), ended(Outcome.REFUSED, of="a4"))
 
 
 def test_where_each_tenant_has_one_place_no_newcomer_takes_any() -> None:
     story = full("a", "b", "c")
-    story.arrives("d", tenant="d").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("d", tenant="d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_shares_are_those_of_a_tier() -> None:
@@ -57,7 +57,7 @@ def test_shares_are_those_of_a_tier() -> None:
     story = play(rules).arrives("running").whatever()
     for name in ("g1", "g2", "g3"):
         story.arrives(name, tenant="greedy", tier="like")
-    story.arrives("m", tenant="modest", tier="std").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("m", tenant="modest", tier="std").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_a_request_in_shadow_makes_way_for_nobody() -> None:
@@ -65,7 +65,7 @@ def test_a_request_in_shadow_makes_way_for_nobody() -> None:
     story = play(shadow).arrives("running").arrives("g1", tenant="greedy").arrives("g2", tenant="greedy").whatever()
     story.configured(policy(pool("p", "r1", queue_limit=2), tier("std"))).whatever()
     story.arrives("m", tenant="modest", policy=story.controller.policy)
-    story.expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_bytes_are_shared_too_and_several_may_make_way() -> None:
@@ -73,10 +73,10 @@ def test_bytes_are_shared_too_and_several_may_make_way() -> None:
     for number in range(8):
         story.arrives(f"g{number}", tenant="greedy", body_bytes=1000).after(0.1)
     story.arrives("m", tenant="modest", body_bytes=2500).expect(
-        *(said for g in ("g7", "g6", "g5") for said in (refuse(Why.EVICTED, of=g), ended(Outcome.REFUSED, of=g)))
+        *(said for g in ("g7", "g6", "g5") for said in (refuse(Reason.EVICTED, of=g), ended(Outcome.REFUSED, of=g)))
     )
     assert story.pool("p").queued_bytes == 7500
-    story.arrives("too big", tenant="modest", body_bytes=2000).expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("too big", tenant="modest", body_bytes=2000).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_a_modest_tenant_beside_a_greedy_one_is_served() -> None:
@@ -137,7 +137,7 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
             sizes[live.ask.tenant] += live.ask.body_bytes
         tenants = len({*held, tenant})
         share, byte_share = max(1, len(before) // tenants), sum(sizes.values()) // tenants
-        refused = [n for n, record in story.records.items() if record.why in (Why.QUEUE_FULL, Why.EVICTED)]
+        refused = [n for n, record in story.records.items() if record.why in (Reason.QUEUE_FULL, Reason.EVICTED)]
         if name in refused:
             wanted = size - (most_bytes - sum(sizes.values()))
             within = held[tenant] < share and (wanted <= 0 or sizes[tenant] + size <= byte_share)
@@ -154,10 +154,10 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
 
 
 def test_counts_of_tenants_survive_their_requests() -> None:
-    band = Band(RULES.tiers["std"])
+    band = TierQueue(RULES.tiers["std"])
     lives = []
     for number in range(6):
-        live = Live(ask(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
+        live = RequestState(ask(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
         live.use = TenantUse(live.ask.tenant, "std")
         live.deadline = 10.0 + number
         band.push(live, number + 1)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.ahead import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.costs import Costs
-from gateway.core.forecast import Forecaster
-from gateway.core.ledger import Attempt, Live
-from gateway.core.model import End, Endpoint, Finish, Sample
-from gateway.core.pools import PoolNow
-from gateway.core.rules import Objective, Slo
-from gateway.core.trust import COLD_LABELS, Trust
-from gateway.sim.profiles import DEFAULT
+from gateway.core.fleet.pool import Pool
+from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.latency_model import LatencyModel
+from gateway.core.forecast.trust import COLD_LABELS, Trust
+from gateway.core.policy import Objective, Slo
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Sample
+from gateway.core.request_state import Attempt, RequestState
+from gateway.sim.run.profiles import DEFAULT
 from tests.core.made import STEADY, ask, policy, pool, tier
 
 STEP_S = DEFAULT.step_base_s
@@ -37,24 +37,24 @@ class World:
     def __init__(self, objectives: Slo | None = None, replicas: int = 1) -> None:
         objectives = objectives or slo(ttft_s=1.0)
         self.policy = policy(pool("main", *(f"r{i}" for i in range(replicas)), slots=64), tier("std", slo=objectives))
-        self.pool = PoolNow(self.policy.pools["main"])
+        self.pool = Pool(self.policy.pools["main"])
         self.forecaster = Forecaster()
         self.now = 100.0
         self.asks = 0
         self.good = True
         """Whether the last one that was served met its objectives."""
 
-    def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> Live:
+    def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> RequestState:
         self.asks += 1
-        made = Live(ask(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
+        made = RequestState(ask(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
         made.pool, made.prompt_tokens, made.max_tokens = self.pool, prompt, max_tokens
         return made
 
-    def forecast(self, live: Live, ahead: Ahead | None = None, replica: str = "r0") -> Forecast:
+    def forecast(self, live: RequestState, ahead: Ahead | None = None, replica: str = "r0") -> Forecast:
         chosen = self.pool.replicas[replica] if ahead is None else None
         return self.forecaster.forecast(live, self.pool, chosen, ahead or NOTHING_AHEAD, self.now)
 
-    def send(self, live: Live, replica: str = "r0") -> Attempt:
+    def send(self, live: RequestState, replica: str = "r0") -> Attempt:
         if live.forecast is None:
             live.forecast = self.forecast(live, replica=replica)
         self.forecaster.watch(live, self.now)
@@ -69,11 +69,11 @@ class World:
         self.pool.read(attempt)
         self.forecaster.first_token(attempt, self.now)
 
-    def finish(self, attempt: Attempt, tokens: int, end: End = End.COMPLETE) -> None:
+    def finish(self, attempt: Attempt, tokens: int, end: AttemptOutcome = AttemptOutcome.COMPLETE) -> None:
         self.pool.free(attempt, end, self.now)
-        self.forecaster.closed(attempt, Finish(end, output_tokens=tokens), self.now)
+        self.forecaster.closed(attempt, AttemptResult(end, output_tokens=tokens), self.now)
 
-    def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> Live:
+    def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> RequestState:
         """A request by itself from beginning to end."""
         live = self.live(prompt)
         attempt = self.send(live, replica)
@@ -317,7 +317,7 @@ def test_a_slow_token_and_a_late_end_are_two_risks() -> None:
 
 
 def test_a_step_takes_some_time_whatever_the_coefficients_say() -> None:
-    costs = Costs()
+    costs = LatencyModel()
     for _ in range(2000):
         costs.learn_step(0.5, 0.5, 1.0, 0.01, 1.0)
     costs.step.coefficients = (0.0, 0.0, 0.0, 0.01)
@@ -386,7 +386,7 @@ def test_attempts_that_failed_teach_nothing_and_leave_nothing_behind() -> None:
     before = world.forecaster.view(world.now)
     attempt = world.send(world.live(5000))
     world.now += 0.01
-    world.finish(attempt, 0, End.UNREACHABLE)
+    world.finish(attempt, 0, AttemptOutcome.UNREACHABLE)
     assert world.forecaster.unread("r0", world.now) == 0.0
     assert world.forecaster.view(world.now).pools[0].samples == before.pools[0].samples
 
@@ -397,7 +397,9 @@ WARM = World().warm()
 # ---- how long answers are
 
 
-def stream(world: World, tokens: int, *, max_tokens: int = 4096, looks: int = 20, end: End = End.COMPLETE) -> None:
+def stream(
+    world: World, tokens: int, *, max_tokens: int = 4096, looks: int = 20, end: AttemptOutcome = AttemptOutcome.COMPLETE
+) -> None:
     """One whose answer is looked at now and then."""
     attempt = world.send(world.live(max_tokens=max_tokens))
     world.now += 0.1
@@ -417,11 +419,11 @@ def test_an_answer_that_was_watched_counts_once() -> None:
     assert bucket.median == pytest.approx(300, rel=0.25)
 
 
-@pytest.mark.parametrize("end", [End.CANCELLED, End.RESET])
-def test_an_answer_that_was_broken_off_is_at_least_so_long(end: End) -> None:
+@pytest.mark.parametrize("end", [AttemptOutcome.CANCELLED, AttemptOutcome.RESET])
+def test_an_answer_that_was_broken_off_is_at_least_so_long(end: AttemptOutcome) -> None:
     world = World()
     for number in range(600):
-        stream(world, 300 if number % 3 else 100, end=end if number % 3 else End.COMPLETE)
+        stream(world, 300 if number % 3 else 100, end=end if number % 3 else AttemptOutcome.COMPLETE)
     bucket = world.forecaster._lengths.bucket("m", "std", 1000)
     assert bucket.exceeds(200.0) == pytest.approx(2 / 3, abs=0.1)
 

@@ -1,7 +1,7 @@
 """A replica that is down, as its health checks say, keeps no request that it has not begun to answer."""
 
-from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Retry
+from gateway.core.policy import Retry
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
@@ -29,19 +29,19 @@ def test_one_that_requests_have_found_down_is_believed_when_a_check_fails_too() 
     rules = policy(pool("p", "r1", slots=4))
     story = play(rules).arrives("a", stream=False).arrives("b").arrives("c").arrives("d").whatever()
     for name in ("b", "c", "d"):
-        story.finishes(name, End.CONNECT_TIMEOUT)
+        story.finishes(name, AttemptOutcome.CONNECT_TIMEOUT)
     story.whatever().fails("r1", times=1).expect(cancel(of="a"))
 
 
 def test_it_is_refused_where_nobody_else_is() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a", stream=False).sent("a").whatever().fails("r1").expect(cancel())
-    story.cancelled("a").expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.cancelled("a").expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
 def test_it_is_refused_without_a_budget() -> None:
     rules = policy(pool("p", "r1", "r2", slots=4), tier("std", retry=Retry(0.0)))
     story = play(rules).arrives("a", stream=False).sent("a").whatever().fails("r1").expect(cancel())
-    story.cancelled("a").expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.cancelled("a").expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
 def test_it_is_closed_once() -> None:
@@ -61,8 +61,8 @@ def test_the_other_of_two_attempts_goes_on_alone() -> None:
 
 def test_when_the_other_fails_first_it_is_tried_no_more() -> None:
     story = waiting_at_r1(stream=True).hedges("a", "r2").sent("a").whatever().fails("r1").expect(cancel(attempt=1))
-    story.finishes("a", End.FAILED, attempt=2).expect()
-    story.cancelled("a", attempt=1).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2))
+    story.finishes("a", AttemptOutcome.FAILED, attempt=2).expect()
+    story.cancelled("a", attempt=1).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2))
 
 
 def test_a_check_that_passes_gives_up_nothing() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway.core.hedge import BURST, LAST_HEDGES, REST_S, Denied
-from gateway.core.late import LEAST_SAMPLES, FirstTokens
-from gateway.core.model import End, Hedged, Outcome, Sample, Why
-from gateway.core.rules import Hedge, Policy, Retry, Timeouts
+from gateway.core.policy import Hedge, Policy, Retry, Timeouts
+from gateway.core.redundancy.hedging import BURST, LAST_HEDGES, REST_S, HedgeDenied
+from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES, TtftQuantiles
+from gateway.core.request import AttemptOutcome, HedgeResult, Outcome, Reason, Sample
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
@@ -23,7 +23,7 @@ def rules(hedge: Hedge | None = ALWAYS, *replicas: str, slots: int = 10, **more:
     return policy(pool("p", *(replicas or ("r1", "r2")), slots=slots), tier("std", hedge=hedge, **more))
 
 
-def warmed(story: Story, ttft_s: float = 1.0, n: int = LEAST_SAMPLES, **how: Any) -> Story:
+def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) -> Story:
     """`n` requests are over, of which one in five had its first token after `ttft_s`, the others in a tenth of it.
 
     None of them was hedged: all are in the holdout.
@@ -76,15 +76,15 @@ class TestLate:
         for _ in range(2):
             story.sent("held")
         (of,) = story.controller.snapshot(story.now).hedged_tiers
-        assert of.held == LEAST_SAMPLES + 1
+        assert of.held == MIN_SAMPLES + 1
 
     def test_the_clock_is_not_set_by_whoever_looks(self) -> None:
         """Else a journal, which does not tell of looks, could not be replayed."""
         found = []
         for looks in (False, True):
-            first_tokens = FirstTokens()
-            for number in range(2 * LEAST_SAMPLES):
-                if looks and number == LEAST_SAMPLES:
+            first_tokens = TtftQuantiles()
+            for number in range(2 * MIN_SAMPLES):
+                if looks and number == MIN_SAMPLES:
                     assert first_tokens.views()
                 first_tokens.add(7, 0.1 + 0.1 * number, False, 10.0 + 0.01 * number)
             found.append(first_tokens.quantile(7, 0.95, 11.0))
@@ -95,7 +95,7 @@ class TestLate:
         story.after(60.0).expect()
 
     def test_no_clock_is_set_before_there_are_samples_enough(self) -> None:
-        late(warmed(play(rules()), n=LEAST_SAMPLES - 1)).after(60.0).expect()
+        late(warmed(play(rules()), n=MIN_SAMPLES - 1)).after(60.0).expect()
 
     def test_only_once(self) -> None:
         late(warmed(play(rules(ALWAYS, "r1", "r2", "r3")))).expect(dispatch("r2")).sent("a").after(60.0).expect()
@@ -145,17 +145,17 @@ class TestNever:
         story = warmed(play(rules(Hedge(holdout=1.0, budget=1.0))))
         late(story).after(60.0).expect()
         (of,) = story.controller.snapshot(story.now).hedged_tiers
-        assert of.held == LEAST_SAMPLES + 1
+        assert of.held == MIN_SAMPLES + 1
 
     def test_after_a_retry(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1"))
-        story.finishes("a", End.BUSY).expect(dispatch("r2")).sent("a").after(60.0).expect()
+        story.finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2")).sent("a").after(60.0).expect()
 
     def test_after_it_was_refused(self) -> None:
         timeouts = Timeouts(NEVER_TOO_LATE.queue_s, 0.5, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
         story = warmed(play(rules(timeouts=timeouts)), 0.4).arrives("a").sent("a").expect(dispatch("r1"))
         story.after(0.43).expect(dispatch("r2")).sent("a")
-        story.after(0.6).expect(refuse(Why.TTFT_TIMEOUT), cancel(attempt=1), cancel(attempt=2))
+        story.after(0.6).expect(refuse(Reason.TTFT_TIMEOUT), cancel(attempt=1), cancel(attempt=2))
 
     def test_once_its_tier_hedges_no_more(self) -> None:
         story = warmed(play(rules())).configured(rules(None)).arrives("a").sent("a").expect(dispatch("r1"))
@@ -174,7 +174,7 @@ class TestDenied:
     def test_when_the_share_of_requests_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.01))))
         late(story).after(9.0).expect()
-        assert denied(story) == {Denied.BUDGET: 1}
+        assert denied(story) == {HedgeDenied.BUDGET: 1}
 
     def test_when_the_share_of_prompt_tokens_is_used_up(self) -> None:
         story = warmed(warmed(play(rules()), 1.0, prompt=100), 1.0, prompt=60_000)
@@ -183,30 +183,30 @@ class TestDenied:
         late(story, "long", prompt=60_000).expect(dispatch("r2"))
         story.first_token("long", attempt=1).cancelled("long", 2).finishes("long", attempt=1).whatever()
         late(story, "next", prompt=100).expect()
-        assert denied(story) == {Denied.TOKENS: 1}
+        assert denied(story) == {HedgeDenied.TOKENS: 1}
 
     def test_when_half_of_what_it_shares_with_retries_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.9), retry=Retry(0.0))))
         story.controller._extra.left = 3.0
         late(story).expect()
-        assert denied(story) == {Denied.SHARED: 1}
+        assert denied(story) == {HedgeDenied.SHARED: 1}
 
     def test_when_others_wait(self) -> None:
         story = warmed(play(rules(slots=1))).arrives("a").sent("a").arrives("b").arrives("c").whatever()
         story.after(1.02).expect()
-        assert denied(story) == {Denied.QUEUE: 1}
+        assert denied(story) == {HedgeDenied.QUEUE: 1}
 
     def test_when_slots_are_in_use(self) -> None:
         story = warmed(play(rules(slots=5)))
         for n in range(8):
             story.arrives(f"b{n}").whatever()
         late(story.arrives("a").whatever().finishes("a").whatever(), "c")
-        assert denied(story) == {Denied.BUSY: 1}
+        assert denied(story) == {HedgeDenied.BUSY: 1}
 
     def test_when_no_other_replica_is_there(self) -> None:
         story = warmed(play(rules(ALWAYS, "r1")))
         late(story).expect()
-        assert denied(story) == {Denied.NO_REPLICA: 1}
+        assert denied(story) == {HedgeDenied.NO_REPLICA: 1}
 
     def test_when_the_kv_cache_is_full(self) -> None:
         story = warmed(play(rules()))
@@ -215,15 +215,15 @@ class TestDenied:
         assert target is not None
         target.kv.capacity_tokens, target.held_tokens = 1000.0, 850
         late(story).expect()
-        assert denied(story) == {Denied.KV: 1}
+        assert denied(story) == {HedgeDenied.KV: 1}
         target.held_tokens = 0
 
     def test_when_a_replica_broke_off_with_it(self) -> None:
         story = warmed(play(rules(ALWAYS, "r1", "r2", "r3")))
-        story.arrives("x").sent("x").finishes("x", End.RESET, body_hash=7)
-        story.sent("x").finishes("x", End.FAILED).whatever()
+        story.arrives("x").sent("x").finishes("x", AttemptOutcome.RESET, body_hash=7)
+        story.sent("x").finishes("x", AttemptOutcome.FAILED).whatever()
         late(story, body_hash=7)
-        assert denied(story) == {Denied.SUSPECT: 1}
+        assert denied(story) == {HedgeDenied.SUSPECT: 1}
 
     def test_when_duplicates_lose_until_it_has_rested(self) -> None:
         story = warmed(play(rules()))
@@ -232,7 +232,7 @@ class TestDenied:
             late(story, name).expect(dispatch("r2"))
             story.first_token(name, attempt=1).cancelled(name, 2).finishes(name, attempt=1).whatever()
         late(story, "a").expect()
-        assert denied(story) == {Denied.LOSING: 1}
+        assert denied(story) == {HedgeDenied.LOSING: 1}
         story.first_token("a").finishes("a").whatever().after(REST_S)
         late(warmed(story), "b").expect(dispatch("r2"))
 
@@ -246,7 +246,7 @@ class TestBudget:
             late(story, name)
             issued += len(story._attempts[name]) == 2
             for attempt in range(len(story._attempts[name])):
-                story.finishes(name, End.RESET, attempt=attempt + 1)
+                story.finishes(name, AttemptOutcome.RESET, attempt=attempt + 1)
             story.observes("r1", Sample(healthy=True)).observes("r2", Sample(healthy=True)).whatever()
         # Of 300 requests, and the budget was not full when the first was late.
         assert issued <= 15
@@ -264,21 +264,26 @@ class TestRaces:
 
     def test_the_duplicate_wins(self) -> None:
         story = (
-            self.hedged().after(0.1).first_token("a").expect(commit(attempt=2, hedged=Hedged.WON), cancel(attempt=1))
+            self.hedged()
+            .after(0.1)
+            .first_token("a")
+            .expect(commit(attempt=2, hedged=HedgeResult.WON), cancel(attempt=1))
         )
         story.cancelled("a", 1).finishes("a", attempt=2, output_tokens=5).expect(
-            ended(Outcome.OK, replica="r2", attempts=2, hedged=Hedged.WON)
+            ended(Outcome.OK, replica="r2", attempts=2, hedged=HedgeResult.WON)
         )
 
     def test_the_duplicate_loses(self) -> None:
-        story = self.hedged().first_token("a", 1).expect(commit(attempt=1, hedged=Hedged.LOST), cancel(attempt=2))
+        story = self.hedged().first_token("a", 1).expect(commit(attempt=1, hedged=HedgeResult.LOST), cancel(attempt=2))
         story.cancelled("a", 2).finishes("a", attempt=1, output_tokens=5).expect(
-            ended(Outcome.OK, replica="r1", attempts=2, hedged=Hedged.LOST)
+            ended(Outcome.OK, replica="r1", attempts=2, hedged=HedgeResult.LOST)
         )
 
     def test_both_fail(self) -> None:
-        story = self.hedged().finishes("a", End.FAILED, attempt=1).finishes("a", End.RESET, attempt=2)
-        story.expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR, hedged=Hedged.FAILED))
+        story = (
+            self.hedged().finishes("a", AttemptOutcome.FAILED, attempt=1).finishes("a", AttemptOutcome.RESET, attempt=2)
+        )
+        story.expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR, hedged=HedgeResult.FAILED))
 
     def test_the_first_token_comes_in_the_tick_in_which_the_clock_rings(self) -> None:
         story = warmed(play(rules())).arrives("a").sent("a").expect(dispatch("r1")).after(0.9)
@@ -292,7 +297,7 @@ class TestRaces:
             self.hedged()
             .first_token("a", 2)
             .first_token("a", 1)
-            .expect(commit(attempt=2, hedged=Hedged.WON), cancel(attempt=1))
+            .expect(commit(attempt=2, hedged=HedgeResult.WON), cancel(attempt=1))
         )
         story.finishes("a", attempt=1).finishes("a", attempt=2).expect(ended(Outcome.OK, replica="r2"))
 
@@ -308,19 +313,24 @@ class TestRaces:
         assert [story.replica(name).in_flight for name in ("r1", "r2")] == [0, 0]
 
     def test_the_duplicate_is_refused_a_connection(self) -> None:
-        story = late(warmed(play(rules()))).expect(dispatch("r2")).finishes("a", End.UNREACHABLE, attempt=2).expect()
-        story.first_token("a", 1).expect(commit(attempt=1, hedged=Hedged.LOST))
+        story = (
+            late(warmed(play(rules())))
+            .expect(dispatch("r2"))
+            .finishes("a", AttemptOutcome.UNREACHABLE, attempt=2)
+            .expect()
+        )
+        story.first_token("a", 1).expect(commit(attempt=1, hedged=HedgeResult.LOST))
 
     def test_the_duplicate_fails_when_the_time_of_the_first_is_up(self) -> None:
         timeouts = Timeouts(ttft_s=10.0)
         story = late(warmed(play(rules(timeouts=timeouts)))).expect(dispatch("r2")).after(5.0).sent("a")
         story.after(7.0).expect()  # the duplicate has its own time
-        story.finishes("a", End.RESET, attempt=2).after(0.0)
-        story.expect(refuse(Why.TTFT_TIMEOUT), cancel(attempt=1))
+        story.finishes("a", AttemptOutcome.RESET, attempt=2).after(0.0)
+        story.expect(refuse(Reason.TTFT_TIMEOUT), cancel(attempt=1))
 
     def test_the_replica_of_the_first_goes_down(self) -> None:
         story = self.hedged().fails("r1").expect(cancel(attempt=1)).cancelled("a", 1).expect()
-        story.first_token("a", 2).expect(commit(attempt=2, hedged=Hedged.WON))
+        story.first_token("a", 2).expect(commit(attempt=2, hedged=HedgeResult.WON))
 
 
 class TestWhatIsTold:

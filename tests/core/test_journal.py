@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from gateway.core import rules
+from gateway.core import policy as rules
 from gateway.core.commands import Command, Cut, Dispatch, Ended, Refuse
-from gateway.core.journal import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
-from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
-from gateway.core.plain import Unreadable
-from gateway.core.rules import Policy
+from gateway.core.journal.codec import Unreadable
+from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
 
 from .drivers import policies
 from .made import STEADY, ask, policy, pool, tier
@@ -51,7 +51,7 @@ def on_paper(rows: Sequence[object]) -> list[Any]:
 
 
 def header(encoder: Encoder, seed: int = 1, share: float = 1.0) -> dict[str, Any]:
-    (row,) = on_paper([{"journal": 1, **encoder.header(seed, share)}])
+    (row,) = on_paper([{"journal": 2, **encoder.header(seed, share)}])
     return row
 
 
@@ -109,13 +109,13 @@ def test_every_call_and_every_command_is_written() -> None:
     made = ask(7, POLICY, 1.0)
     record = Record(made, Outcome.OK, None, "p", "r1", 0.1, None, None, 0.5, 10, 20, True, True, 1)
     arguments: dict[str, object] = {
-        "Ask": made,
+        "Request": made,
         "int": 3,
         "str": "r1",
-        "Finish": Finish(End.COMPLETE, 1, None, 2),
+        "AttemptResult": AttemptResult(AttemptOutcome.COMPLETE, 1, None, 2),
         "Sample": Sample(True, kv_fraction=0.25),
         "Policy": POLICY,
-        "Why": Why.CLIENT_GONE,
+        "Reason": Reason.CLIENT_GONE,
         "float": 1.5,
         "bool": True,
     }
@@ -123,8 +123,8 @@ def test_every_call_and_every_command_is_written() -> None:
     for name in sorted(CALLS):
         kinds = [ast.unparse(argument.annotation or argument) for argument in arguments_of(name)]
         told.append((name, tuple(arguments[kind] for kind in kinds), []))
-    facts: dict[type, Sequence[object]] = {Ended: [record], Dispatch: [7, 1, "r1", 5], Refuse: [7, Why.EVICTED, inf]}
-    facts[Cut] = [7, Why.TOTAL_TIMEOUT, 90]
+    facts: dict[type, Sequence[object]] = {Ended: [record], Dispatch: [7, 1, "r1", 5], Refuse: [7, Reason.EVICTED, inf]}
+    facts[Cut] = [7, Reason.TOTAL_TIMEOUT, 90]
     for kind in get_args(Command):
         told.append(("wake", (2.0,), [kind(*facts.get(kind, [7, 1]))]))
     assert there_and_back(*told) == told
@@ -136,11 +136,15 @@ def test_every_call_and_every_command_is_written() -> None:
 any_float = st.floats(allow_nan=True, allow_infinity=True)
 anything = st.none() | any_float
 finishes = st.builds(
-    Finish, st.sampled_from(End), st.none() | st.integers(), retry_after_s=anything, status=st.integers(0, 2**63)
+    AttemptResult,
+    st.sampled_from(AttemptOutcome),
+    st.none() | st.integers(),
+    retry_after_s=anything,
+    status=st.integers(0, 2**63),
 )
 samples = st.builds(Sample, st.none() | st.booleans(), st.none() | st.integers(), kv_fraction=anything)
 asks = st.builds(
-    Ask,
+    Request,
     id=st.just(5),
     policy=st.just(POLICY),
     tier=st.sampled_from(list(POLICY.tiers.values())),
@@ -161,7 +165,7 @@ records = st.builds(
     Record,
     ask=asks,
     outcome=st.sampled_from(Outcome),
-    why=st.none() | st.sampled_from(Why),
+    why=st.none() | st.sampled_from(Reason),
     pool=optional_text,
     replica=optional_text,
     queue_s=any_float,
@@ -174,13 +178,13 @@ records = st.builds(
     good=st.booleans(),
     attempts=st.integers(0, 9),
 )
-refusals = st.builds(Refuse, st.integers(), st.sampled_from(Why), anything, st.text())
+refusals = st.builds(Refuse, st.integers(), st.sampled_from(Reason), anything, st.text())
 
 
 @given(asks, finishes, samples, refusals, records)
 @settings(STEADY)
 def test_values_come_back_bit_for_bit(
-    made: Ask, finish: Finish, sample: Sample, refusal: Refuse, record: Record
+    made: Request, finish: AttemptResult, sample: Sample, refusal: Refuse, record: Record
 ) -> None:
     told: list[Told] = [
         ("arrive", (made, 0.1 + 0.2), [refusal]),
@@ -296,8 +300,8 @@ def test_every_call_is_told_with_its_answer() -> None:
         ("configure", POLICY, 0.7),
         ("drain", "r1", True, 0.7),
         ("wake", 0.8),
-        ("finish", 1, Finish(End.TRUNCATED), 0.9),
-        ("leave", 1, 1.0, Why.CLIENT_STALLED),
+        ("finish", 1, AttemptResult(AttemptOutcome.TRUNCATED), 0.9),
+        ("leave", 1, 1.0, Reason.CLIENT_STALLED),
         ("fail", 1, 1.05),
         ("shut", 1.1),
     ]
@@ -331,7 +335,7 @@ def test_explanations_in_between_leave_the_replay_as_it_was() -> None:
         outer.arrive(ask(number, timely, now, prompt=prompt, max_tokens=2000), now)
         outer.sent(number, now)
         outer.first_token(number, now + 0.02)
-        outer.finish(number, Finish(End.COMPLETE, prompt, 30), now + 0.62)
+        outer.finish(number, AttemptResult(AttemptOutcome.COMPLETE, prompt, 30), now + 0.62)
         now += 0.7
     encoder = Encoder(timely)
     replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
@@ -366,10 +370,15 @@ def test_another_seed_or_share_gives_other_answers() -> None:
         ([1.0, "arive", [], []], "is no call"),
         ([1.0, "sent"], "is no call"),
         (
-            [1.0, "finish", [1, {"Finish": [{"End": "vanished"}, 1, 1, 0, 200, None, None, False]}], []],
-            "not a member of End",
+            [
+                1.0,
+                "finish",
+                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False]}],
+                [],
+            ],
+            "not a member of AttemptOutcome",
         ),
-        ([1.0, "finish", [1, {"Finish": [{"End": "complete"}]}], []], "a list of end, prompt_tokens"),
+        ([1.0, "finish", [1, {"AttemptResult": [{"AttemptOutcome": "complete"}]}], []], "a list of end, prompt_tokens"),
         ([1.0, "observe", ["r1", {"Sample": {"helthy": True}}], []], "fields of Sample are unknown here: helthy"),
         ([1.0, "observe", ["r1", {"Simple": {}}], []], "cannot be read as Simple"),
         ([1.0, "observe", ["r1", {"a": 1, "b": 2}], []], "does not say what it is"),
@@ -385,7 +394,7 @@ def test_what_is_no_call_is_refused(row: list[object], complaint: str) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"journal": 99}, "not that of a journal in format 1"),
+        ({"journal": 99}, "not that of a journal in format 2"),
         ({"seed": "one"}, "no seed"),
         ({"policy": {"Policy": {"models": {"map": {}}}}}, "fields of Policy are missing: default_tier, pools, tiers"),
     ],
@@ -397,6 +406,6 @@ def test_a_header_of_something_else_is_refused(change: dict[str, object], compla
 
 def test_fields_that_a_journal_did_not_have_yet_take_their_defaults() -> None:
     first = header(Encoder(POLICY))
-    first["fields"]["Finish"] = ["end", "prompt_tokens"]
-    _, args = Decoder(first).call([1.0, "finish", [1, {"Finish": [{"End": "complete"}, 12]}], []])
-    assert args == (1, Finish(End.COMPLETE, 12), 1.0)
+    first["fields"]["AttemptResult"] = ["end", "prompt_tokens"]
+    _, args = Decoder(first).call([1.0, "finish", [1, {"AttemptResult": [{"AttemptOutcome": "complete"}, 12]}], []])
+    assert args == (1, AttemptResult(AttemptOutcome.COMPLETE, 12), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.model import End, Outcome, Why
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 from tests.interpreted import interpreted
 
 from .made import policy, pool, tier
@@ -39,7 +39,7 @@ def test_what_lost_its_place_to_a_more_urgent_tier_was_a_miss() -> None:
     lower = tier("low", slo=SLO, admission=ENFORCE, priority=1)
     story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, lower)
     story.arrives("running").arrives("low", tier="low").arrives("high").whatever()
-    assert story.records["low"].why is Why.EVICTED
+    assert story.records["low"].why is Reason.EVICTED
     assert oracle.labels == [("judged", 2, True)]
 
 
@@ -57,7 +57,7 @@ def test_who_leaves_while_waiting_says_nothing() -> None:
 
 def test_what_a_replica_broke_says_nothing() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
-    story.arrives("a").sent("a").first_token("a").finishes("a", End.TRUNCATED).whatever()
+    story.arrives("a").sent("a").first_token("a").finishes("a", AttemptOutcome.TRUNCATED).whatever()
     assert oracle.labels[-1] == ("dropped", 1)
 
 
@@ -65,7 +65,7 @@ def test_where_a_reload_takes_the_last_replica_away_nobody_was_late() -> None:
     story, oracle = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
     story.arrives("running").arrives("a").whatever()
     story.fails("r2").configured(policy(pool("q", "r2"), STRICT)).whatever()
-    assert story.records["a"].why is Why.NO_REPLICAS
+    assert story.records["a"].why is Reason.NO_REPLICAS
     assert oracle.labels == [("dropped", 2)]
 
 

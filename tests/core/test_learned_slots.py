@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from gateway.core.kv import KvCache
-from gateway.core.model import Sample
-from gateway.core.slots import START, SlotLimit
+from gateway.core.fleet.concurrency_limit import START, ConcurrencyLimit
+from gateway.core.fleet.kv_cache import KvCache
+from gateway.core.request import Sample
 
 
-def learned(slots: int, seconds: int, *, pressed: bool = True) -> SlotLimit:
+def learned(slots: int, seconds: int, *, pressed: bool = True) -> ConcurrencyLimit:
     """An engine of so many slots that is sent as much as it may be."""
-    limit = SlotLimit()
+    limit = ConcurrencyLimit()
     for second in range(1, seconds + 1):
         running = min(limit.slots, slots)
         limit.saw(running, limit.slots - running)
@@ -26,7 +26,7 @@ def test_the_slots_of_an_engine_are_found_within_a_minute(slots: int) -> None:
 
 
 def test_what_other_bounds_keep_below_the_limit_does_not_lower_it() -> None:
-    limit = SlotLimit()
+    limit = ConcurrencyLimit()
     for second in range(1, 60):
         limit.saw(8, 4)
         limit.learn(float(second), float(second))
@@ -38,7 +38,7 @@ def test_while_nobody_waits_nothing_is_learned() -> None:
 
 
 def test_an_engine_that_read_nothing_says_nothing() -> None:
-    limit = SlotLimit()
+    limit = ConcurrencyLimit()
     for second in range(1, 60):
         limit.learn(float(second), float(second))
     assert limit.limit == START

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.lengths import KEEP, LONG, Lengths
+from gateway.core.forecast.output_length import KEEP, LONG, OutputLengths
 from tests.core.made import STEADY
 
 TOKENS = st.lists(st.integers(1, 20_000), max_size=200)
@@ -17,7 +17,7 @@ TOKENS = st.lists(st.integers(1, 20_000), max_size=200)
 @STEADY
 @given(TOKENS, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -> None:
-    bucket = Lengths().bucket("m", "std", 500)
+    bucket = OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
         bucket.add(tokens)
     p, q = sorted((p, q))
@@ -27,7 +27,7 @@ def test_quantiles_and_tails_are_monotone(seen: list[int], p: float, q: float) -
 
 def test_quantiles_are_found() -> None:
     source = random.Random(1)
-    bucket = Lengths().bucket("m", "std", 500)
+    bucket = OutputLengths().bucket("m", "std", 500)
     seen = sorted(round(source.lognormvariate(5.0, 0.7)) for _ in range(4000))
     for tokens in random.Random(2).sample(seen, len(seen)):
         bucket.add(tokens)
@@ -37,7 +37,7 @@ def test_quantiles_are_found() -> None:
 
 
 def test_a_bucket_that_has_seen_nothing_leans_on_the_broader_one() -> None:
-    lengths = Lengths()
+    lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
     assert lengths.bucket("m", "std", 9000).median == pytest.approx(40, rel=0.25)
@@ -45,7 +45,7 @@ def test_a_bucket_that_has_seen_nothing_leans_on_the_broader_one() -> None:
 
 
 def test_a_bucket_that_has_seen_enough_speaks_for_itself() -> None:
-    lengths = Lengths()
+    lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
         lengths.bucket("m", "std", 9000).add(1000)
@@ -54,7 +54,7 @@ def test_a_bucket_that_has_seen_enough_speaks_for_itself() -> None:
 
 
 def test_a_bucket_that_has_seen_little_leans_on_what_the_broader_one_says_now() -> None:
-    lengths = Lengths()
+    lengths = OutputLengths()
     rare, rarer = lengths.bucket("m", "std", 9000), lengths.bucket("m", "batch", 9000)
     rare.add(40)
     assert rare.median > 100, "nothing is known yet"
@@ -69,7 +69,7 @@ def test_a_bucket_that_has_seen_little_leans_on_what_the_broader_one_says_now() 
 @STEADY
 @given(st.lists(st.tuples(st.sampled_from((100, 500, 9000)), st.integers(1, 20_000), st.booleans()), max_size=400))
 def test_asking_does_not_change_what_is_said_later(news: list[tuple[int, int, bool]]) -> None:
-    asked, unasked = Lengths(), Lengths()
+    asked, unasked = OutputLengths(), OutputLengths()
     for prompt, tokens, goes_on in news * 3:
         for lengths in (asked, unasked):
             bucket = lengths.bucket("m", "std", prompt)
@@ -86,7 +86,7 @@ def test_asking_does_not_change_what_is_said_later(news: list[tuple[int, int, bo
 
 
 def test_lengths_of_long_ago_are_forgotten() -> None:
-    bucket = Lengths().bucket("m", "std", 500)
+    bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(6000):
         bucket.add(1000)
     for _ in range(9000):
@@ -95,7 +95,7 @@ def test_lengths_of_long_ago_are_forgotten() -> None:
 
 
 def test_answers_that_go_on_are_known_to_be_long_before_they_end() -> None:
-    bucket = Lengths().bucket("m", "std", 500)
+    bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(100):
         bucket.add(40)
     told = [0] * 200
@@ -106,7 +106,7 @@ def test_answers_that_go_on_are_known_to_be_long_before_they_end() -> None:
 
 
 def test_the_first_of_a_kind_are_known_to_be_long_before_they_end() -> None:
-    lengths = Lengths()
+    lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
     bucket = lengths.bucket("m", "std", 9000)
@@ -117,7 +117,7 @@ def test_the_first_of_a_kind_are_known_to_be_long_before_they_end() -> None:
 
 
 def test_of_lengths_that_nobody_has_come_to_the_broader_kind_speaks() -> None:
-    lengths = Lengths()
+    lengths = OutputLengths()
     for _ in range(500):
         lengths.bucket("m", "std", 500).add(40)
     bucket = lengths.bucket("m", "std", 9000)
@@ -127,7 +127,7 @@ def test_of_lengths_that_nobody_has_come_to_the_broader_kind_speaks() -> None:
 
 
 def test_an_answer_counts_once_however_often_it_was_looked_at() -> None:
-    watched, unwatched = Lengths().bucket("m", "std", 500), Lengths().bucket("m", "std", 500)
+    watched, unwatched = OutputLengths().bucket("m", "std", 500), OutputLengths().bucket("m", "std", 500)
     source = random.Random(1)
     for _ in range(400):
         tokens, told = round(source.lognormvariate(5.0, 0.7)) + 1, 0
@@ -150,7 +150,7 @@ def drawn() -> list[int]:
 
 @pytest.mark.parametrize("most", [300, 600])
 def test_what_was_left_at_any_time_does_not_make_the_rest_look_short(most: int) -> None:
-    source, seen, bucket = random.Random(2), drawn(), Lengths().bucket("m", "std", 500)
+    source, seen, bucket = random.Random(2), drawn(), OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
         left_at = source.randint(1, 2 * most)
         if left_at < tokens:
@@ -164,7 +164,7 @@ def test_what_was_left_at_any_time_does_not_make_the_rest_look_short(most: int) 
 @pytest.mark.parametrize("cut_at", [450, 500, 560, 800])
 def test_what_is_always_cut_at_one_length_does_not_make_the_rest_look_short(cut_at: int) -> None:
     """Others end in the bin in which it is cut, and nobody passes that."""
-    seen, bucket = drawn(), Lengths().bucket("m", "std", 500)
+    seen, bucket = drawn(), OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
         if cut_at < tokens:
             bucket.passes(cut_at, 0)
@@ -176,7 +176,7 @@ def test_what_is_always_cut_at_one_length_does_not_make_the_rest_look_short(cut_
 
 
 def test_what_does_not_end_is_forgotten_too() -> None:
-    bucket = Lengths().bucket("m", "std", 500)
+    bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(50_000):
         bucket.passes(400, 0)
     assert bucket.seen <= 2 * KEEP
@@ -186,7 +186,7 @@ def test_what_does_not_end_is_forgotten_too() -> None:
 
 
 def test_an_engine_that_counts_fewer_tokens_than_were_seen_is_believed() -> None:
-    bucket = Lengths().bucket("m", "std", 500)
+    bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(300):
         bucket.add(50, bucket.passes(100, 0))
     assert bucket.median == pytest.approx(50, rel=0.25)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.limits import Tenants, TokenBucket
-from gateway.core.rules import Limits
+from gateway.core.admission.limits import Tenants, TokenBucket
+from gateway.core.policy import Limits
 
 from .made import STEADY, tier
 

@@ -16,9 +16,9 @@ import pytest
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import BREAKERS, Controller
-from gateway.core.journal import Recorded, Told
-from gateway.core.model import End, Finish, Sample
-from gateway.core.rules import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
+from gateway.core.journal.recorder import Recorded, Told
+from gateway.core.policy import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
+from gateway.core.request import AttemptOutcome, AttemptResult, Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import ask, policy, pool, tier
@@ -75,7 +75,7 @@ class Fleet:
                 self.look()
         self.hear(self.controller.shut(self.now))
         for attempt in list(self.open):
-            self.over(attempt, Finish(End.CANCELLED))
+            self.over(attempt, AttemptResult(AttemptOutcome.CANCELLED))
 
     def look(self) -> None:
         """What metrics, `explain` and the log ask."""
@@ -140,9 +140,19 @@ class Fleet:
         draw = self.random.random()
         took_s = 0.2 * self.speed(replica) * self.random.lognormvariate(0.0, 0.7)
         if draw < 0.04:
-            end = self.random.choice((End.BUSY, End.FAILED, End.RESET, End.REJECTED, End.CLOSING))
-            broke = end is End.RESET
-            self.later(0.01, "over", attempt, Finish(end, body_hash=self.random.randrange(50) if broke else None))
+            end = self.random.choice(
+                (
+                    AttemptOutcome.BUSY,
+                    AttemptOutcome.FAILED,
+                    AttemptOutcome.RESET,
+                    AttemptOutcome.REJECTED,
+                    AttemptOutcome.CLOSING,
+                )
+            )
+            broke = end is AttemptOutcome.RESET
+            self.later(
+                0.01, "over", attempt, AttemptResult(end, body_hash=self.random.randrange(50) if broke else None)
+            )
         elif took_s < math.inf:
             self.later(took_s, "begins", attempt, took_s)
 
@@ -164,7 +174,9 @@ class Fleet:
         if 0 < tokens < 40:
             self.later(0.1, "goes_on", attempt, tokens + 10)
         elif tokens > 0:
-            self.later(0.0, "over", attempt, Finish(End.COMPLETE, prompt_tokens=100, output_tokens=tokens))
+            self.later(
+                0.0, "over", attempt, AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens=100, output_tokens=tokens)
+            )
         else:
             self.later(1.0, "goes_on", attempt, tokens - 1)  # until it is cut
 
@@ -172,7 +184,7 @@ class Fleet:
         if attempt in self.open:
             self.hear(self.controller.resumed(attempt, self.now))
 
-    def over(self, attempt: int, finish: Finish) -> None:
+    def over(self, attempt: int, finish: AttemptResult) -> None:
         if self.open.pop(attempt, None) is not None:
             self.hear(self.controller.finish(attempt, finish, self.now))
 
@@ -188,7 +200,7 @@ class Fleet:
                     self.open[attempt] = replica
                     self.later(0.001, "sent", attempt, replica)
                 case Cancel(_, attempt):
-                    self.later(0.0, "over", attempt, Finish(End.CANCELLED, tokens_seen=3))
+                    self.later(0.0, "over", attempt, AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=3))
                 case Ended(record):
                     self.seen[record.outcome.value] += 1
                     self.seen["hedged"] += record.hedged is not None

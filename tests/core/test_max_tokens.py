@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Caps, Limits, Policy
+from gateway.core.policy import Caps, Limits, Policy
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
 from .made import policy, pool, tier
 from .playbook import dispatch, ended, play, refuse
@@ -62,7 +62,7 @@ def test_each_prompt_of_a_batch_has_the_whole_context() -> None:
 def test_a_second_attempt_has_the_cap_of_the_first() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1900, max_tokens=None).expect(dispatch("r1", max_tokens=100))
-    story.finishes("a", End.UNREACHABLE).expect(dispatch("r2", max_tokens=100))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("r2", max_tokens=100))
 
 
 def test_a_tier_may_leave_to_the_engine_what_nobody_asked_for() -> None:
@@ -86,4 +86,4 @@ def test_a_request_without_any_cap_reserves_little_and_pays_what_was_used() -> N
     assert story.limits().tokens_left == pytest.approx(5000 - 100 - 1024)
     story.sent("a").first_token("a").finishes("a", prompt_tokens=100, output_tokens=4000).whatever()
     assert story.limits().tokens_left == pytest.approx(5000 - 100 - 4000)
-    story.arrives("b", prompt=100, max_tokens=None).expect(refuse(Why.LIMIT_TOKENS), ended(Outcome.QUOTA))
+    story.arrives("b", prompt=100, max_tokens=None).expect(refuse(Reason.LIMIT_TOKENS), ended(Outcome.QUOTA))

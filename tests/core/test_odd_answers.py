@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from gateway.core.model import End, Finish, Outcome, Why
-from gateway.core.rules import Ejection, Health, Retry
+from gateway.core.policy import Ejection, Health, Retry
+from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import SHADOW, policy, pool, tier
@@ -16,20 +16,25 @@ EJECTION = Ejection(canary_s=5.0)
 WATCHED = Health(slow_start_s=0.0, ejection=EJECTION)
 NAMES = ("r1", "r2", "r3", "r4")
 TOOK_S = 1.0
-NOT_FOUND = Finish(End.REJECTED, status=404)
-BAD = Finish(End.REJECTED, status=400)
-FORBIDDEN = Finish(End.REJECTED, status=403)
-EMPTY = Finish(End.COMPLETE, output_tokens=0, status=200, empty=True)
-NO_JSON = Finish(End.COMPLETE, tokens_seen=25, status=200, empty=True)
-REDIRECT = Finish(End.UNREADABLE, status=302)
-USEFUL = Finish(End.COMPLETE, prompt_tokens=100, output_tokens=20, tokens_seen=20, status=200)
+NOT_FOUND = AttemptResult(AttemptOutcome.REJECTED, status=404)
+BAD = AttemptResult(AttemptOutcome.REJECTED, status=400)
+FORBIDDEN = AttemptResult(AttemptOutcome.REJECTED, status=403)
+EMPTY = AttemptResult(AttemptOutcome.COMPLETE, output_tokens=0, status=200, empty=True)
+NO_JSON = AttemptResult(AttemptOutcome.COMPLETE, tokens_seen=25, status=200, empty=True)
+REDIRECT = AttemptResult(AttemptOutcome.UNREADABLE, status=302)
+USEFUL = AttemptResult(AttemptOutcome.COMPLETE, prompt_tokens=100, output_tokens=20, tokens_seen=20, status=200)
 
 
 class Traffic:
     """Requests at a steady rate on a pool some replicas of which answer at once, and oddly."""
 
     def __init__(
-        self, odd: dict[str, Finish], *, replicas: tuple[str, ...] = NAMES, health: Health = WATCHED, retry: float = 0.1
+        self,
+        odd: dict[str, AttemptResult],
+        *,
+        replicas: tuple[str, ...] = NAMES,
+        health: Health = WATCHED,
+        retry: float = 0.1,
     ) -> None:
         rules = policy(
             pool("p", *replicas, slots=None, health=health), tier("std", admission=SHADOW, retry=Retry(retry))
@@ -89,7 +94,7 @@ class Traffic:
         return len(odd) / len(records)
 
 
-def _facts(finish: Finish) -> dict[str, object]:
+def _facts(finish: AttemptResult) -> dict[str, object]:
     names = ("prompt_tokens", "output_tokens", "tokens_seen", "status", "empty")
     return {name: getattr(finish, name) for name in names}
 
@@ -105,7 +110,7 @@ def _at(story: Story, name: str) -> str:
     [NOT_FOUND, FORBIDDEN, BAD, EMPTY, NO_JSON, REDIRECT],
     ids=["404", "403", "400", "empty", "no JSON", "redirect"],
 )
-def test_a_replica_that_answers_everything_at_once_with_nothing_is_ejected(odd: Finish) -> None:
+def test_a_replica_that_answers_everything_at_once_with_nothing_is_ejected(odd: AttemptResult) -> None:
     traffic = Traffic({"r2": odd}).run(25.0)
     health = traffic.story.replica("r2").health
     assert traffic.story.replica("r2").state is ReplicaState.EJECTED
@@ -117,13 +122,15 @@ def test_a_replica_that_answers_everything_at_once_with_nothing_is_ejected(odd: 
 
 
 @pytest.mark.parametrize("odd", [NOT_FOUND, BAD, EMPTY, REDIRECT], ids=["404", "400", "empty", "redirect"])
-def test_speed_alone_attracts_nothing_before_it_is_ejected(odd: Finish) -> None:
+def test_speed_alone_attracts_nothing_before_it_is_ejected(odd: AttemptResult) -> None:
     traffic = Traffic({"r2": odd}, health=Health(slow_start_s=0.0, ejection=None)).run(20.0)
     assert traffic.share("r2", since=5.0) < 0.4
 
 
 def test_a_replica_that_fails_at_once_now_and_then_gets_no_more_than_its_share() -> None:
-    traffic = Traffic({"r2": Finish(End.FAILED, status=500)}, health=Health(failures=10**6, ejection=None)).run(20.0)
+    traffic = Traffic(
+        {"r2": AttemptResult(AttemptOutcome.FAILED, status=500)}, health=Health(failures=10**6, ejection=None)
+    ).run(20.0)
     assert traffic.share("r2", since=5.0) < 0.4
 
 
@@ -136,34 +143,40 @@ def test_clients_see_next_to_none_of_the_404_of_one_replica() -> None:
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_refusal_that_may_be_the_replicas_own_is_tried_elsewhere(status: int) -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.1)))).arrives("a").expect(dispatch("r1"))
-    story.sent("a").finishes("a", End.REJECTED, status=status).expect(dispatch("r2"))
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=status).expect(dispatch("r2"))
     story.served("a", output_tokens=5).expect(commit(), ended(Outcome.OK, attempts=2))
     assert story.replica("r1").failures == 0
 
 
 def test_a_refusal_that_the_others_share_is_the_answer() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.1)))).arrives("a").expect(dispatch("r1"))
-    story.sent("a").finishes("a", End.REJECTED, status=404).expect(dispatch("r2"))
-    story.sent("a").finishes("a", End.REJECTED, status=404).expect(
-        commit(), ended(Outcome.INVALID, why=Why.UPSTREAM_REJECTED)
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect(dispatch("r2"))
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect(
+        commit(), ended(Outcome.INVALID, why=Reason.UPSTREAM_REJECTED)
     )
     story.arrives("b").whatever()
-    story.sent("b").finishes("b", End.REJECTED, status=404).expect(commit(), ended(Outcome.INVALID, attempts=1))
+    story.sent("b").finishes("b", AttemptOutcome.REJECTED, status=404).expect(
+        commit(), ended(Outcome.INVALID, attempts=1)
+    )
 
 
 def test_a_bad_request_is_not_tried_elsewhere() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.1)))).arrives("a").whatever()
-    story.sent("a").finishes("a", End.REJECTED, status=400).expect(commit(), ended(Outcome.INVALID, attempts=1))
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=400).expect(
+        commit(), ended(Outcome.INVALID, attempts=1)
+    )
 
 
 def test_without_retries_in_the_tier_a_404_is_the_answer() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std", retry=Retry(0.0)))).arrives("a").whatever()
-    story.sent("a").finishes("a", End.REJECTED, status=404).expect(commit(), ended(Outcome.INVALID, attempts=1))
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect(
+        commit(), ended(Outcome.INVALID, attempts=1)
+    )
 
 
 def test_a_404_of_a_duplicate_ends_nothing_while_the_first_attempt_goes_on() -> None:
     story = play(policy(pool("p", "r1", "r2"), tier("std"))).arrives("a").sent("a").hedges("a", "r2").whatever()
-    story.sent("a").finishes("a", End.REJECTED, status=404).expect()
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=404).expect()
     story.first_token("a", 1).expect(commit(attempt=1))
 
 

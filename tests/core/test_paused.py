@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.model import Outcome, Why
-from gateway.core.rules import Policy, Timeouts
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.policy import Policy, Timeouts
+from gateway.core.request import Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, cancel, commit, cut, dispatch, ended, play, refuse
@@ -23,7 +23,7 @@ def _streaming() -> Story:
 
 def test_while_it_is_paused_only_the_total_deadline_holds() -> None:
     story = _streaming().pauses("a").at(99.9).expect()
-    story.at(100.0).expect(cut(Why.TOTAL_TIMEOUT), cancel())
+    story.at(100.0).expect(cut(Reason.TOTAL_TIMEOUT), cancel())
     story.cancelled("a").expect(ended(Outcome.CUT))
 
 
@@ -34,9 +34,9 @@ def test_progress_on_the_way_out_does_not_end_the_pause() -> None:
 def test_once_it_is_read_again_the_replica_has_its_time_anew() -> None:
     story = _streaming().pauses("a").at(50.0).resumes("a")
     story.at(50.0 + IDLE_S + PROGRESS_EVERY_S - 0.01).expect()
-    story.after(0.02).expect(refuse(Why.IDLE_TIMEOUT), cancel())
+    story.after(0.02).expect(refuse(Reason.IDLE_TIMEOUT), cancel())
 
 
 def test_a_pause_that_ends_after_the_request_changes_nothing() -> None:
-    story = _streaming().pauses("a").at(100.0).expect(cut(Why.TOTAL_TIMEOUT), cancel())
+    story = _streaming().pauses("a").at(100.0).expect(cut(Reason.TOTAL_TIMEOUT), cancel())
     story.resumes("a").expect().cancelled("a").expect(ended(Outcome.CUT)).expect_alarm(float("inf"))

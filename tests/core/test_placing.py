@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.model import Outcome, Why
-from gateway.core.rules import Health, Model
+from gateway.core.policy import Health, Model
+from gateway.core.request import Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, ended, play, refuse
@@ -36,17 +36,17 @@ def test_an_estimated_prompt_is_placed_by_what_it_may_be_at_most() -> None:
 def test_a_prompt_that_is_too_long_for_every_pool_is_refused_at_once() -> None:
     story = play(RULES).arrives("a", prompt=8001)
     story.expect(
-        refuse(Why.CONTEXT_LENGTH, retry_after_s=None),
-        ended(Outcome.INVALID, why=Why.CONTEXT_LENGTH, pool=None, attempts=0),
+        refuse(Reason.CONTEXT_LENGTH, retry_after_s=None),
+        ended(Outcome.INVALID, why=Reason.CONTEXT_LENGTH, pool=None, attempts=0),
     )
 
 
 def test_the_refusal_says_how_long_the_prompt_is_and_may_be() -> None:
     exact = "the prompt has 9000 tokens; the longest prompt this model serves is 8000 tokens"
-    play(RULES).arrives("a", prompt=9000).expect(refuse(Why.CONTEXT_LENGTH, detail=exact), ended(Outcome.INVALID))
+    play(RULES).arrives("a", prompt=9000).expect(refuse(Reason.CONTEXT_LENGTH, detail=exact), ended(Outcome.INVALID))
     estimate = "the prompt has at least 12000 tokens; the longest prompt this model serves is 8000 tokens"
     play(RULES).arrives("a", prompt=None, prompt_bytes=100_000).expect(
-        refuse(Why.CONTEXT_LENGTH, detail=estimate), ended(Outcome.INVALID)
+        refuse(Reason.CONTEXT_LENGTH, detail=estimate), ended(Outcome.INVALID)
     )
 
 
@@ -55,7 +55,7 @@ def test_a_prompt_that_may_fit_after_all_is_left_to_the_longest_pool() -> None:
     play(RULES).arrives("a", prompt=None, prompt_bytes=30_000).expect(dispatch("l1"))
     play(RULES).arrives("a", prompt=None, prompt_bytes=66_667).expect(dispatch("l1"))
     play(RULES).arrives("a", prompt=None, prompt_bytes=66_675).expect(
-        refuse(Why.CONTEXT_LENGTH), ended(Outcome.INVALID)
+        refuse(Reason.CONTEXT_LENGTH), ended(Outcome.INVALID)
     )
 
 
@@ -103,8 +103,8 @@ def test_a_tier_may_be_bound_to_its_own_pools() -> None:
 def test_a_tier_that_shares_no_pool_with_the_model_may_not_use_it() -> None:
     rules = policy(SHORT, LONG, tier("bound", pools=("short",)), models=(Model("m", ("long",)),))
     play(rules).arrives("a").expect(
-        refuse(Why.FORBIDDEN_MODEL, detail="tier bound may not use model m"),
-        ended(Outcome.INVALID, why=Why.FORBIDDEN_MODEL),
+        refuse(Reason.FORBIDDEN_MODEL, detail="tier bound may not use model m"),
+        ended(Outcome.INVALID, why=Reason.FORBIDDEN_MODEL),
     )
 
 
@@ -123,7 +123,7 @@ def test_a_busy_pool_is_no_reason_to_go_to_the_next() -> None:
 
 def test_a_long_prompt_does_not_fail_over_to_a_short_pool() -> None:
     play(RULES, 0.5).fails("l1").arrives("a", prompt=5000).expect(
-        refuse(Why.NO_REPLICAS, retry_after_s=5.0), ended(Outcome.REFUSED, why=Why.NO_REPLICAS)
+        refuse(Reason.NO_REPLICAS, retry_after_s=5.0), ended(Outcome.REFUSED, why=Reason.NO_REPLICAS)
     )
 
 
@@ -139,7 +139,7 @@ def all_down(*chances: float) -> Story:
 def test_with_everything_down_a_request_is_told_when_the_first_replica_is_tried_again() -> None:
     story = all_down(0.5).arrives("a")
     assert story.retry_after_s() == pytest.approx(6.0)
-    story.expect(refuse(Why.NO_REPLICAS), ended(Outcome.REFUSED, why=Why.NO_REPLICAS, replica=None))
+    story.expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED, why=Reason.NO_REPLICAS, replica=None))
 
 
 def test_that_time_is_spread_and_at_least_a_second() -> None:
@@ -154,7 +154,9 @@ def test_that_time_is_not_much_longer_than_a_minute() -> None:
 
 
 def test_a_pool_without_replicas_is_down() -> None:
-    play(policy(pool("p")), 0.5).arrives("a").expect(refuse(Why.NO_REPLICAS, retry_after_s=1.0), ended(Outcome.REFUSED))
+    play(policy(pool("p")), 0.5).arrives("a").expect(
+        refuse(Reason.NO_REPLICAS, retry_after_s=1.0), ended(Outcome.REFUSED)
+    )
 
 
 def test_of_several_longest_pools_the_one_that_is_up_gets_what_fits_nowhere_for_sure() -> None:

@@ -6,7 +6,14 @@ from random import Random
 
 import pytest
 
-from gateway.core.prompt import MOST, PRIOR_HIGH, PRIOR_LOW, TEMPLATE_TOKENS, PromptEstimator, QuantileTracker
+from gateway.core.forecast.prompt_length import (
+    MAX,
+    PRIOR_HIGH,
+    PRIOR_LOW,
+    TEMPLATE_TOKENS,
+    PromptEstimator,
+    QuantileTracker,
+)
 
 from .made import policy, pool
 from .playbook import play
@@ -165,8 +172,8 @@ def test_each_model_of_a_catch_all_has_its_own_ratio() -> None:
 
 def test_names_that_clients_make_up_are_forgotten() -> None:
     estimator = PromptEstimator()
-    for number in range(MOST + 1):
+    for number in range(MAX + 1):
         estimator.learn(f"model-{number}", 400, 400)
-    assert len(estimator._ratios) == MOST
+    assert len(estimator._ratios) == MAX
     assert estimator.estimate("model-0", 400) == PromptEstimator().estimate("model-0", 400)
-    assert estimator.estimate(f"model-{MOST}", 400)[1] > 200
+    assert estimator.estimate(f"model-{MAX}", 400)[1] > 200

@@ -1,9 +1,9 @@
 """What is remembered of requests whose replica broke off."""
 
 from gateway.core.controller import FAILURES
-from gateway.core.model import End, Outcome, Why
-from gateway.core.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
-from gateway.core.rules import Health
+from gateway.core.fleet.quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
+from gateway.core.policy import Health
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 
 from .made import policy, pool
 from .playbook import dispatch, ended, play, refuse
@@ -105,59 +105,61 @@ def test_what_is_caught_and_what_is_refused_is_told_once() -> None:
 def test_one_more_replica_sees_it_and_no_third() -> None:
     story = play(RULES)
     assert not story.controller.suspects(0.0)
-    story.arrives("a").sent("a").whatever().finishes("a", End.RESET, body_hash=POISON).expect(dispatch("r2"))
+    story.arrives("a").sent("a").whatever().finishes("a", AttemptOutcome.RESET, body_hash=POISON).expect(dispatch("r2"))
     assert story.controller.suspects(0.0)
-    story.sent("a").finishes("a", End.RESET, body_hash=POISON)
-    story.expect(refuse(FAILURES[End.RESET]), ended(Outcome.ERROR, attempts=2))
-    story.arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID, attempts=0))
+    story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON)
+    story.expect(refuse(FAILURES[AttemptOutcome.RESET]), ended(Outcome.ERROR, attempts=2))
+    story.arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID, attempts=0))
     story.arrives("c", body_hash=OTHER).expect(dispatch("r3"))
 
 
 def test_who_comes_back_with_it_is_not_tried_again() -> None:
     """Its first attempt is the second that broke off."""
     story = play(RULES).arrives("a").sent("a").first_token("a").whatever()
-    story.finishes("a", End.TRUNCATED, body_hash=POISON).whatever()
+    story.finishes("a", AttemptOutcome.TRUNCATED, body_hash=POISON).whatever()
     story.arrives("b", body_hash=POISON).expect(dispatch("r2")).sent("b")
-    story.finishes("b", End.RESET, body_hash=POISON).expect(refuse(FAILURES[End.RESET]), ended(Outcome.ERROR))
+    story.finishes("b", AttemptOutcome.RESET, body_hash=POISON).expect(
+        refuse(FAILURES[AttemptOutcome.RESET]), ended(Outcome.ERROR)
+    )
 
 
 def test_both_replicas_live_so_it_was_not_the_request() -> None:
     story = play(RULES)
-    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
-    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.after(doubt_s(Health())).arrives("b", body_hash=POISON).expect(dispatch("r3"))
 
 
 def test_both_replicas_went_down_so_it_is_barred_for_long() -> None:
     story = play(RULES)
-    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
-    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.after(5.0).fails("r1").fails("r2")
-    story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
+    story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID))
 
 
 def test_it_is_known_that_they_are_down_before_the_doubt_is_over_even_if_their_checks_hang() -> None:
     slow = Health(failures=4, interval_s=1.0, timeout_s=5.0, slow_start_s=0.0, ejection=None)
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin", health=slow)))
-    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
-    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     for seconds in (6.0, 12.0, 18.0):
         story.at(seconds).fails("r1", times=1).fails("r2", times=1)
-    story.at(60.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
+    story.at(60.0).arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID))
 
 
 def test_it_is_barred_no_longer_for_replicas_that_stay_down() -> None:
     story = play(RULES)
-    story.arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
-    story.sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
+    story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     for seconds in range(1, int(KEEP_S)):
         story.at(float(seconds)).fails("r1").fails("r2")
-    story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Why.QUARANTINED), ended(Outcome.INVALID))
+    story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID))
     story.at(KEEP_S).arrives("c", body_hash=POISON).expect(dispatch("r3"))
 
 
 def test_one_that_is_served_is_forgotten_even_if_nobody_was_suspected_when_it_came() -> None:
-    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever()
+    story = play(RULES).arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     assert story.controller.suspects(story.now)
     story.served("a")
     assert not story.controller.suspects(story.now)
@@ -166,13 +168,13 @@ def test_one_that_is_served_is_forgotten_even_if_nobody_was_suspected_when_it_ca
 def test_who_waits_with_it_is_refused_as_soon_as_two_broke_off() -> None:
     story = play(policy(pool("p", "r1", "r2", "r3", slots=1, router="round-robin")))
     story.arrives("a").arrives("x").arrives("y").sent("a").whatever()
-    story.served("x").whatever().finishes("a", End.RESET, body_hash=POISON).expect(dispatch("r2", of="a"))
+    story.served("x").whatever().finishes("a", AttemptOutcome.RESET, body_hash=POISON).expect(dispatch("r2", of="a"))
     story.arrives("z").expect(dispatch("r1"))
     story.arrives("b", body_hash=POISON, tenant="globex").arrives("c", body_hash=OTHER).expect()
-    story.sent("a").finishes("a", End.RESET, body_hash=POISON).expect(
-        refuse(Why.QUARANTINED, of="b"),
+    story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).expect(
+        refuse(Reason.QUARANTINED, of="b"),
         ended(Outcome.INVALID, of="b", attempts=0),
-        refuse(FAILURES[End.RESET], of="a"),
+        refuse(FAILURES[AttemptOutcome.RESET], of="a"),
         ended(Outcome.ERROR, of="a", attempts=2),
         dispatch("r2", of="c"),
     )
@@ -180,10 +182,12 @@ def test_who_waits_with_it_is_refused_as_soon_as_two_broke_off() -> None:
 
 
 def test_who_was_with_a_third_meanwhile_is_not_tried_again_for_whatever_reason() -> None:
-    story = play(RULES).arrives("a").sent("a").finishes("a", End.RESET, body_hash=POISON).whatever().sent("a")
+    story = (
+        play(RULES).arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever().sent("a")
+    )
     story.arrives("b", body_hash=POISON, tenant="globex").expect(dispatch("r3")).sent("b")
-    story.finishes("a", End.RESET, body_hash=POISON).whatever()
-    story.finishes("b", End.BUSY).expect(refuse(Why.UPSTREAM_BUSY), ended(Outcome.ERROR, attempts=1))
+    story.finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
+    story.finishes("b", AttemptOutcome.BUSY).expect(refuse(Reason.UPSTREAM_BUSY), ended(Outcome.ERROR, attempts=1))
 
 
 def test_only_replicas_that_still_count_are_told_of() -> None:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.ahead import Forecast
-from gateway.core.ledger import Live
-from gateway.core.limits import FAIRNESS_HALF_LIFE_S, TenantUse
-from gateway.core.queue import MAX_TURN_S, WaitingRoom
-from gateway.core.rates import DRAIN_WINDOW_S, DrainRate, Rate
+from gateway.core.admission.limits import FAIRNESS_HALF_LIFE_S, TenantUse
+from gateway.core.admission.queue import MAX_TURN_S, PoolQueue
+from gateway.core.fleet.rates import DRAIN_WINDOW_S, DrainRate, Rate
+from gateway.core.forecast.ahead import Forecast
+from gateway.core.request_state import RequestState
 
 from .made import SHADOW, STEADY, ask, policy, pool, tier
 
@@ -29,14 +29,14 @@ moves = st.lists(
 )
 
 
-def turn(live: Live) -> tuple[int, float, int]:
+def turn(live: RequestState) -> tuple[int, float, int]:
     return live.ask.tier.priority, live.ask.body_at, live.ask.id
 
 
 @STEADY
 @given(moves)
 def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str, object, int]]) -> None:
-    room, plain = WaitingRoom(), list[Live]()
+    room, plain = PoolQueue(), list[RequestState]()
     for number, (what, choice, size) in enumerate(moves):
         if what == "push":
             live = made(number, choice.name, size)  # type: ignore[attr-defined]
@@ -51,15 +51,15 @@ def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str
         check(room, plain)
 
 
-def made(number: int, tier_name: str, size: int, tenant: str = "acme") -> Live:
+def made(number: int, tier_name: str, size: int, tenant: str = "acme") -> RequestState:
     # Several arrive in the same second.
-    live = Live(ask(number + 1, RULES, float(number // 3), tier=tier_name, tenant=tenant, body_bytes=size))
+    live = RequestState(ask(number + 1, RULES, float(number // 3), tier=tier_name, tenant=tenant, body_bytes=size))
     live.use = TenantUse(tenant, tier_name)
     live.deadline = live.ask.body_at + 10.0
     return live
 
 
-def check(room: WaitingRoom, plain: list[Live]) -> None:
+def check(room: PoolQueue, plain: list[RequestState]) -> None:
     plain = sorted(plain, key=turn)
     assert len(room) == len(plain)
     assert list(room) == plain
@@ -132,9 +132,11 @@ def test_a_rate_is_never_more_than_was_seen_in_the_shortest_window(gaps: list[fl
 # ---- order within a tier
 
 
-def waiting(*who: tuple[str, float], shared: dict[str, TenantUse] | None = None) -> tuple[WaitingRoom, list[Live]]:
+def waiting(
+    *who: tuple[str, float], shared: dict[str, TenantUse] | None = None
+) -> tuple[PoolQueue, list[RequestState]]:
     """A room in which these (tenant, deadline) wait, all of one tier; a tenant's use is one object."""
-    room, uses = WaitingRoom(), {} if shared is None else shared
+    room, uses = PoolQueue(), {} if shared is None else shared
     lives = []
     for number, (tenant, deadline) in enumerate(who):
         live = made(number, "free", 0, tenant)
@@ -149,7 +151,7 @@ LONG_AFTER = 1000.0
 """By then all have waited for so long that tenants take turns."""
 
 
-def order(room: WaitingRoom, cost: float = 0.0, now: float = LONG_AFTER) -> list[int]:
+def order(room: PoolQueue, cost: float = 0.0, now: float = LONG_AFTER) -> list[int]:
     """Who is served when, each costing its tenant so many tokens."""
     ids = []
     while room:
@@ -168,7 +170,7 @@ def test_the_earliest_deadline_is_first_whoever_came_first() -> None:
 
 
 def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_first() -> None:
-    room = WaitingRoom()
+    room = PoolQueue()
     for number, engine_s in enumerate((0.1, 0.4, 0.2)):
         live = made(number, "free", 0)
         live.forecast = Forecast("p", 0.0, 3.0, 3.0 + engine_s, 0.0, 9.0)
@@ -181,7 +183,7 @@ def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_fi
 
 def test_what_had_passed_when_it_was_forecast_is_not_what_its_engine_needs() -> None:
     """It comes from another pool, after it has waited there for five seconds."""
-    room, live = WaitingRoom(), made(0, "free", 0)
+    room, live = PoolQueue(), made(0, "free", 0)
     live.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
     room.push(live)
     assert live.start_by == pytest.approx(live.deadline - 0.4)
@@ -272,11 +274,11 @@ def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list
     """Who was served, and its tokens, while tiers `high` and `low` both always wait."""
     high, low = tier("high", 0), tier("low", 1, floor=floor)
     rules = policy(pool("p", "r1"), high, low)
-    room, served = WaitingRoom(), list[tuple[str, float]]()
+    room, served = PoolQueue(), list[tuple[str, float]]()
     for number in range(rounds + 1):
         for name in ("high", "low"):
             if not room.holds(rules.tiers[name]):
-                live = Live(ask(2 * number + (name == "low") + 1, rules, float(number), tier=name))
+                live = RequestState(ask(2 * number + (name == "low") + 1, rules, float(number), tier=name))
                 live.use = TenantUse("acme", name)
                 room.push(live)
         head = room.heads(0.0)[0]
@@ -305,7 +307,7 @@ def test_without_a_floor_the_lowest_tier_gets_nothing_while_others_wait() -> Non
 
 def test_nothing_is_owed_for_the_time_in_which_nobody_waited() -> None:
     low = tier("low", 1, floor=0.05)
-    room = WaitingRoom()
+    room = PoolQueue()
     room.band(low)
     for _ in range(1000):
         room.served(PREMIUM, 1000.0)
@@ -326,7 +328,7 @@ def test_the_rate_of_those_who_come_is_that_of_the_last_seconds() -> None:
 
 def test_tenants_that_come_and_go_leave_nothing() -> None:
     """There is always somebody waiting, who was served least, so that turns of others never come to the top."""
-    room = WaitingRoom()
+    room = PoolQueue()
     room.push(made(0, "x", 1))
     for number in range(1, 1000):
         live = made(number, "x", 1, f"tenant {number % 7}")

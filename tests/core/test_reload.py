@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import Caps, Health, Objective, Policy, ReplicaSpec, Slo, Timeouts
+from gateway.core.policy import Caps, Health, Objective, Policy, ReplicaSpec, Slo, Timeouts
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
@@ -22,8 +22,8 @@ def patient(queue_s: float, **more: object) -> Policy:
 
 def test_those_who_wait_keep_their_deadlines() -> None:
     story = play(patient(10.0)).arrives("running").arrives("old").configured(patient(2.0)).arrives("new").whatever()
-    story.at(2.0).expect(refuse(Why.QUEUE_TIMEOUT, of="new"), ended(Outcome.TIMEOUT, of="new"))
-    story.at(10.0).expect(refuse(Why.QUEUE_TIMEOUT, of="old"), ended(Outcome.TIMEOUT, of="old"))
+    story.at(2.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="new"), ended(Outcome.TIMEOUT, of="new"))
+    story.at(10.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="old"), ended(Outcome.TIMEOUT, of="old"))
 
 
 def test_those_who_run_keep_the_timeouts_of_their_pool() -> None:
@@ -113,7 +113,7 @@ def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has() -> None:
 def test_what_a_removed_replica_fails_is_tried_at_those_that_stayed() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2)))
-    story.finishes("a", End.UNREACHABLE).expect(dispatch("r2"))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
 
 
 def test_a_replica_at_another_address_is_another_replica() -> None:
@@ -122,7 +122,7 @@ def test_a_replica_at_another_address_is_another_replica() -> None:
     story.configured(policy(replace(pool("p"), replicas=elsewhere)))
     assert story.replica("r1").state is ReplicaState.UP
     story.arrives("b").expect(dispatch("r1"))
-    story.finishes("a", End.RESET).whatever()
+    story.finishes("a", AttemptOutcome.RESET).whatever()
     assert (story.replica("r1").failures, story.replica("r1").in_flight, story.pool("p").in_flight) == (0, 1, 1)
 
 
@@ -191,14 +191,14 @@ def test_those_who_move_do_so_by_priority_and_time_of_arrival() -> None:
 def test_those_for_whom_nothing_is_left_are_told_so() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever()
     story.configured(policy(pool("q", "q1"))).expect(
-        refuse(Why.NO_REPLICAS, of="b"), ended(Outcome.REFUSED, of="b", why=Why.NO_REPLICAS)
+        refuse(Reason.NO_REPLICAS, of="b"), ended(Outcome.REFUSED, of="b", why=Reason.NO_REPLICAS)
     )
     story.finishes("a").expect(commit(), ended(Outcome.OK))
 
 
 def test_nothing_is_sent_to_a_removed_pool_again() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").configured(policy(pool("q", "q1"))).whatever()
-    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
 def test_what_was_learned_of_prompts_stays() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.core.extra import BURST, ExtraBudget
-from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.retry import MAX_REST_S, RETRYABLE
-from gateway.core.rules import Health, Hedge, Retry, Timeouts
+from gateway.core.policy import Health, Hedge, Retry, Timeouts
+from gateway.core.redundancy.retries import MAX_REST_S, RETRYABLE
+from gateway.core.redundancy.retry_budget import BURST, RetryBudget
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool, tier
@@ -15,7 +15,7 @@ RULES = policy(pool("p", "r1", "r2", "r3", slots=4))
 
 
 @pytest.mark.parametrize("end", RETRYABLE)
-def test_what_no_engine_worked_on_is_sent_elsewhere(end: End) -> None:
+def test_what_no_engine_worked_on_is_sent_elsewhere(end: AttemptOutcome) -> None:
     story = play(RULES).arrives("a").expect(dispatch("r1"))
     story.finishes("a", end).expect(dispatch("r2"))
     story.served("a").whatever()
@@ -23,69 +23,77 @@ def test_what_no_engine_worked_on_is_sent_elsewhere(end: End) -> None:
     assert (story.records["a"].attempts, story.records["a"].queue_s) == (2, 0.0)
 
 
-@pytest.mark.parametrize("end", [e for e in End if e not in (*RETRYABLE, End.COMPLETE, End.CANCELLED)])
-def test_what_one_may_have_worked_on_is_not(end: End) -> None:
+@pytest.mark.parametrize(
+    "end", [e for e in AttemptOutcome if e not in (*RETRYABLE, AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)]
+)
+def test_what_one_may_have_worked_on_is_not(end: AttemptOutcome) -> None:
     story = play(RULES).arrives("a").sent("a").whatever().finishes("a", end).whatever()
     assert story.records["a"].attempts == 1
 
 
 def test_what_got_no_further_than_a_proxy_before_the_engine_is_sent_elsewhere() -> None:
     story = play(RULES).arrives("a").sent("a").expect(dispatch("r1"))
-    story.finishes("a", End.FAILED, status=502).expect(dispatch("r2"))
-    story.finishes("a", End.FAILED, status=500).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR, attempts=2))
+    story.finishes("a", AttemptOutcome.FAILED, status=502).expect(dispatch("r2"))
+    story.finishes("a", AttemptOutcome.FAILED, status=500).expect(
+        refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR, attempts=2)
+    )
 
 
 def test_it_is_not_tried_again_once_its_time_is_up() -> None:
     """A loop that lags hears of the end first."""
     story = play(policy(pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(total_s=1.0)))).arrives("a").whatever()
     story.now = 1.005
-    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.TOTAL_TIMEOUT), ended(Outcome.TIMEOUT, attempts=1))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
+        refuse(Reason.TOTAL_TIMEOUT), ended(Outcome.TIMEOUT, attempts=1)
+    )
 
 
 def test_it_is_tried_again_once() -> None:
-    story = play(RULES).arrives("a").finishes("a", End.UNREACHABLE).whatever()
-    story.finishes("a", End.UNREACHABLE).expect(
-        refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2, replica="r2")
+    story = play(RULES).arrives("a").finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
+        refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2, replica="r2")
     )
 
 
 def test_it_is_not_tried_again_at_the_same_replica() -> None:
     story = play(policy(pool("p", "r1", slots=4))).arrives("a").whatever()
-    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
 def test_it_is_not_tried_again_where_no_slot_is_free() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c").whatever()
-    story.finishes("a", End.CONNECT_TIMEOUT).expect(
-        refuse(Why.CONNECT_TIMEOUT, of="a"), ended(Outcome.ERROR, of="a"), dispatch("r1", of="c")
+    story.finishes("a", AttemptOutcome.CONNECT_TIMEOUT).expect(
+        refuse(Reason.CONNECT_TIMEOUT, of="a"), ended(Outcome.ERROR, of="a"), dispatch("r1", of="c")
     )
 
 
 def test_one_that_has_just_failed_others_is_not_asked_to_help() -> None:
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
-    story.arrives("a").arrives("b").arrives("c").whatever().finishes("a", End.UNREACHABLE).expect(dispatch("r2"))
-    story.finishes("b", End.UNREACHABLE).expect(dispatch("r3"))
+    story.arrives("a").arrives("b").arrives("c").whatever().finishes("a", AttemptOutcome.UNREACHABLE).expect(
+        dispatch("r2")
+    )
+    story.finishes("b", AttemptOutcome.UNREACHABLE).expect(dispatch("r3"))
 
 
 def test_nor_is_one_whose_check_was_answered_before_it_failed() -> None:
     """It answers its check, breaks off with a request, and the check is read last."""
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin")))
-    story.arrives("a").sent("a").whatever().at(1.0).finishes("a", End.RESET).expect(dispatch("r2"))
+    story.arrives("a").sent("a").whatever().at(1.0).finishes("a", AttemptOutcome.RESET).expect(dispatch("r2"))
     story.observes("r1", Sample(healthy=True, asked_at=0.9))
-    story.arrives("b").expect(dispatch("r3")).finishes("b", End.UNREACHABLE).expect(dispatch("r2"))
+    story.arrives("b").expect(dispatch("r3")).finishes("b", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
     story.observes("r1", Sample(healthy=True, asked_at=1.0))
     assert [story.replica(name).failures for name in ("r1", "r2", "r3")] == [0, 0, 1]
 
 
 def test_a_retry_is_counted_on_its_new_replica_only() -> None:
-    story = play(RULES).arrives("a", prompt=700).finishes("a", End.UNREACHABLE)
+    story = play(RULES).arrives("a", prompt=700).finishes("a", AttemptOutcome.UNREACHABLE)
     assert [story.replica(r).in_flight for r in ("r1", "r2")] == [0, 1]
     assert [story.replica(r).unprefilled_tokens for r in ("r1", "r2")] == [0, 700]
 
 
 def test_a_client_that_left_is_not_served_again() -> None:
     story = play(RULES).arrives("a").leaves("a").expect(dispatch("r1"), cancel())
-    story.finishes("a", End.UNREACHABLE).expect(ended(Outcome.ABANDONED, attempts=1))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(ended(Outcome.ABANDONED, attempts=1))
 
 
 def test_retries_are_a_share_of_requests() -> None:
@@ -93,7 +101,7 @@ def test_retries_are_a_share_of_requests() -> None:
     story = play(rules)
     for number in range(1000):
         name = f"a{number}"
-        story.arrives(name).sent(name).finishes(name, End.CLOSING)
+        story.arrives(name).sent(name).finishes(name, AttemptOutcome.CLOSING)
         if name not in story.records:
             story.finishes(name)
         story.recovers("r1").recovers("r2")
@@ -109,18 +117,18 @@ def test_what_was_sent_to_nobody_is_tried_again_however_many_they_are() -> None:
     for name in names:
         story.arrives(name)
     for name in names[::2]:
-        story.whatever().finishes(name, End.UNREACHABLE).expect(dispatch("r2", of=name))
+        story.whatever().finishes(name, AttemptOutcome.UNREACHABLE).expect(dispatch("r2", of=name))
 
 
 def test_a_tier_with_no_retries_in_its_policy_gets_none() -> None:
     rules = policy(pool("p", "r1", "r2", slots=4), tier("none", retry=Retry(0.0)), tier("some", retry=Retry(0.1)))
     story = play(rules).arrives("a", tier="none").whatever()
-    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
-    story.arrives("b", tier="some").whatever().finishes("b", End.UNREACHABLE).expect(dispatch("r2"))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.arrives("b", tier="some").whatever().finishes("b", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
 
 
 def test_the_budget_saves_up_a_burst_and_no_more() -> None:
-    budget, half = ExtraBudget(), tier("half", retry=Retry(0.5))
+    budget, half = RetryBudget(), tier("half", retry=Retry(0.5))
     for _ in range(1000):
         budget.deposit(half)
     assert [budget.retry(half, was_sent=True) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
@@ -131,7 +139,7 @@ def test_the_budget_saves_up_a_burst_and_no_more() -> None:
 
 
 def test_duplicates_leave_half_of_it_to_retries() -> None:
-    budget, hedged = ExtraBudget(), tier("hedged", retry=Retry(0.1), hedge=Hedge(budget=0.2))
+    budget, hedged = RetryBudget(), tier("hedged", retry=Retry(0.1), hedge=Hedge(budget=0.2))
     assert [budget.hedge() for _ in range(7)] == [True] * 6 + [False]
     assert [budget.retry(hedged, was_sent=True) for _ in range(5)] == [True] * 4 + [False]
     for _ in range(5):
@@ -143,7 +151,7 @@ def test_duplicates_leave_half_of_it_to_retries() -> None:
 def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
     story = play(rules).arrives("a", prompt=10).expect(dispatch("s1"))
-    story.finishes("a", End.UNREACHABLE).expect(dispatch("l1"))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("l1"))
     story.served("a").whatever()
     assert (story.records["a"].pool, story.records["a"].replica) == ("long", "l1")
 
@@ -151,19 +159,21 @@ def test_where_its_own_pool_has_nobody_left_another_one_that_takes_it_does() -> 
 def test_nor_is_one_of_another_pool_that_has_just_failed_others() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", "l2", slots=4))
     story = play(rules).arrives("b", prompt=5000).expect(dispatch("l1"))
-    story.finishes("b", End.UNREACHABLE).served("b").arrives("a", prompt=10).whatever()
-    story.finishes("a", End.UNREACHABLE).expect(dispatch("l2"))
+    story.finishes("b", AttemptOutcome.UNREACHABLE).served("b").arrives("a", prompt=10).whatever()
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("l2"))
 
 
 def test_it_does_not_go_to_a_pool_that_is_too_short_for_it() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
     story = play(rules).arrives("a", prompt=5000).expect(dispatch("l1"))
-    story.finishes("a", End.UNREACHABLE).expect(refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, pool="long"))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
+        refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, pool="long")
+    )
 
 
 def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> None:
     story = play(RULES).arrives("a").expect(dispatch("r1"))
-    story.sent("a").finishes("a", End.BUSY, retry_after_s=5.0).expect(dispatch("r2"))
+    story.sent("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=5.0).expect(dispatch("r2"))
     story.served("a").whatever().arrives("b").expect(dispatch("r2")).served("b").whatever()
     story.at(4.9).arrives("c").expect(dispatch("r2")).served("c").whatever()
     story.at(5.0).arrives("d").expect(dispatch("r1"))
@@ -173,7 +183,7 @@ def test_a_replica_that_says_when_to_come_back_is_passed_over_until_then() -> No
 def test_others_that_serve_are_waited_for_and_it_is_asked_before_then_only_if_there_is_none() -> None:
     """Else what refuses at once gets everything as soon as the others are full."""
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").whatever()
-    story.finishes("b", End.BUSY, retry_after_s=5.0).whatever().arrives("c").expect()
+    story.finishes("b", AttemptOutcome.BUSY, retry_after_s=5.0).whatever().arrives("c").expect()
     story.finishes("a").whatever().arrives("d").expect()
     assert story.replica("r1").in_flight == 1
     story.fails("r1").expect(dispatch("r2", of="d"), cancel(of="c"))
@@ -188,7 +198,7 @@ def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
         story.at(number / 10).whatever().arrives(name)
         if story.replica("r1").in_flight:
             asked.append(story.now)
-            story.finishes(name, End.BUSY, status=503)
+            story.finishes(name, AttemptOutcome.BUSY, status=503)
         story.served(name)
     assert asked == [0.0, 0.3, 0.8, 1.8, 3.8, 7.8, 15.8, 23.8, 31.8, 39.8]
     assert story.replica("r1").state is ReplicaState.UP
@@ -198,7 +208,13 @@ def test_one_that_refuses_at_once_is_not_the_idlest_of_all() -> None:
 
 
 def test_when_its_time_is_up_one_request_tries_before_others_do() -> None:
-    story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").finishes("a", End.BUSY).served("a").whatever()
+    story = (
+        play(policy(pool("p", "r1", "r2", slots=2)))
+        .arrives("a")
+        .finishes("a", AttemptOutcome.BUSY)
+        .served("a")
+        .whatever()
+    )
     for name in "bcdef":
         story.arrives(name)
     story.expect(dispatch("r2", of="b"), dispatch("r2", of="c"))
@@ -207,24 +223,26 @@ def test_when_its_time_is_up_one_request_tries_before_others_do() -> None:
 
 
 def test_nobody_rests_for_ever() -> None:
-    story = play(RULES).arrives("a").finishes("a", End.BUSY, retry_after_s=86400.0).served("a").whatever()
+    story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=86400.0).served("a").whatever()
     story.at(MAX_REST_S - 0.1).arrives("b").expect(dispatch("r2")).served("b").whatever()
     story.at(MAX_REST_S).arrives("c").expect(dispatch("r1"))
 
 
 def test_one_that_is_gone_when_it_refuses_is_not_kept_in_mind() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").sent("a").expect(dispatch("r1"))
-    story.configured(policy(pool("p", "r2", slots=2))).finishes("a", End.BUSY).expect(dispatch("r2"))
+    story.configured(policy(pool("p", "r2", slots=2))).finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2"))
     assert not any(pool._resting for pool in story.controller._fleet)
 
 
 def test_one_that_shuts_down_fails_and_one_that_is_busy_does_not() -> None:
-    story = play(RULES).arrives("a").finishes("a", End.CLOSING).arrives("b").finishes("b", End.BUSY)
+    story = (
+        play(RULES).arrives("a").finishes("a", AttemptOutcome.CLOSING).arrives("b").finishes("b", AttemptOutcome.BUSY)
+    )
     assert [story.replica(r).failures for r in ("r1", "r2", "r3")] == [1, 0, 0]
 
 
 def test_the_engine_that_is_busy_too_says_when_to_come_back() -> None:
-    story = play(RULES).arrives("a").finishes("a", End.BUSY, retry_after_s=5.0).whatever()
-    story.finishes("a", End.BUSY, retry_after_s=7.0).expect(
-        refuse(Why.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR, attempts=2)
+    story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=5.0).whatever()
+    story.finishes("a", AttemptOutcome.BUSY, retry_after_s=7.0).expect(
+        refuse(Reason.UPSTREAM_BUSY, retry_after_s=7.0), ended(Outcome.ERROR, attempts=2)
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.route import FULL_SCAN, ROUTERS, Router
+from gateway.core.fleet.routing import FULL_SCAN, ROUTERS, Router
 
 from .made import STEADY
 

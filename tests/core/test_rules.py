@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gateway.core.rules import NO_TIMEOUTS, Metric, Model, Objective, Slo, Timeouts
+from gateway.core.policy import NO_TIMEOUTS, Metric, Model, Objective, Slo, Timeouts
 
 from .made import policy, pool, tier
 

@@ -7,23 +7,23 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.core.costs import Costs
-from gateway.core.learned import ScaleView
-from gateway.core.model import Sample
-from gateway.core.scale import (
+from gateway.core.fleet.autoscale import (
     BEYOND,
     FALL,
     HOLD_S,
     KNEE,
     LEAD_S,
-    LEAST_ENDED,
-    LEAST_KNEE,
+    MIN_ENDED,
+    MIN_KNEE,
     TICK_S,
     WINDOW_S,
     Demand,
-    Knee,
+    KneeEstimate,
     Trend,
 )
+from gateway.core.forecast.latency_model import LatencyModel
+from gateway.core.forecast.views import ScaleView
+from gateway.core.request import Sample
 
 from .made import policy, pool, tier
 from .playbook import play
@@ -36,7 +36,7 @@ class Story:
 
     def __init__(self, serving: float = 4.0) -> None:
         self.demand = Demand()
-        self.costs = Costs()
+        self.costs = LatencyModel()
         self.serving = serving
         self.now = 0.0
         self._owed = 0.0
@@ -191,56 +191,56 @@ def test_a_short_lull_does_not_move_it() -> None:
 # ---- the knee
 
 
-def window(knee: Knee, demand: float, missed: int, at: float, ended: int = 1000) -> float:
+def window(knee: KneeEstimate, demand: float, missed: int, at: float, ended: int = 1000) -> float:
     knee.ended, knee.missed = ended, missed
     knee.passed(demand * WINDOW_S, WINDOW_S, at)
     return knee.value
 
 
 @pytest.fixture
-def knee() -> Knee:
-    found = Knee()
+def knee() -> KneeEstimate:
+    found = KneeEstimate()
     found.passed(0.0, 0.0, 0.0)
     return found
 
 
-def test_a_window_near_it_without_misses_raises_it(knee: Knee) -> None:
+def test_a_window_near_it_without_misses_raises_it(knee: KneeEstimate) -> None:
     assert window(knee, KNEE, 0, WINDOW_S) > KNEE
 
 
-def test_it_is_never_believed_to_be_far_beyond_what_was_carried(knee: Knee) -> None:
+def test_it_is_never_believed_to_be_far_beyond_what_was_carried(knee: KneeEstimate) -> None:
     for number in range(1, 100):
         window(knee, 0.7, 0, number * WINDOW_S)
     assert knee.value == pytest.approx(0.7 * BEYOND)
     assert window(knee, 0.1, 0, 100 * WINDOW_S) == pytest.approx(0.7 * BEYOND)
 
 
-def test_misses_at_it_make_it_fall_and_from_then_on_it_rises_more_carefully(knee: Knee) -> None:
+def test_misses_at_it_make_it_fall_and_from_then_on_it_rises_more_carefully(knee: KneeEstimate) -> None:
     rise = knee.rise
     assert window(knee, 0.8 * KNEE, 100, WINDOW_S) == pytest.approx(0.8 * KNEE * (1 - FALL))
     assert knee.rise < rise
 
 
-def test_the_same_trouble_makes_it_fall_once(knee: Knee) -> None:
+def test_the_same_trouble_makes_it_fall_once(knee: KneeEstimate) -> None:
     fallen = window(knee, KNEE, 100, WINDOW_S)
     assert window(knee, KNEE, 100, 2 * WINDOW_S) == fallen
     assert window(knee, KNEE, 100, WINDOW_S + LEAD_S) < fallen
 
 
-def test_misses_far_below_it_are_not_for_want_of_replicas(knee: Knee) -> None:
+def test_misses_far_below_it_are_not_for_want_of_replicas(knee: KneeEstimate) -> None:
     assert window(knee, 0.2 * KNEE, 500, WINDOW_S) == KNEE
 
 
-def test_a_few_requests_say_nothing(knee: Knee) -> None:
-    assert window(knee, 1.0, 3, WINDOW_S, ended=LEAST_ENDED) == KNEE
-    assert window(knee, 1.0, 40, 2 * WINDOW_S, ended=LEAST_ENDED - 1) == KNEE  # the window goes on
-    assert knee.ended == LEAST_ENDED - 1
+def test_a_few_requests_say_nothing(knee: KneeEstimate) -> None:
+    assert window(knee, 1.0, 3, WINDOW_S, ended=MIN_ENDED) == KNEE
+    assert window(knee, 1.0, 40, 2 * WINDOW_S, ended=MIN_ENDED - 1) == KNEE  # the window goes on
+    assert knee.ended == MIN_ENDED - 1
 
 
-def test_it_has_a_floor(knee: Knee) -> None:
+def test_it_has_a_floor(knee: KneeEstimate) -> None:
     for number in range(1, 400):
         window(knee, knee.value, 1000, number * LEAD_S)
-    assert knee.value == LEAST_KNEE
+    assert knee.value == MIN_KNEE
 
 
 # ---- in the controller

@@ -2,15 +2,15 @@
 
 import pytest
 
-from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Admission, AdmissionMode, Health, Policy
-from gateway.core.slots import START
+from gateway.core.fleet.concurrency_limit import START
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Policy
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.policy.builtin import builtin
 
 from .made import SHADOW, policy, pool, tier
 from .playbook import Story, dispatch, ended, play, refuse
 
-OFF = Admission(AdmissionMode.OFF)
+OFF = AdmissionSpec(AdmissionMode.OFF)
 MODES = pytest.mark.parametrize("mode", [SHADOW, OFF], ids=["shadow", "off"])
 LEARNED = round(START)
 KV_HALF_FULL = Sample(kv_fraction=0.5, waiting=0, running=1)
@@ -23,7 +23,7 @@ def flooded(story: Story, count: int, tier_name: str | None = None, prompt: int 
     return story
 
 
-def alone(mode: Admission, **more: object) -> Policy:
+def alone(mode: AdmissionSpec, **more: object) -> Policy:
     return policy(pool("p", "r1", "r2", slots=None, **more), tier("std", admission=mode))
 
 
@@ -40,21 +40,21 @@ def test_all_of_two_hundred_requests_run_at_once_on_the_policy_of_serve_replica(
 
 
 @MODES
-def test_learned_slots_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: Admission) -> None:
+def test_learned_slots_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: AdmissionSpec) -> None:
     story = flooded(play(alone(mode)), 10 * LEARNED)
     assert (story.pool("p").in_flight, story.pool("p").queued) == (10 * LEARNED, 0)
     assert story.replica("r1").in_flight == story.replica("r2").in_flight
 
 
 @MODES
-def test_unread_prompts_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: Admission) -> None:
+def test_unread_prompts_hold_back_no_request_of_a_tier_that_is_not_enforced(mode: AdmissionSpec) -> None:
     story = play(alone(mode)).observes("r1", Sample(waiting=0, running=0)).observes("r2", Sample(waiting=0, running=0))
     flooded(story, 20, prompt=10_000)
     assert (story.pool("p").in_flight, story.pool("p").queued) == (20, 0)
 
 
 @MODES
-def test_a_full_cache_holds_back_no_request_of_a_tier_that_is_not_enforced(mode: Admission) -> None:
+def test_a_full_cache_holds_back_no_request_of_a_tier_that_is_not_enforced(mode: AdmissionSpec) -> None:
     story = play(policy(pool("p", "r1", slots=None), tier("std", admission=mode)))
     story.arrives("a", prompt=1000).observes("r1", KV_HALF_FULL).arrives("b", prompt=1000)
     assert story.replica("r1").kv_capacity_tokens == 2000
@@ -62,7 +62,7 @@ def test_a_full_cache_holds_back_no_request_of_a_tier_that_is_not_enforced(mode:
 
 
 @MODES
-def test_slow_start_holds_back_no_request_but_other_replicas_go_first(mode: Admission) -> None:
+def test_slow_start_holds_back_no_request_but_other_replicas_go_first(mode: AdmissionSpec) -> None:
     rules = alone(mode, health=Health(slow_start_s=30.0, ejection=None))
     story = play(rules).fails("r1").whatever()
     flooded(story, 40).whatever()
@@ -86,11 +86,11 @@ def test_a_share_of_learned_slots_is_reserved_from_no_tier_in_shadow() -> None:
 
 
 @MODES
-def test_written_slots_hold_in_every_mode(mode: Admission) -> None:
+def test_written_slots_hold_in_every_mode(mode: AdmissionSpec) -> None:
     story = play(policy(pool("p", "r1", slots=2), tier("std", admission=mode)))
     flooded(story, 3).expect(dispatch("r1", of="std0"), dispatch("r1", of="std1"))
-    story.finishes("std0", End.FAILED).expect(
-        refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR), dispatch("r1", of="std2")
+    story.finishes("std0", AttemptOutcome.FAILED).expect(
+        refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR), dispatch("r1", of="std2")
     )
 
 

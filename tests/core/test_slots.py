@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.core.model import End, Outcome, Sample, Why
-from gateway.core.rules import Admission, AdmissionMode, Health, Timeouts
-from gateway.core.slots import START
+from gateway.core.fleet.concurrency_limit import START
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Timeouts
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
@@ -43,8 +43,8 @@ def test_a_slot_is_held_until_the_attempt_is_closed_whatever_becomes_of_the_requ
 
 def test_a_failed_attempt_frees_its_slot_too() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a").arrives("b").whatever()
-    story.finishes("a", End.FAILED).expect(
-        refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR), dispatch("r1", of="b", max_tokens=100)
+    story.finishes("a", AttemptOutcome.FAILED).expect(
+        refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR), dispatch("r1", of="b", max_tokens=100)
     )
 
 
@@ -120,64 +120,66 @@ def test_a_newcomer_does_not_overtake_those_of_its_own_tier() -> None:
 
 def test_what_does_not_fit_the_waiting_room_is_shed() -> None:
     story = play(policy(pool("p", "r1", queue_limit=2))).arrives("a").arrives("b").arrives("c").whatever()
-    story.arrives("d").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED, why=Why.QUEUE_FULL, replica=None))
+    story.arrives("d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED, why=Reason.QUEUE_FULL, replica=None))
 
 
 def test_the_waiting_room_is_bounded_in_bytes_too() -> None:
     story = play(policy(pool("p", "r1", queue_bytes=5000))).arrives("a").whatever()
     story.arrives("b", body_bytes=3000).expect()
-    story.arrives("c", body_bytes=2001).expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("c", body_bytes=2001).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.arrives("d", body_bytes=2000).expect()
     assert story.pool("p").queued_bytes == 5000
 
 
 def test_without_a_waiting_room_a_busy_pool_sheds() -> None:
     story = play(policy(pool("p", "r1", queue_limit=0))).arrives("a").expect(dispatch("r1"))
-    story.arrives("b").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("b").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_a_more_urgent_request_takes_the_place_of_the_newest_of_the_least_urgent() -> None:
     story = play(policy(pool("p", "r1", queue_limit=3), *TIERS)).arrives("running").whatever()
     story.arrives("f1", tier="free").arrives("f2", tier="free").arrives("s1", tier="standard").expect()
-    story.arrives("p1", tier="premium").expect(refuse(Why.EVICTED, of="f2"), ended(Outcome.REFUSED, of="f2"))
-    story.arrives("s2", tier="standard").expect(refuse(Why.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
-    story.arrives("s3", tier="standard").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
-    story.arrives("f3", tier="free").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("p1", tier="premium").expect(refuse(Reason.EVICTED, of="f2"), ended(Outcome.REFUSED, of="f2"))
+    story.arrives("s2", tier="standard").expect(refuse(Reason.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
+    story.arrives("s3", tier="standard").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("f3", tier="free").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.finishes("running").expect(commit(), ended(Outcome.OK), dispatch("r1", of="p1"))
 
 
 def test_one_place_is_taken_only_if_its_bytes_suffice() -> None:
     story = play(policy(pool("p", "r1", queue_bytes=3000), PREMIUM, FREE)).arrives("running").whatever()
     story.arrives("small", tier="free", body_bytes=500).arrives("big", tier="free", body_bytes=2500).expect()
-    story.arrives("bigger", tier="premium", body_bytes=2600).expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("bigger", tier="premium", body_bytes=2600).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     story.arrives("fits", tier="premium", body_bytes=2500).expect(
-        refuse(Why.EVICTED, of="big"), ended(Outcome.REFUSED, of="big")
+        refuse(Reason.EVICTED, of="big"), ended(Outcome.REFUSED, of="big")
     )
     assert story.pool("p").queued_bytes == 3000
 
 
-@pytest.mark.parametrize("mode", [SHADOW, Admission(AdmissionMode.OFF)])
-def test_a_tier_that_is_not_enforced_always_waits_and_takes_no_place_from_a_more_urgent_one(mode: Admission) -> None:
+@pytest.mark.parametrize("mode", [SHADOW, AdmissionSpec(AdmissionMode.OFF)])
+def test_a_tier_that_is_not_enforced_always_waits_and_takes_no_place_from_a_more_urgent_one(
+    mode: AdmissionSpec,
+) -> None:
     rules = policy(pool("p", "r1", queue_limit=1, queue_bytes=2500), PREMIUM, tier("batch", 2, admission=mode))
     story = play(rules).arrives("running").whatever()
     story.arrives("s1", tier="batch").arrives("s2", tier="batch").arrives("s3", tier="batch").expect()
     assert story.pool("p").queued == 3
     story.arrives("p1", tier="premium").expect()
-    story.arrives("p2", tier="premium").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("p2", tier="premium").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     assert story.pool("p").queued == 4
 
 
 def test_a_less_urgent_tier_finds_the_room_full_of_one_that_is_not_enforced() -> None:
     rules = policy(pool("p", "r1", queue_limit=1), tier("shadow", 0, admission=SHADOW), FREE)
     story = play(rules).arrives("running", tier="shadow").arrives("s1", tier="shadow").whatever()
-    story.arrives("f1", tier="free").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("f1", tier="free").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
 def test_among_tiers_that_may_be_pushed_out_shadows_are_passed_over() -> None:
     rules = policy(pool("p", "r1", queue_limit=1), PREMIUM, FREE, tier("shadow", 2, admission=SHADOW))
     story = play(rules).arrives("running").whatever()
     story.arrives("f1", tier="free").arrives("s1", tier="shadow").expect()
-    story.arrives("p1", tier="premium").expect(refuse(Why.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
+    story.arrives("p1", tier="premium").expect(refuse(Reason.EVICTED, of="f1"), ended(Outcome.REFUSED, of="f1"))
 
 
 # ---- when to come back
@@ -318,11 +320,11 @@ def test_waiting_behind_a_blocked_head_ends_when_the_head_leaves() -> None:
     rules = policy(pool("p", "r1", slots=2, reserve=(("y", 0.5),)), tier("x", timeouts=timeouts), tier("y"))
     story = play(rules).arrives("x1", tier="x").arrives("x2", tier="x").arrives("y1", tier="y")
     story.expect(dispatch("r1", of="x1"), dispatch("r1", of="y1"))
-    story.at(5.0).expect(refuse(Why.QUEUE_TIMEOUT, of="x2"), ended(Outcome.TIMEOUT, of="x2"))
+    story.at(5.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="x2"), ended(Outcome.TIMEOUT, of="x2"))
 
 
-@pytest.mark.parametrize("end", [End.BUSY, End.RESET])
-def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: End) -> None:
+@pytest.mark.parametrize("end", [AttemptOutcome.BUSY, AttemptOutcome.RESET])
+def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: AttemptOutcome) -> None:
     rules = policy(pool("p", "r1", slots=None, queue_limit=9999, health=Health(failures=10**6)), tier("std"))
     story = play(rules)
     for number in range(300):

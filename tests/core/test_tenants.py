@@ -2,8 +2,8 @@
 
 import math
 
-from gateway.core.model import End, Endpoint, Outcome, Why
-from gateway.core.rules import Limits, Policy
+from gateway.core.policy import Limits, Policy
+from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
 
 from .made import policy, pool, tier
 from .playbook import commit, dispatch, ended, play, refuse
@@ -21,16 +21,16 @@ def test_a_minutes_requests_may_come_at_once_and_then_one_by_one() -> None:
     for name in ("a", "b", "c"):
         story.arrives(name).expect(dispatch("r1"))
     story.arrives("d").expect(
-        refuse(Why.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA, why=Why.LIMIT_REQUESTS)
+        refuse(Reason.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA, why=Reason.LIMIT_REQUESTS)
     )
-    story.at(19.99).arrives("e").expect(refuse(Why.LIMIT_REQUESTS), ended(Outcome.QUOTA))
+    story.at(19.99).arrives("e").expect(refuse(Reason.LIMIT_REQUESTS), ended(Outcome.QUOTA))
     story.at(20.0).arrives("f").expect(dispatch("r1"))
-    story.arrives("g").expect(refuse(Why.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA))
+    story.arrives("g").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA))
 
 
 def test_a_limit_below_one_a_minute_still_lets_one_through() -> None:
     story = play(limited(requests_per_min=0.5)).arrives("a").expect(dispatch("r1"))
-    story.arrives("b").expect(refuse(Why.LIMIT_REQUESTS, retry_after_s=120.0, detail=""), ended(Outcome.QUOTA))
+    story.arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=120.0, detail=""), ended(Outcome.QUOTA))
     assert story.limits().requests_limit == 1
     story.at(120.0).arrives("c").expect(dispatch("r1"))
 
@@ -48,7 +48,7 @@ def test_prompt_and_output_are_reserved_on_arrival_and_settled_on_usage() -> Non
 def test_what_does_not_fit_is_told_when_it_will() -> None:
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5000, max_tokens=500).whatever()
     story.arrives("b", prompt=900, max_tokens=100).expect(
-        refuse(Why.LIMIT_TOKENS, retry_after_s=5.0), ended(Outcome.QUOTA, why=Why.LIMIT_TOKENS)
+        refuse(Reason.LIMIT_TOKENS, retry_after_s=5.0), ended(Outcome.QUOTA, why=Reason.LIMIT_TOKENS)
     )
     story.at(5.0).arrives("c", prompt=900, max_tokens=100).expect(dispatch("r1"))
 
@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_told_when_it_will() -> None:
 def test_what_never_fits_is_told_so() -> None:
     detail = "this request reserves 6001 tokens, more than the limit of a whole minute"
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5901, max_tokens=100)
-    story.expect(refuse(Why.LIMIT_TOKENS, retry_after_s=math.inf, detail=detail), ended(Outcome.QUOTA))
+    story.expect(refuse(Reason.LIMIT_TOKENS, retry_after_s=math.inf, detail=detail), ended(Outcome.QUOTA))
     story.arrives("b", prompt=5900, max_tokens=100).expect(dispatch("r1"))
 
 
@@ -65,7 +65,7 @@ def test_more_output_than_was_reserved_is_owed() -> None:
     story.finishes("a", prompt_tokens=6500, output_tokens=500).whatever()
     assert story.limits().tokens_left == 0
     story.arrives("b", prompt=50, max_tokens=50).expect(
-        refuse(Why.LIMIT_TOKENS, retry_after_s=11.0), ended(Outcome.QUOTA)
+        refuse(Reason.LIMIT_TOKENS, retry_after_s=11.0), ended(Outcome.QUOTA)
     )
 
 
@@ -82,21 +82,23 @@ def test_embeddings_reserve_their_prompt_alone() -> None:
 def test_a_request_that_was_refused_costs_nothing() -> None:
     rules = policy(pool("p", "r1", queue_limit=0), tier("std", limits=Limits(10, 6000, concurrency=5)), tier("other"))
     story = play(rules).arrives("running", tier="other").whatever()
-    story.arrives("a").expect(refuse(Why.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("a").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
     view = story.limits()
     assert (view.requests_left, view.tokens_left, view.in_flight) == (10, 6000, 0)
 
 
 def test_a_request_that_reached_no_engine_costs_nothing() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a")
-    story.finishes("a", End.UNREACHABLE).expect(dispatch("r1"), refuse(Why.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
+        dispatch("r1"), refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR)
+    )
     view = story.limits()
     assert (view.requests_left, view.tokens_left) == (10, 6000)
 
 
 def test_a_request_that_the_engine_rejected_costs_a_request_but_no_tokens() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000)).arrives("a").sent("a")
-    story.finishes("a", End.REJECTED).expect(dispatch("r1"), commit(), ended(Outcome.INVALID))
+    story.finishes("a", AttemptOutcome.REJECTED).expect(dispatch("r1"), commit(), ended(Outcome.INVALID))
     view = story.limits()
     assert (view.requests_left, view.tokens_left) == (9, 6000)
 
@@ -119,16 +121,16 @@ def test_what_is_refused_by_one_limit_is_not_taken_from_another() -> None:
 
 def test_concurrency_is_a_lease_held_to_the_end_of_the_last_attempt() -> None:
     story = play(limited(concurrency=2)).arrives("a").arrives("b").whatever()
-    story.arrives("c").expect(refuse(Why.LIMIT_CONCURRENCY, retry_after_s=1.0), ended(Outcome.QUOTA))
+    story.arrives("c").expect(refuse(Reason.LIMIT_CONCURRENCY, retry_after_s=1.0), ended(Outcome.QUOTA))
     story.leaves("a").whatever()
-    story.arrives("d").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    story.arrives("d").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
     story.cancelled("a").whatever()
     story.arrives("e").expect(dispatch("r1"))
 
 
 def test_those_who_wait_hold_leases_too() -> None:
     story = play(limited(slots=1, concurrency=2)).arrives("a").arrives("b").expect(dispatch("r1", of="a"))
-    story.arrives("c").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    story.arrives("c").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
     story.leaves("b").expect(ended(Outcome.ABANDONED))
     story.arrives("d").expect()
 
@@ -139,7 +141,7 @@ def test_those_who_wait_hold_leases_too() -> None:
 def test_tenants_do_not_share_their_limits() -> None:
     story = play(limited(requests_per_min=1)).arrives("a", tenant="acme").expect(dispatch("r1"))
     story.arrives("b", tenant="globex").expect(dispatch("r1"))
-    story.arrives("c", tenant="acme").expect(refuse(Why.LIMIT_REQUESTS), ended(Outcome.QUOTA))
+    story.arrives("c", tenant="acme").expect(refuse(Reason.LIMIT_REQUESTS), ended(Outcome.QUOTA))
 
 
 def test_a_reload_leaves_a_process_its_share() -> None:
@@ -156,7 +158,7 @@ def test_the_tiers_of_one_tenant_are_counted_apart() -> None:
 def test_a_process_may_use_its_share_of_each_limit() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=6000, concurrency=5), share=0.5)
     story.arrives("a").arrives("b").whatever()
-    story.arrives("c").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    story.arrives("c").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
     view = story.limits()
     assert (view.requests_limit, view.tokens_limit, view.concurrency_limit) == (5, 3000, 2)
 
@@ -196,9 +198,9 @@ def test_a_reload_to_less_than_was_used_leaves_nothing() -> None:
         story.arrives(f"a{number}")
     story.configured(limited(requests_per_min=5)).whatever()
     assert story.limits().requests_left == 0
-    story.arrives("b").expect(refuse(Why.LIMIT_REQUESTS, retry_after_s=48.0), ended(Outcome.QUOTA))
+    story.arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=48.0), ended(Outcome.QUOTA))
 
 
 def test_a_limit_that_comes_with_a_reload_holds_for_leases_that_were_there() -> None:
     story = play(limited()).arrives("a").configured(limited(concurrency=1)).whatever()
-    story.arrives("b").expect(refuse(Why.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))
+    story.arrives("b").expect(refuse(Reason.LIMIT_CONCURRENCY), ended(Outcome.QUOTA))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from gateway.core.estimators import Pace
-from gateway.core.trust import COLD_LABELS, COLD_SAMPLES, UNLABELLED, Gate, PageHinkley, Trust
+from gateway.core.forecast.trust import COLD_LABELS, COLD_SAMPLES, UNLABELLED, PageHinkley, Trust, TrustMonitor
+from gateway.core.stats import Pace
 
 
 def test_the_alarm_is_silent_on_noise() -> None:
@@ -32,8 +32,8 @@ def test_after_the_alarm_the_new_level_is_normal() -> None:
     assert alarm.alarms == 1
 
 
-def warm() -> Gate:
-    gate = Gate()
+def warm() -> TrustMonitor:
+    gate = TrustMonitor()
     source = random.Random(1)
     for _ in range(300):
         gate.sampled(False)
@@ -44,7 +44,7 @@ def warm() -> Gate:
 
 
 def test_cold_until_enough_was_seen() -> None:
-    gate = Gate()
+    gate = TrustMonitor()
     for i in range(COLD_LABELS):
         assert gate.state is Trust.COLD
         if i < COLD_SAMPLES:

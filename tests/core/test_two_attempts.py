@@ -1,7 +1,7 @@
 """Two attempts of one request at a time: the seam for hedging. No rule opens the second yet; the story does."""
 
-from gateway.core.model import End, Outcome, Why
-from gateway.core.rules import Timeouts
+from gateway.core.policy import Timeouts
+from gateway.core.request import AttemptOutcome, Outcome, Reason
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
@@ -47,25 +47,25 @@ def test_whole_answers_are_decided_by_the_first_that_is_complete() -> None:
 
 
 def test_one_that_fails_leaves_it_to_the_other() -> None:
-    story = hedged().finishes("a", End.FAILED, attempt=1).expect()
+    story = hedged().finishes("a", AttemptOutcome.FAILED, attempt=1).expect()
     story.first_token("a", attempt=2).expect(commit(attempt=2))
     story.finishes("a", attempt=2).expect(ended(Outcome.OK))
 
 
 def test_when_both_fail_the_request_has_failed() -> None:
-    story = hedged().finishes("a", End.FAILED, attempt=1).expect()
-    story.finishes("a", End.RESET, attempt=2).expect(refuse(Why.UPSTREAM_ERROR), ended(Outcome.ERROR))
+    story = hedged().finishes("a", AttemptOutcome.FAILED, attempt=1).expect()
+    story.finishes("a", AttemptOutcome.RESET, attempt=2).expect(refuse(Reason.UPSTREAM_ERROR), ended(Outcome.ERROR))
 
 
 def test_after_a_failure_following_commit_it_is_over_once_the_loser_is_closed() -> None:
     story = hedged().first_token("a", attempt=1).expect(commit(attempt=1), cancel(attempt=2))
-    story.finishes("a", End.TRUNCATED, attempt=1).expect(refuse(Why.UPSTREAM_TRUNCATED))
+    story.finishes("a", AttemptOutcome.TRUNCATED, attempt=1).expect(refuse(Reason.UPSTREAM_TRUNCATED))
     story.cancelled("a", attempt=2).expect(ended(Outcome.ERROR, replica="r1"))
 
 
 def test_an_attempt_is_cancelled_once() -> None:
     story = hedged().first_token("a", attempt=1).expect(commit(attempt=1), cancel(attempt=2))
-    story.shuts().expect(refuse(Why.SHUTTING_DOWN), cancel(attempt=1))
+    story.shuts().expect(refuse(Reason.SHUTTING_DOWN), cancel(attempt=1))
 
 
 def test_leaving_closes_both() -> None:
@@ -80,4 +80,4 @@ def test_the_deadline_of_the_first_token_is_that_of_the_latest_attempt() -> None
     story = play(policy(pool("p", "r1", "r2"), tier("std", timeouts=timeouts))).arrives("a").sent("a")
     story.at(6.0).hedges("a", "r2").sent("a").whatever()
     story.at(15.999).expect()
-    story.at(16.0).expect(refuse(Why.TTFT_TIMEOUT), cancel(attempt=1), cancel(attempt=2))
+    story.at(16.0).expect(refuse(Reason.TTFT_TIMEOUT), cancel(attempt=1), cancel(attempt=2))

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import jsonschema
 
 from gateway.policy.load import load
-from gateway.policy.units import seconds
+from gateway.policy.sections.units import seconds
 from gateway.settings import PREFIX, Settings
 
 from .files import DEPLOY, ROOT, read_yaml

@@ -14,8 +14,8 @@ from observe.made import POLICY, SOURCES
 
 from gateway.app import CLOSE_GRACE_S
 from gateway.observe.admin import admin_app
-from gateway.observe.gauges import ProcessFamilies
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics.gauges import ProcessFamilies
+from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.load import load
 from gateway.settings import PREFIX, Settings
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from observe.made import POLICY, SOURCES
 
-from gateway.core.model import Outcome
+from gateway.core.request import Outcome
 from gateway.core.snapshot import ReplicaState
-from gateway.observe.families import RequestFamilies
-from gateway.observe.gauges import ProcessFamilies
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics.families import RequestFamilies
+from gateway.observe.metrics.gauges import ProcessFamilies
+from gateway.observe.metrics.metrics import Metrics
 
 from .files import DEPLOY, Document, read_yaml
 

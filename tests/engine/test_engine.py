@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import load_text
 from gateway.settings import Settings
 

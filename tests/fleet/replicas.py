@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from gateway.core.rules import Engine, Health, Model, Policy, Pool, ReplicaSpec, Tier
+from gateway.core.policy import EngineKind, Health, Model, Policy, PoolSpec, ReplicaSpec, Tier
 from gateway.fleet.watch import FleetWatcher
 
 VLLM_PAGE = """\
@@ -104,17 +104,17 @@ OFTEN = Health(interval_s=0.01, scrape_interval_s=0.01, timeout_s=10.0)
 def pool(
     *replicas: FakeReplica | str,
     name: str = "main",
-    engine: Engine = Engine.VLLM,
+    engine: EngineKind = EngineKind.VLLM,
     health: Health = OFTEN,
     upstream_key: str | None = None,
-) -> Pool:
+) -> PoolSpec:
     """A pool whose replicas are called `{name}-0`, `{name}-1`, …; a string is a URL."""
     urls = [fake if isinstance(fake, str) else fake.url for fake in replicas]
     specs = tuple(ReplicaSpec(f"{name}-{i}", url) for i, url in enumerate(urls))
-    return Pool(name, specs, engine=engine, health=health, upstream_key=upstream_key)
+    return PoolSpec(name, specs, engine=engine, health=health, upstream_key=upstream_key)
 
 
-def policy(*pools: Pool, models: tuple[Model, ...] = (), tiers: tuple[Tier, ...] = (Tier("t"),)) -> Policy:
+def policy(*pools: PoolSpec, models: tuple[Model, ...] = (), tiers: tuple[Tier, ...] = (Tier("t"),)) -> Policy:
     """A policy of these pools. Models stand under their names and aliases."""
     names = {name: model for model in models for name in (model.name, *model.aliases)}
     return Policy(names, {p.name: p for p in pools}, {t.name: t for t in tiers}, {}, tiers[0].name)

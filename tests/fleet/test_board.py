@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.rules import Model, Tier
+from gateway.core.policy import Model, Tier
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.models_json import ModelCard
 

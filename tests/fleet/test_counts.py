@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.core.rules import Pool, ReplicaSpec
+from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.fleet.counts import LONG_REST_S, PATH, REST_S, EngineCounts
 
 from .replicas import FakeReplica, answer, replica
@@ -26,8 +26,8 @@ class Clock:
         return self.now
 
 
-def pool(*urls: str, key: str | None = None) -> Pool:
-    return Pool("main", tuple(ReplicaSpec(url, url) for url in urls), upstream_key=key)
+def pool(*urls: str, key: str | None = None) -> PoolSpec:
+    return PoolSpec("main", tuple(ReplicaSpec(url, url) for url in urls), upstream_key=key)
 
 
 async def test_replica_that_counts_is_asked_with_the_pools_key(fake: FakeReplica) -> None:

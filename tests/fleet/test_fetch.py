@@ -11,7 +11,7 @@ from typing import cast
 import httpx
 import pytest
 
-from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 
 from .replicas import FakeReplica, answer, replica, until
@@ -72,7 +72,7 @@ async def test_a_connection_that_the_replica_has_closed_is_made_anew(fake: FakeR
     assert await one.get() == b"hello"
     port = int(fake.url.rsplit(":", 1)[1])
     await fake.stop()
-    assert await one.get() == Failed(Fault.UNREACHABLE, "cannot connect")
+    assert await one.get() == Failed(ReadFault.UNREACHABLE, "cannot connect")
     await fake.start(port)
     assert await one.get() == b"hello"
     await one.aclose()
@@ -127,7 +127,7 @@ async def test_proxies_of_the_environment_are_not_used(fake: FakeReplica, monkey
 @pytest.mark.parametrize("status", [301, 302, 401, 404, 500, 503])
 async def test_only_2xx_is_an_answer(fake: FakeReplica, status: int) -> None:
     fake.answers["/x"] = answer("secret", status=status, headers="Location: /health\r\n")
-    assert await once(fake.url + "/x") == Failed(Fault.STATUS, f"answered {status}")
+    assert await once(fake.url + "/x") == Failed(ReadFault.STATUS, f"answered {status}")
     assert fake.paths() == ["/x"]
 
 
@@ -135,24 +135,24 @@ async def test_a_body_over_the_limit_is_refused(fake: FakeReplica) -> None:
     fake.answers["/fits"] = answer("x" * 1000)
     fake.answers["/over"] = answer("x" * 1001)
     assert await once(fake.url + "/fits") == b"x" * 1000
-    assert await once(fake.url + "/over") == Failed(Fault.TOO_LARGE, "the body exceeds 1000 bytes")
+    assert await once(fake.url + "/over") == Failed(ReadFault.TOO_LARGE, "the body exceeds 1000 bytes")
 
 
 async def test_a_body_without_end_is_cut_at_the_limit(fake: FakeReplica) -> None:
     chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
     fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
-    assert await once(fake.url + "/x") == Failed(Fault.TOO_LARGE, "the body exceeds 1000 bytes")
+    assert await once(fake.url + "/x") == Failed(ReadFault.TOO_LARGE, "the body exceeds 1000 bytes")
 
 
 async def test_a_body_in_too_many_pieces_is_refused_before_it_is_whole(fake: FakeReplica) -> None:
     fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5000
     answered = await once(fake.url + "/x", limit_bytes=10_000)
-    assert answered == Failed(Fault.TOO_LARGE, "the body comes in more than 4096 pieces")
+    assert answered == Failed(ReadFault.TOO_LARGE, "the body comes in more than 4096 pieces")
 
 
 async def test_a_compressed_body_is_refused_unopened(fake: FakeReplica) -> None:
     fake.answers["/x"] = answer(gzip.compress(b"x" * 10_000_000), headers="Content-Encoding: gzip\r\n")
-    assert await once(fake.url + "/x") == Failed(Fault.ENCODED, "answered with a content encoding")
+    assert await once(fake.url + "/x") == Failed(ReadFault.ENCODED, "answered with a content encoding")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ async def test_a_compressed_body_is_refused_unopened(fake: FakeReplica) -> None:
 async def test_silence_is_a_timeout_and_the_next_get_begins_anew(fake: FakeReplica, raw: bytes | None) -> None:
     fake.answers["/x"] = raw
     one = fetcher(fake.url + "/x", timeout_s=0.05)
-    assert await one.get() == Failed(Fault.TIMEOUT, "no complete answer within 0.05 s")
+    assert await one.get() == Failed(ReadFault.TIMEOUT, "no complete answer within 0.05 s")
     await until(lambda: fake.open_connections == 0)
     await one.aclose()
 
@@ -190,14 +190,14 @@ async def test_nobody_listening_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/x"
-        assert await once(url) == Failed(Fault.UNREACHABLE, "cannot connect")
+        assert await once(url) == Failed(ReadFault.UNREACHABLE, "cannot connect")
 
 
 async def test_what_is_not_http_is_broken(fake: FakeReplica) -> None:
     fake.answers["/x"] = b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
     failed = await once(fake.url + "/x")
     assert isinstance(failed, Failed)
-    assert failed.fault is Fault.BROKEN
+    assert failed.fault is ReadFault.BROKEN
 
 
 async def test_errors_never_quote_the_key(fake: FakeReplica) -> None:
@@ -215,7 +215,7 @@ async def test_a_host_that_cannot_be_is_one_that_does_not_answer(host: str) -> N
     """Not an exception, with which the watch of all replicas would end."""
     failed = await once(f"http://{host}:8000/health")
     assert isinstance(failed, Failed)
-    assert failed.fault is Fault.UNREACHABLE
+    assert failed.fault is ReadFault.UNREACHABLE
 
 
 async def test_a_replica_that_resets_at_once_is_a_fault_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ async def test_a_replica_that_resets_at_once_is_a_fault_of_its_own(monkeypatch: 
         nobody.getpeername()
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", reset)
-    assert await once("http://127.0.0.1:1/x") == Failed(Fault.UNREACHABLE, "cannot connect")
+    assert await once("http://127.0.0.1:1/x") == Failed(ReadFault.UNREACHABLE, "cannot connect")
 
 
 async def test_what_is_no_fault_of_the_replica_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

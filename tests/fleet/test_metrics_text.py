@@ -9,38 +9,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.core.model import Sample
-from gateway.core.rules import Engine
-from gateway.fleet.fault import Failed, Fault
+from gateway.core.policy import EngineKind
+from gateway.core.request import Sample
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.metrics_text import read_sample, scrapes
 
 REAL_PAGE = (Path(__file__).parent / "vllm-0.32-metrics.txt").read_text()
 
 
 def vllm(*lines: str) -> Sample | Failed:
-    return read_sample(Engine.VLLM, "".join(line + "\n" for line in lines))
+    return read_sample(EngineKind.VLLM, "".join(line + "\n" for line in lines))
 
 
 def test_a_page_of_a_real_vllm_with_16_sequences_running_and_8_waiting() -> None:
     kv_fraction = 0.011719465299395715
-    assert read_sample(Engine.VLLM, REAL_PAGE) == Sample(waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0)
+    assert read_sample(EngineKind.VLLM, REAL_PAGE) == Sample(
+        waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0
+    )
 
 
 def test_a_page_of_sglang() -> None:
     labels = '{engine_type="unified",model_name="m",moe_ep_rank="0",pp_rank="0",tp_rank="0"}'
     page = f"sglang:num_queue_reqs{labels} 7.0\nsglang:num_running_reqs{labels} 3.0\nsglang:token_usage{labels} 0.28\n"
-    assert read_sample(Engine.SGLANG, page) == Sample(waiting=7, running=3, kv_fraction=0.28)
+    assert read_sample(EngineKind.SGLANG, page) == Sample(waiting=7, running=3, kv_fraction=0.28)
 
 
 def test_a_page_of_tgi_says_nothing_of_kv() -> None:
     page = "# TYPE tgi_queue_size gauge\ntgi_queue_size 4\n\n# TYPE x gauge\ntgi_batch_current_size 9\n"
-    assert read_sample(Engine.TGI, page) == Sample(waiting=4, running=9)
+    assert read_sample(EngineKind.TGI, page) == Sample(waiting=4, running=9)
 
 
 def test_an_engine_without_metrics_says_nothing() -> None:
-    assert read_sample(Engine.OPENAI, "vllm:num_requests_running 1\n") == Sample()
-    assert not scrapes(Engine.OPENAI)
-    assert all(scrapes(engine) for engine in (Engine.VLLM, Engine.SGLANG, Engine.TGI))
+    assert read_sample(EngineKind.OPENAI, "vllm:num_requests_running 1\n") == Sample()
+    assert not scrapes(EngineKind.OPENAI)
+    assert all(scrapes(engine) for engine in (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TGI))
 
 
 def test_requests_are_summed_over_engines_and_kv_is_that_of_the_fullest() -> None:
@@ -59,12 +61,12 @@ def test_sglang_totals_are_not_counted_again_by_priority_or_pipeline_stage() -> 
         for stage in (0, 1)
         for priority, count in (("", 5), ("1", 3), ("2", 2))
     )
-    assert read_sample(Engine.SGLANG, page) == Sample(running=5)
+    assert read_sample(EngineKind.SGLANG, page) == Sample(running=5)
 
 
 def test_sglang_data_parallel_ranks_are_summed() -> None:
     page = 'sglang:num_running_reqs{dp_rank="0"} 5\nsglang:num_running_reqs{dp_rank="1"} 6\n'
-    assert read_sample(Engine.SGLANG, page) == Sample(running=11)
+    assert read_sample(EngineKind.SGLANG, page) == Sample(running=11)
 
 
 def test_the_old_name_of_kv_use_counts_only_where_the_new_one_is_absent() -> None:
@@ -96,7 +98,7 @@ def test_every_way_to_write_a_line(line: str, running: int) -> None:
 
 
 def test_a_last_line_may_lack_its_newline() -> None:
-    assert read_sample(Engine.VLLM, "vllm:num_requests_running 3") == Sample(running=3)
+    assert read_sample(EngineKind.VLLM, "vllm:num_requests_running 3") == Sample(running=3)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_nan_is_not_known() -> None:
 @pytest.mark.parametrize("value", ["", "three", "+Inf", "-Inf", "-1", "1_000", "0x10", "3 soon", "{", '{a="b} 3'])
 @pytest.mark.parametrize("name", ["vllm:num_requests_running", "vllm:kv_cache_usage_perc"])
 def test_a_malformed_line_is_refused_by_name(name: str, value: str) -> None:
-    assert vllm(f"{name} {value}") == Failed(Fault.GARBAGE, f"the line of {name} is malformed")
+    assert vllm(f"{name} {value}") == Failed(ReadFault.GARBAGE, f"the line of {name} is malformed")
 
 
 @pytest.mark.parametrize(
@@ -136,26 +138,26 @@ def test_a_count_beyond_64_bits_is_garbage_alone_and_in_sum(name: str, values: t
     lines = [f'{name}{{engine="{engine}"}} {value}' for engine, value in enumerate(values)]
     failed = vllm("vllm:kv_cache_usage_perc 0.5", *lines)
     assert isinstance(failed, Failed)
-    assert failed.fault is Fault.GARBAGE
+    assert failed.fault is ReadFault.GARBAGE
     assert name in failed.detail
 
 
 def test_more_series_than_an_engine_has_are_garbage() -> None:
     series = [f'vllm:num_requests_running{{engine="{engine}"}} 1' for engine in range(1001)]
     assert vllm(*series[:1000]) == Sample(running=1000)
-    assert vllm(*series) == Failed(Fault.GARBAGE, "vllm:num_requests_running has more than 1000 series")
+    assert vllm(*series) == Failed(ReadFault.GARBAGE, "vllm:num_requests_running has more than 1000 series")
 
 
 def test_a_percentage_is_not_a_fraction() -> None:
-    assert vllm("vllm:kv_cache_usage_perc 42.0") == Failed(Fault.GARBAGE, "vllm:kv_cache_usage_perc is above 1")
+    assert vllm("vllm:kv_cache_usage_perc 42.0") == Failed(ReadFault.GARBAGE, "vllm:kv_cache_usage_perc is above 1")
     assert vllm("vllm:kv_cache_usage_perc 1.0000000002") == Sample(kv_fraction=1.0)
 
 
 @pytest.mark.parametrize("page", ["", "<html>not metrics</html>", "sglang:num_running_reqs 3\n"])
 def test_a_page_without_any_of_the_metrics_is_not_a_sample(page: str) -> None:
-    failed = read_sample(Engine.VLLM, page)
+    failed = read_sample(EngineKind.VLLM, page)
     assert isinstance(failed, Failed)
-    assert failed.fault is Fault.EMPTY
+    assert failed.fault is ReadFault.EMPTY
 
 
 def test_spaces_without_end_do_not_keep_it_busy() -> None:
@@ -178,9 +180,9 @@ def test_it_reads_what_prometheus_client_writes(series: list[tuple[str, int]]) -
     for label, value in series:
         gauge.labels(label).set(value)
     page = generate_latest(registry).decode()
-    assert read_sample(Engine.VLLM, page) == Sample(running=sum(value for _, value in series))
+    assert read_sample(EngineKind.VLLM, page) == Sample(running=sum(value for _, value in series))
 
 
 @given(st.text(alphabet='vllm:num_requests_running{}"\\ \n1.eE-+=,', max_size=200))
 def test_no_page_raises(tail: str) -> None:
-    read_sample(Engine.VLLM, "vllm:num_requests_running" + tail)
+    read_sample(EngineKind.VLLM, "vllm:num_requests_running" + tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.fleet.fault import Failed, Fault
+from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.models_json import ModelCard, read_models
 
 
@@ -60,8 +60,8 @@ def test_a_list_without_lengths() -> None:
 def test_anything_else_is_garbage(body: bytes) -> None:
     failed = read_models(body)
     assert isinstance(failed, Failed)
-    assert failed.fault is Fault.GARBAGE
+    assert failed.fault is ReadFault.GARBAGE
 
 
 def test_a_replica_without_models_has_told_nothing() -> None:
-    assert read_models(b'{"data": []}') == Failed(Fault.EMPTY, "the list of models is empty")
+    assert read_models(b'{"data": []}') == Failed(ReadFault.EMPTY, "the list of models is empty")

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.model import Sample
-from gateway.core.rules import Engine, Health, Policy
+from gateway.core.policy import EngineKind, Health, Policy
+from gateway.core.request import Sample
 from gateway.fleet.board import ModelBoard
-from gateway.fleet.fault import Fault
+from gateway.fleet.fault import ReadFault
 from gateway.fleet.replica import Reading, ReplicaReport
 from gateway.fleet.watch import FleetWatcher
 
@@ -109,7 +109,7 @@ async def test_a_replica_that_refuses_connections_is_unhealthy_until_it_is_back(
         await fake.start(port)
         await fleet.says("main-0", Sample(healthy=True))
         assert Reading.HEALTH not in fleet.report("main-0").errors
-        assert fleet.report("main-0").failures[Reading.HEALTH, Fault.UNREACHABLE] >= 1
+        assert fleet.report("main-0").failures[Reading.HEALTH, ReadFault.UNREACHABLE] >= 1
 
 
 @pytest.mark.parametrize("status", [302, 404, 500, 503])
@@ -135,7 +135,7 @@ async def test_a_silent_health_check_fails_after_its_timeout_and_load_is_still_r
     async with watching(policy(pool(fake, health=replace(OFTEN, timeout_s=0.2)))) as fleet:
         await fleet.says("main-0", Sample(healthy=False, late=True))
         await fleet.says("main-0", LOAD)
-        assert fleet.report("main-0").failures[Reading.HEALTH, Fault.TIMEOUT] >= 1
+        assert fleet.report("main-0").failures[Reading.HEALTH, ReadFault.TIMEOUT] >= 1
 
 
 async def test_the_paths_of_the_policy_are_asked(fake: FakeReplica) -> None:
@@ -155,7 +155,7 @@ async def test_the_pools_key_goes_with_every_reading(fake: FakeReplica) -> None:
 
 
 async def test_an_engine_without_metrics_is_not_scraped(fake: FakeReplica) -> None:
-    async with watching(policy(pool(fake, engine=Engine.OPENAI))) as fleet:
+    async with watching(policy(pool(fake, engine=EngineKind.OPENAI))) as fleet:
         for _ in range(3):
             await fleet.says("main-0", Sample(healthy=True))
     assert "/metrics" not in fake.paths()
@@ -166,7 +166,7 @@ async def test_a_page_that_cannot_be_read_is_counted_and_warned_of_once(
 ) -> None:
     fake.answers["/metrics"] = answer("vllm:num_requests_running lots\n")
     caplog.set_level(logging.INFO, "tailgate.fleet")
-    key = (Reading.METRICS, Fault.GARBAGE)
+    key = (Reading.METRICS, ReadFault.GARBAGE)
     async with watching(policy(pool(fake))) as fleet:
         await until(lambda: fleet.report("main-0").failures.get(key, 0) >= 3)
         error = "garbage: the line of vllm:num_requests_running is malformed"
@@ -223,7 +223,7 @@ async def test_a_replica_that_cannot_be_read_keeps_its_last_models(fake: FakeRep
     async with watching(rules, models_interval_s=0.01) as fleet:
         await until(lambda: fleet.board.known(rules.pools["main"]) == {"m"})
         fake.answers["/v1/models"] = answer("nonsense")
-        await until(lambda: fleet.report("main-0").failures.get((Reading.MODELS, Fault.GARBAGE), 0) >= 2)
+        await until(lambda: fleet.report("main-0").failures.get((Reading.MODELS, ReadFault.GARBAGE), 0) >= 2)
         assert fleet.board.known(rules.pools["main"]) == {"m"}
 
 
@@ -285,7 +285,7 @@ async def test_a_reading_that_raises_is_told_counts_as_failed_and_is_tried_again
     async with watching(policy(pool(fake))) as fleet:
         fleet.raises = 2
         await until(lambda: len(fleet.bugs) == 2)
-        assert fleet.report("main-0").failures[Reading.METRICS, Fault.GARBAGE] == 2
+        assert fleet.report("main-0").failures[Reading.METRICS, ReadFault.GARBAGE] == 2
         await fleet.says("main-0", LOAD)
         await fleet.says("main-0", Sample(healthy=True))
         await until(lambda: not fleet.report("main-0").errors)
@@ -301,7 +301,7 @@ WARM = replace(OFTEN, warmup=2)
 async def test_one_whose_checks_pass_again_is_warmed_up_before_it_is_well(fake: FakeReplica) -> None:
     fake.answers["/v1/completions"] = answer("{}")
     fake.answers["/health"] = answer(status=503)
-    async with watching(policy(pool(fake, health=WARM, engine=Engine.OPENAI))) as fleet:
+    async with watching(policy(pool(fake, health=WARM, engine=EngineKind.OPENAI))) as fleet:
         await fleet.says("main-0", Sample(healthy=False))
         assert "/v1/completions" not in fake.paths()
         fake.answers["/health"] = answer()

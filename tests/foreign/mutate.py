@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from gateway.core.model import Outcome, Record
+from gateway.core.request import Outcome, Record
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
 from tests.foreign.loop import clock_of
 from tests.foreign.play import dialect_faults

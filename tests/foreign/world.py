@@ -15,12 +15,12 @@ import uvicorn
 
 import gateway.app
 from gateway.app import Gateway
-from gateway.core.late import LEAST_SAMPLES
-from gateway.core.model import Record
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
+from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES
+from gateway.core.request import Record
 from gateway.core.snapshot import ReplicaState
 from gateway.policy import load_text
-from gateway.proxy.server import FrontDoor
+from gateway.proxy.server import ClientConnection
 from gateway.settings import Settings
 from tests.foreign.client import Answer, Door, may_be_whole, read_answer, request
 from tests.foreign.loop import VirtualLoop
@@ -34,7 +34,7 @@ SEED: Final = 7
 SWEEP_S: Final = 5.0
 MAX_TRIES: Final = 100
 """Requests until each replica has had one, drawn by chance."""
-LONGEST_S: Final = 400.0
+MAX_S: Final = 400.0
 """Beyond every timeout of the policy."""
 
 SOUND_STREAM: Final = chunked(ROLE, HI, THERE, STOP, usage(), DONE)
@@ -149,7 +149,7 @@ class World:
     def door(self, **pace: Any) -> Door:
         """A client that has connected."""
         door = Door(self.loop, **pace)
-        door.protocol = FrontDoor(self.gateway.guard, _config(), self._state, {})
+        door.protocol = ClientConnection(self.gateway.guard, _config(), self._state, {})
         door.protocol.connection_made(door)
         return door
 
@@ -166,7 +166,7 @@ class World:
     async def answer(self, door: Door) -> Answer | None:
         """Wait for the answer to what was sent."""
         try:
-            async with asyncio.timeout(LONGEST_S):
+            async with asyncio.timeout(MAX_S):
                 while True:
                     if door.over or may_be_whole(door.received):
                         answer = read_answer(bytes(door.received))
@@ -191,7 +191,7 @@ class World:
     async def warm(self) -> None:
         """Let it learn how long first tokens take, so that it hedges those that are late."""
         door = self.door()
-        for _ in range(LEAST_SAMPLES):
+        for _ in range(MIN_SAMPLES):
             await self.ask(door, request(CHAT, True, self.unlike()))
             door.received.clear()
         door.close()

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from gateway.core.calibrate import Reliability
-from gateway.core.estimators import LogHistogram
-from gateway.core.journal import Recorded, Told
-from gateway.core.learned import ForecastView, PoolFacts, ScaleView
-from gateway.core.model import Ask, End, Endpoint, Finish, Outcome, Record, Sample, Why
-from gateway.core.place import Impossible
-from gateway.core.rules import Limits, Model, Objective, Policy, Pool, ReplicaSpec, Slo, Tier
+from gateway.core.admission.placement import Unplaceable
+from gateway.core.forecast.calibration import Reliability
+from gateway.core.forecast.trust import Trust
+from gateway.core.forecast.views import ForecastView, PoolLearnedView, ScaleView
+from gateway.core.journal.recorder import Recorded, Told
+from gateway.core.policy import Limits, Model, Objective, Policy, PoolSpec, ReplicaSpec, Slo, Tier
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
 from gateway.core.snapshot import (
     HedgePoolView,
     HedgeThresholdView,
@@ -25,9 +25,9 @@ from gateway.core.snapshot import (
     Snapshot,
     TierView,
 )
-from gateway.core.trust import Trust
-from gateway.observe.lag import EDGES
-from gateway.observe.little import LittleView
+from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.lag import EDGES
+from gateway.observe.metrics.little import LittleView
 from gateway.observe.sources import Reload, Sources, Watched
 
 PREMIUM = Tier(
@@ -47,8 +47,10 @@ LLAMA = Model("llama", ("short", "long"), aliases=("default",))
 
 def policy(*tiers: Tier, replicas: int = 2, generation: int = 1) -> Policy:
     """Two pools: "short" with `replicas` replicas r0.., "long" with one."""
-    short = Pool("short", tuple(ReplicaSpec(f"r{i}", f"http://10.0.0.{i + 1}:8000") for i in range(replicas)), slots=8)
-    long = Pool("long", (ReplicaSpec("far", "http://10.0.1.1:8000"),), upstream_key="canary-upstream-key")
+    short = PoolSpec(
+        "short", tuple(ReplicaSpec(f"r{i}", f"http://10.0.0.{i + 1}:8000") for i in range(replicas)), slots=8
+    )
+    long = PoolSpec("long", (ReplicaSpec("far", "http://10.0.1.1:8000"),), upstream_key="canary-upstream-key")
     return Policy(
         models={"llama": LLAMA, "default": LLAMA},
         pools={"short": short, "long": long},
@@ -61,7 +63,7 @@ def policy(*tiers: Tier, replicas: int = 2, generation: int = 1) -> Policy:
 
 
 POLICY = policy()
-ASK = Ask(
+ASK = Request(
     id=1,
     policy=POLICY,
     tier=PREMIUM,
@@ -96,7 +98,7 @@ OK = Record(
 REFUSED = replace(
     OK,
     outcome=Outcome.REFUSED,
-    why=Why.QUEUE_FULL,
+    why=Reason.QUEUE_FULL,
     replica=None,
     queue_s=0.0001,
     ttft_s=None,
@@ -109,7 +111,7 @@ REFUSED = replace(
 )
 
 
-def ask(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) -> Ask:
+def ask(tier: Tier = PREMIUM, *, stream: bool = True, body_at: float = 100.0) -> Request:
     """An ask of `tier`."""
     return replace(ASK, tier=tier, stream=stream, body_at=body_at)
 
@@ -122,7 +124,7 @@ def serve(requests: int, tell: Callable[[Told], None], seed: int = 5) -> None:
         controller.observe("r1", Sample(waiting=0, kv_fraction=0.1), at)
         controller.arrive(replace(ASK, id=number, tier=FREE, head_at=at, body_at=at), at)
         controller.sent(number + 1, at + 0.125)
-        controller.finish(number + 1, Finish(End.COMPLETE), at + 0.25)
+        controller.finish(number + 1, AttemptResult(AttemptOutcome.COMPLETE), at + 0.25)
 
 
 SNAPSHOT = Snapshot(
@@ -176,7 +178,7 @@ SNAPSHOT = Snapshot(
     hedged_tiers=(HedgeTierView("premium", 3.5, 900.0, 4, (("won", 6), ("lost", 4)), (("budget", 2),), 2560, 12),),
     forecast=ForecastView(
         (
-            PoolFacts(
+            PoolLearnedView(
                 "short",
                 Trust.TRUSTED,
                 (0.1, 0.2, 0.3, 1.0),
@@ -220,8 +222,8 @@ SOURCES = Sources(
     loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,
     little=lambda _: (LittleView("short", 75.0, 4.5, 1.5, 3.0, 0.004), LittleView("long", 75.0, 0.0, 0.0, None, None)),
-    explain=lambda ask: Impossible(
-        Outcome.INVALID, Why.CONTEXT_LENGTH, f"{ask.prompt_exact} tokens for {ask.tier.name}"
+    explain=lambda ask: Unplaceable(
+        Outcome.INVALID, Reason.CONTEXT_LENGTH, f"{ask.prompt_exact} tokens for {ask.tier.name}"
     ),
     now=lambda: 130.0,
 )

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from gateway.core.model import Outcome, Why
+from gateway.core.request import Outcome, Reason
 from gateway.observe.admin import Done, admin_app
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload, Sources
 
 from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, ask
@@ -105,7 +105,7 @@ async def test_the_state_counts_goodput_over_everything_offered(process: Process
     process.metrics.ended(OK)
     process.metrics.ended(replace(OK, good=False, ttft_s=3.0))
     process.metrics.ended(REFUSED)
-    process.metrics.ended(replace(REFUSED, outcome=Outcome.INVALID, why=Why.CONTEXT_LENGTH))
+    process.metrics.ended(replace(REFUSED, outcome=Outcome.INVALID, why=Reason.CONTEXT_LENGTH))
     premium, free = (await state(process))["tiers"]
     counts = {"offered": 3, "finished": 2, "good": 1, "goodput": pytest.approx(1 / 3)}
     assert (premium["name"], premium["window"], premium["total"]) == ("premium", counts, counts)
@@ -153,7 +153,7 @@ async def test_an_objective_holds_by_counts_with_refusals_among_them(
 
 async def test_the_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:
     process.metrics.ended(replace(REFUSED, ask=ask(FREE)))
-    process.metrics.refused_early(Why.UNAUTHORIZED)
+    process.metrics.refused_early(Reason.UNAUTHORIZED)
     shown = await state(process)
     assert [pool["name"] for pool in shown["pools"]] == ["short", "long"]
     r0 = shown["pools"][0]["replicas"][0]

@@ -16,14 +16,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from gateway.core.controller import Controller
-from gateway.core.model import End, Finish, Sample
-from gateway.core.rules import Engine, Model
+from gateway.core.policy import EngineKind, Model
+from gateway.core.request import AttemptOutcome, AttemptResult, Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed
 from gateway.fleet.metrics_text import read_page
 from gateway.fleet.models_json import read_models
 from gateway.observe.admin import admin_app
-from gateway.observe.metrics import Metrics
+from gateway.observe.metrics.metrics import Metrics
 from gateway.wire.numbers import MAX_COUNT
 
 from .made import FREE, POLICY, SOURCES, ask
@@ -78,7 +78,7 @@ class Gateway:
 
     def read(self, page: bytes, models: bytes) -> None:
         """A scrape and a list of models of one replica."""
-        sample, cards = read_page(Engine.VLLM, page), read_models(models)
+        sample, cards = read_page(EngineKind.VLLM, page), read_models(models)
         if not isinstance(sample, Failed):
             self.observe(sample)
         if not isinstance(cards, Failed):
@@ -99,7 +99,7 @@ class Gateway:
         for command in self.controller.arrive(request, self.now):
             if hasattr(command, "attempt"):
                 self.controller.sent(command.attempt, self.now)
-                self.controller.finish(command.attempt, Finish(End.COMPLETE), self.now + 0.5)
+                self.controller.finish(command.attempt, AttemptResult(AttemptOutcome.COMPLETE), self.now + 0.5)
         self.controller.leave(self._asked, self.now)
 
     def check(self) -> None:

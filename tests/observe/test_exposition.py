@@ -17,10 +17,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gateway.core.model import End, Why
-from gateway.observe.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
-from gateway.observe.families import RequestFamilies
-from gateway.observe.metrics import Metrics
+from gateway.core.request import AttemptOutcome, Reason
+from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
+from gateway.observe.metrics.families import RequestFamilies
+from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload
 from gateway.wire.answers.oddity import Oddity
 
@@ -39,8 +39,8 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.ended(REFUSED)
     metrics.ended(replace(REFUSED, ask=ask(FREE), pool=None))
     metrics.gaps("premium", "short").add(0.02)
-    metrics.refused_early(Why.NOT_FOUND)
-    metrics.upstream_error("short", "r1", End.RESET)
+    metrics.refused_early(Reason.NOT_FOUND)
+    metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
     metrics.oddity("short", "r1", Oddity.LONG_EVENT)
     return metrics
 

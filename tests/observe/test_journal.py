@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.core.journal import Decoder
-from gateway.core.model import Sample
-from gateway.observe import parts
-from gateway.observe.journal import BATCH, Journal
-from gateway.observe.parts import JournalError, Parts
-from gateway.observe.replay import in_order, replay
+from gateway.core.journal.recorder import Decoder
+from gateway.core.request import Sample
+from gateway.observe.journal import parts
+from gateway.observe.journal.parts import JournalError, Parts
+from gateway.observe.journal.replay import in_order, replay
+from gateway.observe.journal.writer import BATCH, Journal
 
 from .made import ASK, POLICY, policy, serve
 
@@ -57,7 +57,7 @@ def test_a_full_file_is_kept_beside_the_next(tmp_path: Path) -> None:
     files.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["j", "j.1", "j.2"]
     heads = [rows(tmp_path / name)[0] for name in ("j.2", "j.1", "j")]
-    assert heads == [{"journal": 1, "part": part, **HEADER} for part in (6, 7, 8)]
+    assert heads == [{"journal": 2, "part": part, **HEADER} for part in (6, 7, 8)]
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
 
 
@@ -66,7 +66,7 @@ def test_what_an_earlier_process_left_is_kept(tmp_path: Path) -> None:
         files = Parts(tmp_path / "j", {"run": run}, max_bytes=100, files=2)
         files.write(LINE)
         files.close()
-    assert [rows(tmp_path / name)[0] for name in ("j.1", "j")] == [{"journal": 1, "part": 1, "run": n} for n in (1, 2)]
+    assert [rows(tmp_path / name)[0] for name in ("j.1", "j")] == [{"journal": 2, "part": 1, "run": n} for n in (1, 2)]
     assert not (tmp_path / "j.2").exists()
 
 

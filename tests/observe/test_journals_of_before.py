@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observe.replay import in_order, replay
+from gateway.observe.journal.replay import in_order, replay
 
 JOURNALS = sorted((Path(__file__).parent / "journals").glob("*.jsonl.gz"))
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from gateway.observe.lag import HOLD_S, INTERVAL_S, LoopLag
+from gateway.observe.metrics.lag import HOLD_S, INTERVAL_S, LoopLag
 
 
 class Clock:

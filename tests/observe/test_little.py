@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from gateway.app import Gateway
 from gateway.core.commands import Command, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.model import End, Finish
-from gateway.observe.little import EVERY_S, MOST_MARKS, UNREAD_S, WINDOW_S, Little, LittleView
-from gateway.observe.metrics import Metrics
+from gateway.core.request import AttemptOutcome, AttemptResult
+from gateway.observe.metrics.little import EVERY_S, MAX_MARKS, UNREAD_S, WINDOW_S, Little, LittleView
+from gateway.observe.metrics.metrics import Metrics
 from gateway.proxy.presence import Presence
 from gateway.settings import Settings
 
@@ -92,8 +92,8 @@ class Traffic:
                     pass
 
     def _finisher(self, attempt: int) -> Callable[[], list[Command]]:
-        end = End.COMPLETE if self.draw.random() < 0.95 else End.FAILED
-        return lambda: self.controller.finish(attempt, Finish(end, 100, 20, 20, 200), self.now)
+        end = AttemptOutcome.COMPLETE if self.draw.random() < 0.95 else AttemptOutcome.FAILED
+        return lambda: self.controller.finish(attempt, AttemptResult(end, 100, 20, 20, 200), self.now)
 
 
 @given(st.integers(0, 2**32), st.floats(0.5, 15.0), st.floats(0.05, 2.0), st.lists(st.floats(1, 90), max_size=6))
@@ -186,14 +186,14 @@ def test_a_pool_in_which_nothing_happens_has_no_gap() -> None:
 
 def test_however_often_it_is_read_it_keeps_few_marks() -> None:
     traffic = Traffic(3, 1.0, 0.1)
-    for _ in range(MOST_MARKS + 100):
+    for _ in range(MAX_MARKS + 100):
         traffic.run(EVERY_S / 2)
         traffic.read()
-    assert len(traffic.little._marks) <= MOST_MARKS
-    for _ in range(MOST_MARKS):
+    assert len(traffic.little._marks) <= MAX_MARKS
+    for _ in range(MAX_MARKS):
         traffic.run(EVERY_S)
         traffic.read()
-    assert len(traffic.little._marks) <= MOST_MARKS
+    assert len(traffic.little._marks) <= MAX_MARKS
     assert traffic.read().window_s == pytest.approx(60.0, abs=EVERY_S)
 
 

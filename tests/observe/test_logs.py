@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.core.quarantine import News
-from gateway.observe.logs import MOST_NEWS, AccessLog, configure_logging, log_quarantine
+from gateway.core.fleet.quarantine import News
+from gateway.observe.logs import MAX_NEWS, AccessLog, configure_logging, log_quarantine
 
 from .made import OK, REFUSED
 
@@ -97,8 +97,8 @@ def test_a_fleet_that_breaks_off_as_a_whole_does_not_fill_the_log() -> None:
     configure_logging("info", False, out)
     log_quarantine([News(number, ("a", "b"), True, 0) for number in range(100)])
     lines = out.getvalue().splitlines()
-    assert len(lines) == MOST_NEWS + 1
-    assert lines[-1].endswith(f"{100 - MOST_NEWS} more requests in quarantine")
+    assert len(lines) == MAX_NEWS + 1
+    assert lines[-1].endswith(f"{100 - MAX_NEWS} more requests in quarantine")
 
 
 @pytest.mark.parametrize("as_json", [True, False])

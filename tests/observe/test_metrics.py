@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from gateway.core.model import End, Outcome, Record, Why
-from gateway.core.rules import Metric, Model, Objective, Slo, Tier
-from gateway.observe.facts import Attainment, percentile
-from gateway.observe.families import RequestFamilies
-from gateway.observe.metrics import LEFT_THE_QUEUE, REPLICA_LABEL_LIMIT, Metrics, early_outcome
+from gateway.core.policy import Metric, Model, Objective, Slo, Tier
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Record
+from gateway.observe.metrics.facts import Attainment, percentile
+from gateway.observe.metrics.families import RequestFamilies
+from gateway.observe.metrics.metrics import LEFT_THE_QUEUE, REPLICA_LABEL_LIMIT, Metrics, early_outcome
 
 from .made import ASK, FREE, OK, POLICY, PREMIUM, REFUSED, ask, policy
 
@@ -32,7 +32,7 @@ def records(draw: st.DrawFn) -> Record:
     return Record(
         ask=ask(tier, stream=stream, body_at=draw(st.floats(0, 300))),
         outcome=outcome,
-        why=None if outcome is Outcome.OK else draw(st.sampled_from(Why)),
+        why=None if outcome is Outcome.OK else draw(st.sampled_from(Reason)),
         pool=pool,
         replica=replica,
         queue_s=draw(seconds),
@@ -147,7 +147,7 @@ def test_a_finished_request_that_was_not_streamed_speaks_only_for_e2e() -> None:
 
 def test_requests_refused_early_have_no_tier_and_an_outcome() -> None:
     metrics = Metrics(POLICY)
-    for why in (Why.UNAUTHORIZED, Why.UNAUTHORIZED, Why.SHUTTING_DOWN, Why.CLIENT_GONE):
+    for why in (Reason.UNAUTHORIZED, Reason.UNAUTHORIZED, Reason.SHUTTING_DOWN, Reason.CLIENT_GONE):
         metrics.refused_early(why)
     found = samples(metrics)
     assert found["tailgate_requests_total", ("", "invalid", "", "unauthorized", "")] == 2
@@ -155,16 +155,16 @@ def test_requests_refused_early_have_no_tier_and_an_outcome() -> None:
     assert found["tailgate_requests_total", ("", "abandoned", "", "client-gone", "")] == 1
 
 
-@pytest.mark.parametrize("why", Why)
-def test_every_reason_has_an_early_outcome_that_is_not_success(why: Why) -> None:
+@pytest.mark.parametrize("why", Reason)
+def test_every_reason_has_an_early_outcome_that_is_not_success(why: Reason) -> None:
     assert early_outcome(why) is not Outcome.OK
 
 
 def test_upstream_errors_are_told_apart() -> None:
     metrics = Metrics(POLICY)
-    metrics.upstream_error("short", "r1", End.RESET)
-    metrics.upstream_error("short", "r1", End.RESET)
-    metrics.upstream_error("long", "far", End.BUSY)
+    metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
+    metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
+    metrics.upstream_error("long", "far", AttemptOutcome.BUSY)
     found = samples(metrics)
     assert found["tailgate_upstream_errors_total", ("reset", "short", "r1")] == 2
     assert found["tailgate_upstream_errors_total", ("busy", "long", "far")] == 1
@@ -223,8 +223,8 @@ def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:
         metrics.ended(replace(OK, replica=f"replica-{number}"))
         metrics.ended(replace(OK, ask=replace(ASK, model=catch_all)))
         metrics.gaps(f"tier-{number}", f"pool-{number}").add(0.01)
-        metrics.upstream_error(f"pool-{number}", f"replica-{number}", End.RESET)
-        metrics.refused_early(Why.MODEL_NOT_FOUND)
+        metrics.upstream_error(f"pool-{number}", f"replica-{number}", AttemptOutcome.RESET)
+        metrics.refused_early(Reason.MODEL_NOT_FOUND)
 
     junk(0)
     before = series(metrics)
@@ -238,7 +238,7 @@ def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:
 def test_replicas_are_told_apart_only_while_they_are_few(replicas: int, label: str) -> None:
     metrics = Metrics(policy(replicas=replicas))  # and one more in the pool "long"
     metrics.ended(OK)
-    metrics.upstream_error("short", "r0", End.RESET)
+    metrics.upstream_error("short", "r0", AttemptOutcome.RESET)
     found = samples(metrics)
     assert found["tailgate_ttft_seconds_count", ("short", label, "premium")] == 1
     assert found["tailgate_upstream_errors_total", ("reset", "short", label)] == 1
@@ -258,7 +258,7 @@ def test_the_window_forgets_what_the_counters_keep() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(OK)  # ends at 103
     metrics.gaps("premium", "short").add(0.02)
-    metrics.refused_early(Why.BAD_REQUEST)
+    metrics.refused_early(Reason.BAD_REQUEST)
     facts, itl = metrics.tiers["premium"], metrics.itl["premium", "short"]
     assert facts.recent.read(110.0) == [1, 1, 1]
     assert facts.ttft.quantile(0.5, 110.0) == pytest.approx(0.2, rel=0.02)
@@ -269,7 +269,7 @@ def test_the_window_forgets_what_the_counters_keep() -> None:
     assert facts.ttft.quantile(0.5, 175.0) is None
     assert itl.quantile(0.5, 175.0) is None
     assert sum(metrics.recent_whys.read(175.0)) == 0
-    assert metrics.early == {Why.BAD_REQUEST: 1}
+    assert metrics.early == {Reason.BAD_REQUEST: 1}
     assert facts.counts == [1, 1, 1]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.observe.journal import Journal
-from gateway.observe.replay import NotReplayable, Replayed, in_order, replay
+from gateway.observe.journal.replay import NotReplayable, Replayed, in_order, replay
+from gateway.observe.journal.writer import Journal
 
 from .made import POLICY, serve
 
@@ -118,10 +118,14 @@ def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
     ("line", "row", "complaint"),
     [
         (0, b"apiVersion: tailgate/v1\n", "is not a journal"),
-        (0, {"journal": 2, "run": "r", "part": 1, "version": "9"}, "is a journal of form 2, of tailgate 9: .* form 1"),
         (
             0,
-            {"journal": 1, "run": "r", "part": 1, "version": "9"},
+            {"journal": 3, "run": "r", "part": 1, "version": "9"},
+            "is a journal of form 3, of tailgate 9: .* forms 1 and 2",
+        ),
+        (
+            0,
+            {"journal": 2, "run": "r", "part": 1, "version": "9"},
             r"j:1: the header is not .*\(written by tailgate 9\)",
         ),
         (3, b"[1.0,\n", "j:4: this is not JSON"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observe.window import RELATIVE_ERROR, SLICE_S, SPAN_S, Quantiles, Sliding
+from gateway.observe.metrics.window import RELATIVE_ERROR, SLICE_S, SPAN_S, Quantiles, Sliding
 
 steps = st.lists(st.tuples(st.floats(0, 40), st.floats(2e-4, 1000)), min_size=1, max_size=100)
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.core.rules import Policy
-from gateway.plan.knee import MOST_TIMES, Knee, Search, Tried, fewest, scaled
+from gateway.core.policy import Policy
+from gateway.plan.knee import MAX_TIMES, Knee, Search, Tried, fewest, scaled
 from gateway.policy import load_text
-from gateway.sim.engine import Options
-from gateway.sim.fleet import fleet_of
-from gateway.sim.load import load_text as load_workload_text
-from gateway.sim.profiles import DEFAULT
-from gateway.sim.report import Interval
-from gateway.sim.results import Result
-from gateway.sim.synthetic import Synthetic
+from gateway.sim.analysis.report import Interval
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import fleet_of
+from gateway.sim.run.profiles import DEFAULT
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.load import load_text as load_workload_text
+from gateway.sim.workload.synthetic import Synthetic
 
 POLICY = """\
 apiVersion: tailgate/v1
@@ -169,7 +169,7 @@ def test_where_limits_of_tenants_bind_the_search_for_the_knee_ends(found: Knee) 
     limited = ONE_POOL.replace("{slo:", "{limits: {concurrency: 2}, slo:")
     endless = search(load_text(limited, "policy.yaml")).run()
     assert not endless.limit_is_known
-    assert endless.limit.rate_per_s >= MOST_TIMES * 0.9 * 400
+    assert endless.limit.rate_per_s >= MAX_TIMES * 0.9 * 400
     assert found.limit_is_known
 
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyError, PolicyErrors, load_text
 
 from .sample import SAMPLE

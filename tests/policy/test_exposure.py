@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import builtin, exposure_error, load_text
 
 from .sample import SAMPLE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import rules
+from gateway.core import policy as rules
 from gateway.policy import PolicyErrors, builtin, load, load_text
 from gateway.policy.builtin import written
 
@@ -87,14 +87,14 @@ def test_models_are_found_by_name_by_alias_and_by_the_catch_all(policy: rules.Po
 
 def test_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> None:
     assert policy.pools == {
-        "short": rules.Pool(
+        "short": rules.PoolSpec(
             name="short",
             replicas=(
                 rules.ReplicaSpec("a:8000", "http://a:8000"),
                 rules.ReplicaSpec("[::1]:8001", "http://[::1]:8001"),
                 rules.ReplicaSpec("third", "http://c:80"),
             ),
-            engine=rules.Engine.SGLANG,
+            engine=rules.EngineKind.SGLANG,
             max_prompt_tokens=16384,
             slots=64,
             queue_limit=7,
@@ -105,7 +105,7 @@ def test_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> N
             health=rules.Health("/live", 1.0, 3.0, 5, 9.0, "/m", 4.0),
             upstream_key="s3cret",
         ),
-        "long": rules.Pool(
+        "long": rules.PoolSpec(
             name="long",
             replicas=(rules.ReplicaSpec("d:80", "http://d:80"),),
             slots=None,
@@ -132,7 +132,7 @@ def test_a_tier_has_everything_that_was_written(policy: rules.Policy) -> None:
         caps=rules.Caps(1000, 4000, True, False, 2, 3, 0, 1, ("###",), 4, -5, True),
         timeouts=rules.Timeouts(1.0, 10.0, math.inf, 7200.0),
         limits=rules.Limits(600.0, 40_000.0, 4),
-        admission=rules.Admission(rules.AdmissionMode.OFF, 0.25, 0.02),
+        admission=rules.AdmissionSpec(rules.AdmissionMode.OFF, 0.25, 0.02),
         hedge=rules.Hedge(0.9, 0.01, 0.0),
         retry=rules.Retry(0.2),
     )
@@ -145,7 +145,7 @@ def test_what_a_tier_and_a_pool_leave_out_is_the_default_of_the_core() -> None:
     policy = load_text(text, "p.yaml")
     assert policy == rules.Policy(
         models={"m": rules.Model("m", ("p",), upstream="m")},
-        pools={"p": rules.Pool("p", (rules.ReplicaSpec("a:1", "http://a:1"),))},
+        pools={"p": rules.PoolSpec("p", (rules.ReplicaSpec("a:1", "http://a:1"),))},
         tiers={"only": rules.Tier("only")},
         keys={},
         default_tier="only",

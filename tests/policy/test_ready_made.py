@@ -13,9 +13,9 @@ from ruamel.yaml import YAML
 from gateway.policy import load
 from gateway.policy.json_schema import json_schema
 from gateway.policy.notes import notes
-from gateway.sim.engine import Options
-from gateway.sim.load import load_text
-from gateway.sim.run import simulate
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.load import load_text
 
 from .sample import SAMPLE
 

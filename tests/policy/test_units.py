@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy import units
+from gateway.policy.sections import units
 
 
 @pytest.mark.parametrize(

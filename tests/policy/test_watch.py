@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import PolicyError, PolicyErrors, load
 from gateway.policy.watch import PolicyWatcher
 

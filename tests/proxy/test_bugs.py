@@ -10,17 +10,17 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.model import Callback
-from gateway.observe.metrics import Metrics
+from gateway.core.request import Callback
+from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
-from gateway.proxy.connection import Connection
+from gateway.proxy.attempt import UpstreamAttempt
 from gateway.proxy.counting import ask_nobody
 from gateway.proxy.driver import Driver
-from gateway.proxy.gate import Gate
-from gateway.proxy.leg import Leg
-from gateway.proxy.relay import Relay
-from gateway.proxy.server import FrontDoor
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.handler import RequestHandler
+from gateway.proxy.server import ClientConnection
+from gateway.proxy.upstream import ReplicaConnections
+from gateway.proxy.upstream_connection import UpstreamConnection
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted
@@ -94,17 +94,20 @@ async def test_a_bug_in_a_count_is_a_500_in_its_dialect_and_the_connection_close
 
 
 PLACES: list[tuple[type, str]] = [
-    *[(Leg, name) for name in ("on_sent", "on_head", "on_body", "on_end", "pass_on", "commit", "_show", "_tell")],
     *[
-        (Relay, name)
+        (UpstreamAttempt, name)
+        for name in ("on_sent", "on_head", "on_body", "on_end", "pass_on", "commit", "_show", "_tell")
+    ],
+    *[
+        (Exchange, name)
         for name in ("dispatch", "commit", "_open", "_show_whole", "leg_ended", "show", "ended", "_finish")
     ],
-    *[(FrontDoor, name) for name in ("on_headers_complete", "on_body", "_answer", "placed", "_rest", "_out")],
-    *[(Connection, name) for name in ("send", "_head", "_body", "_end")],
-    *[(Upstream, name) for name in ("send", "release", "_take_idle")],
+    *[(ClientConnection, name) for name in ("on_headers_complete", "on_body", "_answer", "placed", "_rest", "_out")],
+    *[(UpstreamConnection, name) for name in ("send", "_head", "_body", "_end")],
+    *[(ReplicaConnections, name) for name in ("send", "release", "_take_idle")],
     *[(Driver, name) for name in ("_act", "_carry_out")],
     *[(Metrics, name) for name in ("ended", "gaps")],
-    (Gate, "enter"),
+    (RequestHandler, "enter"),
 ]
 
 

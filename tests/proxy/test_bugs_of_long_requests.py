@@ -13,13 +13,13 @@ import pytest
 
 from gateway.admin_door import AdminDoor
 from gateway.app import Gateway
-from gateway.core.model import Callback
+from gateway.core.request import Callback
 from gateway.policy import load_text
-from gateway.proxy.connection import Connection
+from gateway.proxy.attempt import UpstreamAttempt
 from gateway.proxy.decoding import BodyDecoder
-from gateway.proxy.leg import Leg
-from gateway.proxy.relay import Relay
-from gateway.proxy.server import FrontDoor
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.server import ClientConnection
+from gateway.proxy.upstream_connection import UpstreamConnection
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted
@@ -80,7 +80,9 @@ async def nothing_is_left(gateway: Gateway) -> None:
     assert not gateway.broken.is_set()
 
 
-@pytest.mark.parametrize(("owner", "name"), [(BodyDecoder, "_step"), (FrontDoor, "decoded"), (FrontDoor, "_enter")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(BodyDecoder, "_step"), (ClientConnection, "decoded"), (ClientConnection, "_enter")]
+)
 async def test_a_bug_in_decoding_costs_the_request_whose_body_came_compressed(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
@@ -94,11 +96,11 @@ async def test_a_bug_in_decoding_costs_the_request_whose_body_came_compressed(
 @pytest.mark.parametrize(
     ("owner", "name", "events"),
     [
-        (Relay, "keep_alive", 0),
-        (Relay, "cut", 3),
-        (Leg, "cut_short", 3),
-        (Relay, "cancel", 3),
-        (Connection, "cancel", 3),
+        (Exchange, "keep_alive", 0),
+        (Exchange, "cut", 3),
+        (UpstreamAttempt, "cut_short", 3),
+        (Exchange, "cancel", 3),
+        (UpstreamConnection, "cancel", 3),
     ],
 )
 async def test_a_bug_in_a_comment_a_cut_or_a_cancel_costs_at_most_the_request_that_waits(
@@ -120,7 +122,7 @@ async def test_a_bug_in_cancelling_for_a_client_that_has_left_frees_its_slot(
 ) -> None:
     for replica in emulator.replicas:
         replica.fault("stall", after_events=3)
-    calls = raises_once(Connection, "cancel", monkeypatch)
+    calls = raises_once(UpstreamConnection, "cancel", monkeypatch)
     with pytest.raises(httpx.ReadTimeout):
         async with httpx.AsyncClient(base_url=gateway.url, timeout=httpx.Timeout(10.0, read=0.05)) as client:
             await client.post("/v1/completions", json=BODY | {"max_tokens": 50, "stream": False})

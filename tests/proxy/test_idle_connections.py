@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.model import End
-from gateway.core.rules import Pool, ReplicaSpec
-from gateway.proxy.connection import Connection
+from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.request import AttemptOutcome
 from gateway.proxy.oddities import Oddities
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import ReplicaConnections
+from gateway.proxy.upstream_connection import UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import AnswerHead
 from tests.interpreted import interpreted
@@ -58,9 +58,9 @@ class Receiver:
     def __init__(self, moves: list[str]) -> None:
         self.moves = moves
         self.relay = SimpleNamespace(streams=False)
-        self.line: Connection | None = None
+        self.line: UpstreamConnection | None = None
         self.heads = self.ends = 0
-        self.lost: list[End] = []
+        self.lost: list[AttemptOutcome] = []
 
     def move(self) -> None:
         move = self.moves.pop() if self.moves else ""
@@ -86,7 +86,7 @@ class Receiver:
         self.move()  # an answer that ends may fill its client's buffer once more
         self.line = None
 
-    def on_lost(self, end: End) -> None:
+    def on_lost(self, end: AttemptOutcome) -> None:
         self.line = None
         self.lost.append(end)
 
@@ -106,8 +106,8 @@ def test_a_connection_is_used_again_only_if_it_is_reading_empty_and_without_owne
 ) -> None:
     counted = Counted()
     spec = ReplicaSpec("r", "http://127.0.0.1:1")
-    upstream = Upstream(spec, Pool("p", (spec,)), Oddities(counted))
-    connection, transport = Connection(upstream), Transport()
+    upstream = ReplicaConnections(spec, PoolSpec("p", (spec,)), Oddities(counted))
+    connection, transport = UpstreamConnection(upstream), Transport()
     connection.connection_made(transport)
     for _ in range(2):
         receiver = Receiver(list(moves))

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.core.model import Callback
-from gateway.proxy.guard import SWEEP_S
+from gateway.core.request import Callback
 from gateway.proxy.keep_alive import KeepAlives, is_due
+from gateway.proxy.limits import SWEEP_S
 
 
 class Stream:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.estimators import LogHistogram
-from gateway.core.journal import CALLS
-from gateway.core.model import Callback, End, Finish, Outcome, Record, Sample, Why
-from gateway.core.rules import Timeouts
+from gateway.core.journal.recorder import CALLS
+from gateway.core.policy import Timeouts
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Outcome, Reason, Record, Sample
+from gateway.core.stats import LogHistogram
 from gateway.proxy import driver as module
 from gateway.proxy.driver import Driver
 from gateway.proxy.log_sampler import LOG_EVERY_S
@@ -105,8 +105,8 @@ class Meter:
         self.upstream_error = trap.around("meter.upstream_error", lambda *_: None)  # type: ignore[method-assign]
 
     def ended(self, record: Record) -> None: ...
-    def refused_early(self, why: Why) -> None: ...
-    def upstream_error(self, pool: str, replica: str, end: End) -> None: ...
+    def refused_early(self, why: Reason) -> None: ...
+    def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None: ...
 
     def bug(self, callback: Callback) -> None:
         self.bugs.append(callback)
@@ -140,10 +140,10 @@ class FakeRelay:
         self.open.pop(attempt, None)
         return 0
 
-    def _cut(self, why: Why, prompt_tokens: int) -> None:
+    def _cut(self, why: Reason, prompt_tokens: int) -> None:
         self.ends("cut")
 
-    def _refuse(self, why: Why, retry_after_s: float | None, detail: str) -> None:
+    def _refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
         self.ends(why.value)
 
     def _ended(self, record: Record) -> None:
@@ -179,9 +179,9 @@ class Rig:
         for number, relay in enumerate(self.relays, 1):
             self.driver.arrive(ask(number, POLICY, self.loop.now), relay)  # type: ignore[arg-type]
             if relay is retried:
-                self.ends(retried, End.RESET)
+                self.ends(retried, AttemptOutcome.RESET)
         self.driver.observe("r1", Sample(healthy=True, waiting=0, running=1))
-        self.driver.leave(6, Why.CLIENT_GONE)
+        self.driver.leave(6, Reason.CLIENT_GONE)
         for attempt in list(slow.open):
             self.driver.sent(attempt)
         self.serve(slow)
@@ -205,14 +205,14 @@ class Rig:
                     self.driver.paused(attempt)
                     self.driver.resumed(attempt)
                 if relay is not but:
-                    self.ends(relay, End.COMPLETE)
+                    self.ends(relay, AttemptOutcome.COMPLETE)
 
-    def ends(self, relay: FakeRelay, end: End) -> None:
+    def ends(self, relay: FakeRelay, end: AttemptOutcome) -> None:
         for attempt in list(relay.open):
             replica = relay.open.pop(attempt)
-            if end is End.COMPLETE and relay.answers:
+            if end is AttemptOutcome.COMPLETE and relay.answers:
                 relay.is_over = True
-            self.driver.finish(attempt, Finish(end, output_tokens=5), "p", replica)
+            self.driver.finish(attempt, AttemptResult(end, output_tokens=5), "p", replica)
 
 
 def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from gateway.app import Gateway
-from gateway.core.rules import Policy
+from gateway.core.policy import Policy
 from gateway.policy import load_text
 from gateway.settings import Settings
 from loadtests.emulator import Emulator

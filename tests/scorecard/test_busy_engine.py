@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from gateway.core.model import Outcome, Why
+from gateway.core.request import Outcome, Reason
 from gateway.core.snapshot import ReplicaState
-from gateway.fleet.fault import Fault
+from gateway.fleet.fault import ReadFault
 from gateway.fleet.replica import Reading
 from gateway.wire.errors.reasons import ROWS
 
@@ -32,7 +32,7 @@ async def test_a_replica_that_streams_stays_up_though_its_checks_are_late(
     streaming = asyncio.create_task(_stream(capture.calls[0]))
     await until(lambda: gw.controller.snapshot(0.0).pools[0].replicas[0].held_tokens > 20)
     capture.is_late = True
-    await until(lambda: gw.fleet.reports()[0].failures.get((Reading.HEALTH, Fault.TIMEOUT), 0) >= 4)
+    await until(lambda: gw.fleet.reports()[0].failures.get((Reading.HEALTH, ReadFault.TIMEOUT), 0) >= 4)
     (replica,) = gw.controller.snapshot(0.0).pools[0].replicas
     assert (replica.state, replica.failures, gw.gate.ready) == (ReplicaState.UP, 0, True)
     streaming.cancel()
@@ -61,9 +61,9 @@ async def test_a_replica_that_sends_nothing_but_pings_is_ended_by_the_idle_timeo
     pinging = asyncio.create_task(_ping(call))
     response = await client.response()
     pinging.cancel()
-    assert response.events[-1]["error"]["message"] == ROWS[Why.IDLE_TIMEOUT].message
+    assert response.events[-1]["error"]["message"] == ROWS[Reason.IDLE_TIMEOUT].message
     await capture.until(lambda: call.aborted)
-    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Why.IDLE_TIMEOUT] == 1
+    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Reason.IDLE_TIMEOUT] == 1
 
 
 async def _ping(call: Call) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.late import LEAST_SAMPLES
+from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Call, Capture, by_default, token
 from .conftest import Connect, GatewayFactory
@@ -31,7 +31,7 @@ async def late(gateway: GatewayFactory, both: list[Capture], connect: Connect) -
     """A gateway that knows how long first tokens take; a request that waits, at its first and its second replica."""
     gw = await gateway(rules(*(capture.url for capture in both), tier=TIER))
     client = await connect(gw.url)
-    for _ in range(LEAST_SAMPLES):
+    for _ in range(MIN_SAMPLES):
         assert (await client.ask(chat(stream=True))).status == 200
     taken: list[Call] = []
     for capture in both:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.observe.little import LittleView
+from gateway.observe.metrics.little import LittleView
 
 from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 
 from .capture import Capture
 from .conftest import Connect, GatewayFactory

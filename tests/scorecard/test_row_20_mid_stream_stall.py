@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from gateway.core.model import Outcome, Why
+from gateway.core.request import Outcome, Reason
 from gateway.wire.errors.reasons import ROWS
 from loadtests.emulator import Emulator
 
@@ -46,11 +46,11 @@ async def test_a_stall_after_the_first_token(
         assert monotonic() - start >= IDLE_S
         assert response.status == 200
         assert is_never_complete(path, response) == ""
-        assert response.events[-1]["error"]["message"] == ROWS[Why.IDLE_TIMEOUT].message
+        assert response.events[-1]["error"]["message"] == ROWS[Reason.IDLE_TIMEOUT].message
         assert await client.rest() == b"", "nothing follows the error"
         assert (await waiting.response()).status == 200, "the slot went to the one who waited"
         await _replica_is_free(replicas)
-    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Why.IDLE_TIMEOUT] == 2
+    assert gw.metrics.lanes["free", "main"].requests["emulated", Outcome.TIMEOUT, Reason.IDLE_TIMEOUT] == 2
 
 
 @pytest.mark.parametrize("path", STREAMED)

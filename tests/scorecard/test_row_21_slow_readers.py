@@ -11,9 +11,9 @@ from time import monotonic
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.model import Outcome, Why
-from gateway.proxy.connection import STREAM_BUFFER_BYTES
+from gateway.core.request import Outcome, Reason
 from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
+from gateway.proxy.upstream_connection import STREAM_BUFFER_BYTES
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, completion, token, whole
 from .conftest import Connect, GatewayFactory
@@ -77,7 +77,7 @@ async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Con
             largest_buffer = max(largest_buffer, _buffered(gw))
             largest_rss = max(largest_rss, _rss_bytes())
         requests = gw.metrics.lanes["free", "main"].requests
-        assert requests["emulated", Outcome.ABANDONED, Why.CLIENT_STALLED] == READERS
+        assert requests["emulated", Outcome.ABANDONED, Reason.CLIENT_STALLED] == READERS
         assert requests["emulated", Outcome.OK, None] == served > 0
         await until(lambda: hose.open == 0)
         assert largest_buffer <= WRITE_HIGH_WATER_BYTES + READ_BYTES + 8192
@@ -111,7 +111,7 @@ async def test_a_stall_of_the_reader_is_no_miss_of_the_replica(gateway: GatewayF
         await until(lambda: hose.taken)
         await until(lambda: hose.open == 0)
         assert dict(gw.metrics.lanes["free", "main"].requests) == {
-            ("emulated", Outcome.ABANDONED, Why.CLIENT_STALLED): 1
+            ("emulated", Outcome.ABANDONED, Reason.CLIENT_STALLED): 1
         }
 
 

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.model import Outcome, Why
+from gateway.core.request import Outcome, Reason
 from loadtests.emulator import Emulator
 from tests.scorecard.waiting import until
 
@@ -249,7 +249,7 @@ async def test_when_its_time_is_up_it_is_what_there_is(
     assert len(text.split()) == 5
     assert why in ("length", "incomplete", "max_tokens")
     (lane,) = gateway.metrics.lanes.values()
-    assert lane.requests == {(MODEL, Outcome.CUT, Why.TOTAL_TIMEOUT): 1}
+    assert lane.requests == {(MODEL, Outcome.CUT, Reason.TOTAL_TIMEOUT): 1}
 
 
 async def test_a_tier_that_wants_an_error_gets_a_504(

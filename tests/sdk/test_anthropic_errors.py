@@ -8,7 +8,7 @@ import anthropic
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.model import Why
+from gateway.core.request import Reason
 from loadtests.emulator import Emulator
 
 from .conftest import Start, in_thread
@@ -39,14 +39,14 @@ def _kind(error: anthropic.APIStatusError) -> str:
             {"max_tokens": 0},
             anthropic.BadRequestError,
             "invalid_request_error",
-            Why.BAD_REQUEST,
+            Reason.BAD_REQUEST,
         ),
-        ({"model": "claude"}, anthropic.NotFoundError, "not_found_error", Why.MODEL_NOT_FOUND),
+        ({"model": "claude"}, anthropic.NotFoundError, "not_found_error", Reason.MODEL_NOT_FOUND),
         (
             {"messages": [{"role": "user", "content": "x" * 2**21}]},
             anthropic.RequestTooLargeError,
             "request_too_large",
-            Why.BODY_TOO_LARGE,
+            Reason.BODY_TOO_LARGE,
         ),
     ],
 )
@@ -56,7 +56,7 @@ async def test_what_is_wrong_for_good_is_not_tried_again(
     changes: dict[str, object],
     error: type[anthropic.APIStatusError],
     kind: str,
-    why: Why,
+    why: Reason,
 ) -> None:
     client = anthropic_of(gateway, max_retries=TRIES)
     for stream in (False, True):
@@ -72,7 +72,7 @@ async def test_a_wrong_key(gateway: Gateway, anthropic_of: Clients) -> None:
     with pytest.raises(anthropic.AuthenticationError) as raised:
         await client.messages.create(**ASK)
     assert _kind(raised.value) == "authentication_error"
-    assert gateway.metrics.early[Why.UNAUTHORIZED] == 1
+    assert gateway.metrics.early[Reason.UNAUTHORIZED] == 1
 
 
 async def test_a_path_that_there_is_not(gateway: Gateway, anthropic_of: Clients) -> None:

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.model import Outcome, Why
+from gateway.core.request import Outcome, Reason
 from loadtests.emulator import Emulator
 from tests.scorecard.waiting import until
 
@@ -62,7 +62,7 @@ def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:
     """Whether exactly one request ended, and how."""
     (lane,) = gateway.metrics.lanes.values()
     facts = gateway.metrics.tiers["standard"]
-    return lane.requests == {(MODEL, outcome, Why.TOTAL_TIMEOUT): 1} and facts.counts == [0, 0, 1]
+    return lane.requests == {(MODEL, outcome, Reason.TOTAL_TIMEOUT): 1} and facts.counts == [0, 0, 1]
 
 
 async def test_a_chat(gateway: Gateway, openai_of: Openai, an_hour_later: Silence, replicas: Emulator) -> None:
@@ -207,7 +207,7 @@ async def test_an_answer_that_goes_round_in_circles(start: Start, openai_of: Ope
         said = "".join(getattr(chunk.choices[0].delta, field, "") or "" for chunk in chunks)
         assert len(said) >= 500
         (lane,) = gateway.metrics.lanes.values()
-        assert lane.requests == {(MODEL, Outcome.CUT, Why.REPETITION): 1}
+        assert lane.requests == {(MODEL, Outcome.CUT, Reason.REPETITION): 1}
 
 
 async def test_one_that_has_come_to_its_end_by_then_is_left_alone(start: Start, openai_of: Openai) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.model import Why
+from gateway.core.request import Reason
 from gateway.core.snapshot import ReplicaState
 from loadtests.emulator import Emulator
 
@@ -36,17 +36,17 @@ def _received(replicas: Emulator) -> int:
 @pytest.mark.parametrize(
     ("changes", "error", "status", "code", "param", "why"),
     [
-        ({"max_tokens": "many"}, openai.BadRequestError, 400, "invalid_type", "max_tokens", Why.BAD_REQUEST),
-        ({"n": 99}, openai.BadRequestError, 400, "integer_above_max_value", "n", Why.BAD_REQUEST),
-        ({"messages": "hello"}, openai.BadRequestError, 400, None, "messages", Why.BAD_REQUEST),
-        ({"model": "gpt-9"}, openai.NotFoundError, 404, "model_not_found", "model", Why.MODEL_NOT_FOUND),
+        ({"max_tokens": "many"}, openai.BadRequestError, 400, "invalid_type", "max_tokens", Reason.BAD_REQUEST),
+        ({"n": 99}, openai.BadRequestError, 400, "integer_above_max_value", "n", Reason.BAD_REQUEST),
+        ({"messages": "hello"}, openai.BadRequestError, 400, None, "messages", Reason.BAD_REQUEST),
+        ({"model": "gpt-9"}, openai.NotFoundError, 404, "model_not_found", "model", Reason.MODEL_NOT_FOUND),
         (
             {"messages": [{"role": "user", "content": "x" * 2**21}]},
             openai.APIStatusError,
             413,
             "request_too_large",
             None,
-            Why.BODY_TOO_LARGE,
+            Reason.BODY_TOO_LARGE,
         ),
     ],
 )
@@ -59,7 +59,7 @@ async def test_what_is_wrong_for_good_is_not_tried_again(
     status: int,
     code: str | None,
     param: str | None,
-    why: Why,
+    why: Reason,
 ) -> None:
     client = openai_of(gateway, max_retries=TRIES)
     for stream in (False, True):
@@ -81,7 +81,7 @@ async def test_a_wrong_key(gateway: Gateway, openai_of: Clients) -> None:
         with pytest.raises(openai.AuthenticationError) as raised:
             await call
         assert raised.value.code == "invalid_api_key"
-    assert gateway.metrics.early[Why.UNAUTHORIZED] == 2
+    assert gateway.metrics.early[Reason.UNAUTHORIZED] == 2
 
 
 async def test_a_path_that_there_is_not(gateway: Gateway, openai_of: Clients) -> None:

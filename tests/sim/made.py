@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.core.commands import Cancel, Command, Dispatch, Ended, Refuse
-from gateway.core.model import Finish, Record
-from gateway.core.rules import (
-    Admission,
+from gateway.core.policy import (
     AdmissionMode,
+    AdmissionSpec,
     Model,
     Objective,
     Policy,
-    Pool,
+    PoolSpec,
     ReplicaSpec,
     Slo,
     Tier,
     Timeouts,
 )
-from gateway.sim.decider import Decider
-from gateway.sim.results import Result
-from gateway.sim.workload import Arrival
+from gateway.core.request import AttemptResult, Record
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.decider import Decider
+from gateway.sim.workload.arrivals import Arrival
 
-OFF, ENFORCE = Admission(AdmissionMode.OFF), Admission(AdmissionMode.ENFORCE)
+OFF, ENFORCE = AdmissionSpec(AdmissionMode.OFF), AdmissionSpec(AdmissionMode.ENFORCE)
 FOREVER = Timeouts(queue_s=1e6, ttft_s=1e6, idle_s=1e6, total_s=1e6)
 
 
@@ -40,7 +40,7 @@ def policy(*tiers: Tier, replicas: int = 1, slots: int | None = 64, **more: Any)
     by_name = {t.name: t for t in tiers or (tier(),)}
     return Policy(
         models={"default": Model("default", ("p",))},
-        pools={"p": Pool("p", specs, slots=slots, **more)},
+        pools={"p": PoolSpec("p", specs, slots=slots, **more)},
         tiers=by_name,
         keys={},
         default_tier=next(iter(by_name)),
@@ -82,9 +82,9 @@ class Spy:
         """The calls of these names."""
         return [heard for heard in self.heard if heard.call in names]
 
-    def finishes(self) -> list[Finish]:
+    def finishes(self) -> list[AttemptResult]:
         """How attempts ended, in order."""
-        return [heard.args[1] for heard in self.calls("finish") if isinstance(heard.args[1], Finish)]
+        return [heard.args[1] for heard in self.calls("finish") if isinstance(heard.args[1], AttemptResult)]
 
     def commands(self) -> Iterator[Command]:
         """Every command, in order."""

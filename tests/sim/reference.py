@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.sim.profiles import Profile
-from gateway.sim.replica import Event, Kind, Request
+from gateway.sim.run.profiles import Profile
+from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
 
 
 @dataclass(eq=False)
 class Sequence:
     """One request; `cached` tokens of it are in the KV cache; it `decodes` once all it had when admitted are."""
 
-    request: Request
+    request: EngineRequest
     generated: int = 0
     cached: int = 0
     decodes: bool = False
@@ -24,7 +24,7 @@ class Sequence:
 
 @dataclass
 class Reference:
-    """Rules 1 to 5 of `gateway.sim.replica`, one after the other."""
+    """Rules 1 to 5 of `gateway.sim.run.replica`, one after the other."""
 
     profile: Profile
     now: float = 0.0
@@ -32,7 +32,7 @@ class Reference:
     running: list[Sequence] = field(default_factory=list)
     work: list[tuple[Sequence, int]] = field(default_factory=list)
     ends_at: float | None = None
-    events: list[Event] = field(default_factory=list)
+    events: list[ReplicaEvent] = field(default_factory=list)
 
     def held(self, reading: set[int]) -> int:
         """Tokens of KV cache spoken for."""
@@ -46,7 +46,7 @@ class Reference:
             victim = self.running.pop()
             victim.cached, victim.decodes = 0, False
             self.waiting.insert(0, victim)
-            self.events.append(Event(Kind.PREEMPTED, victim.request.id, self.now))
+            self.events.append(ReplicaEvent(ReplicaEventKind.PREEMPTED, victim.request.id, self.now))
         decoders = [s for s in self.running if s.decodes]
         context = sum(s.cached for s in self.running)
         budget = profile.max_batched_tokens - len(decoders)
@@ -89,17 +89,17 @@ class Reference:
                 if sequence.request.output_tokens:
                     sequence.generated += 1
                     if sequence.generated == 1:
-                        self.events.append(Event(Kind.FIRST_TOKEN, sequence.request.id, self.now))
+                        self.events.append(ReplicaEvent(ReplicaEventKind.FIRST_TOKEN, sequence.request.id, self.now))
                 if sequence.generated == sequence.request.output_tokens:
                     self.running.remove(sequence)
-                    self.events.append(Event(Kind.FINISHED, sequence.request.id, self.now))
+                    self.events.append(ReplicaEvent(ReplicaEventKind.FINISHED, sequence.request.id, self.now))
         self.begin()
 
     def until(self, now: float) -> None:
         while self.ends_at is not None and self.ends_at <= now:
             self.end()
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: EngineRequest, now: float) -> None:
         self.waiting.append(Sequence(request))
         if self.ends_at is None:
             self.now = now

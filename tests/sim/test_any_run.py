@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.controller import Controller
-from gateway.core.rules import Policy
-from gateway.sim import baselines
-from gateway.sim.engine import Engine, Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.profiles import PROFILES
-from gateway.sim.tally import Tally
-from gateway.sim.workload import Arrival
+from gateway.core.policy import Policy
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run import baselines
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.profiles import PROFILES
+from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.workload.arrivals import Arrival
 from tests.core.drivers import TENANTS, TIERS, policies
 from tests.core.made import STEADY
 from tests.sim.made import Spy
@@ -67,11 +67,11 @@ def play(
     *,
     retries: int = 0,
     ways_s: tuple[float, ...] = (),
-) -> tuple[Spy, Engine]:
+) -> tuple[Spy, Simulation]:
     options = Options(patience_s=patience_s, retries=retries, give_up_s=1000.0, progress_s=0.1, ways_s=ways_s)
     spec = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"]), harms)
     spy = Spy(Controller(policy, Random(1)))
-    engine = Engine(spy, policy, spec.hosts(policy), options, Tally(policy.tiers.values(), 0.0), 1)
+    engine = Simulation(spy, policy, spec.hosts(policy), options, Tally(policy.tiers.values(), 0.0), 1)
     for fault in harms:
         engine.plan(fault)
     engine.run(iter(arrivals))
@@ -132,7 +132,7 @@ def test_baselines_lose_nothing_either(policy: Policy, arrivals: list[Arrival], 
     spy = Spy(setup.decider(setup.policy, Random(1)))
     hosts = FleetSpec(dict.fromkeys(policy.pools, PROFILES["test"])).hosts(setup.policy)
     tally = Tally(setup.policy.tiers.values(), 0.0)
-    engine = Engine(spy, setup.policy, hosts, Options(patience_s=1.0), tally, 1)
+    engine = Simulation(spy, setup.policy, hosts, Options(patience_s=1.0), tally, 1)
     engine.run(iter(arrivals))
     assert not engine.trips
     assert sorted(record.ask.id for record in spy.records()) == list(range(1, len(arrivals) + 1))

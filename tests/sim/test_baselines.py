@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 
-from gateway.core.model import Outcome, Why
-from gateway.core.rules import Health, Limits, Policy, Timeouts
-from gateway.sim import baselines
-from gateway.sim.compare import Candidate, Comparison
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.workload import Arrival, Poisson
+from gateway.core.policy import Health, Limits, Policy, Timeouts
+from gateway.core.request import Outcome, Reason
+from gateway.sim.analysis.compare import Comparison, Contender
+from gateway.sim.analysis.results import Result
+from gateway.sim.run import baselines
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Arrival, Poisson
 from tests.sim.made import ENFORCE, Spy, arrival, policy, tier, timeless
 
 TIERS = (
@@ -60,7 +60,7 @@ def test_what_no_pool_serves_is_refused_by_all(name: str) -> None:
     found = baselines.setup(name, rules)
     spy = Spy(found.decider(found.policy, Random(1)))
     simulate(found.policy, [arrival(0.0, tier="barred")], decider=spy)
-    assert [refusal.why for refusal in spy.refusals()] == [Why.FORBIDDEN_MODEL]
+    assert [refusal.why for refusal in spy.refusals()] == [Reason.FORBIDDEN_MODEL]
 
 
 @pytest.mark.parametrize("name", ["round-robin", "least-requests"])
@@ -104,8 +104,8 @@ class TestSaturationRule:
     def test_the_least_urgent_are_shed_while_the_gauges_say_full_and_others_are_held(self) -> None:
         spy, found = spied("llm-d", policy(*TIERS, replicas=2), Mixed(80.0))
         shed = Counter((r.ask.tier.name, r.why) for r in spy.records() if r.outcome is not Outcome.OK)
-        assert shed["bulk", Why.QUEUE_FULL] > 500
-        assert not shed["gold", Why.QUEUE_FULL]
+        assert shed["bulk", Reason.QUEUE_FULL] > 500
+        assert not shed["gold", Reason.QUEUE_FULL]
         assert any(r.queue_s > 0.0 for r in spy.records() if r.ask.tier.name == "gold")
         assert (found.tiers["gold"].attainment or 0.0) > 0.8
 
@@ -135,7 +135,7 @@ class TestComparisons:
     def comparison() -> Comparison:
         rules, fleet = policy(*TIERS), FleetSpec()
         return Comparison(
-            candidates=(Candidate("ours", rules, fleet), Candidate("static-cap", rules, fleet, "static-cap")),
+            candidates=(Contender("ours", rules, fleet), Contender("static-cap", rules, fleet, "static-cap")),
             workload=Poisson(30.0, 10.0, tier="bulk"),
             seeds=(4, 5),
             options=Options(warmup_s=1.0),
@@ -195,11 +195,11 @@ class TestBalancer:
 
     def test_none_is_left(self) -> None:
         spy = self.run(policy(health=Health(open_s=100.0)), arrival(20.0), faults=(Fault(0.0, "r1", Harm.DOWN),))
-        assert [refusal.why for refusal in spy.refusals()] == [Why.NO_REPLICAS]
+        assert [refusal.why for refusal in spy.refusals()] == [Reason.NO_REPLICAS]
 
     def test_what_takes_too_long_is_ended_and_leaves_the_engine(self) -> None:
         spy = self.run(policy(tier(timeouts=Timeouts(total_s=2.0))), arrival(0.0, 100, 900))
-        assert [(r.outcome, r.why, r.e2e_s) for r in spy.records()] == [(Outcome.TIMEOUT, Why.TOTAL_TIMEOUT, 2.0)]
+        assert [(r.outcome, r.why, r.e2e_s) for r in spy.records()] == [(Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, 2.0)]
         assert len(spy.cancels()) == 1
 
     def test_tenants_have_their_limits(self) -> None:
@@ -208,7 +208,7 @@ class TestBalancer:
 
     def test_prompts_that_no_pool_takes_are_refused(self) -> None:
         spy = self.run(policy(max_prompt_tokens=500), arrival(0.0, 501), arrival(0.0, 500))
-        assert [refusal.why for refusal in spy.refusals()] == [Why.CONTEXT_LENGTH]
+        assert [refusal.why for refusal in spy.refusals()] == [Reason.CONTEXT_LENGTH]
 
     def test_who_loses_patience_leaves_the_engine(self) -> None:
         spy = self.run(policy(), arrival(0.0, 8000), patience_s=0.1)

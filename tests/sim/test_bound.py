@@ -8,16 +8,16 @@ from random import Random
 
 import pytest
 
-from gateway.core.rules import Caps, Objective, Policy, Slo, Tier
-from gateway.sim import baselines
-from gateway.sim.bound import Bound, bound, capacity, replay_set
-from gateway.sim.costs import costs, job_of
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.lengths import LENGTHS, Uniform
-from gateway.sim.profiles import DEFAULT, Profile
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Share, Synthetic
-from gateway.sim.workload import Arrival
+from gateway.core.policy import Caps, Objective, Policy, Slo, Tier
+from gateway.sim.analysis.bound import Bound, bound, capacity, replay_set
+from gateway.sim.analysis.costs import costs, job_of
+from gateway.sim.run import baselines
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.profiles import DEFAULT, Profile
+from gateway.sim.run.run import simulate
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.lengths import LENGTHS, Uniform
+from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 from tests.sim.made import arrival, policy, tier
 
 # A second of engine for 1,000 tokens of prompt; steps, decodes and context cost next to nothing.
@@ -162,7 +162,7 @@ def test_the_replay_set_keeps_whole_requests_and_rounds_the_rest_in_turn() -> No
 
 def made(rate_per_s: float, seconds: float = 60.0) -> Synthetic:
     prompt, answer = LENGTHS["azure-conversation-prompt"], LENGTHS["azure-conversation-answer"]
-    shares = (Share("a", 1, prompt, answer), Share("b", 3, prompt, answer))
+    shares = (TierTraffic("a", 1, prompt, answer), TierTraffic("b", 3, prompt, answer))
     return Synthetic(rate_per_s, seconds, shares, cv=1.5)
 
 
@@ -191,7 +191,7 @@ def test_what_the_optimum_accepts_is_all_but_good_in_the_simulator() -> None:
 
 def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
     # 0.1 s of engine each, on two replicas.
-    workload = Synthetic(1.0, 60.0, (Share("default", 1, Uniform(100, 100), Uniform(1, 1)),))
+    workload = Synthetic(1.0, 60.0, (TierTraffic("default", 1, Uniform(100, 100), Uniform(1, 1)),))
     of = policy(tier(ttft_s=2.0), replicas=2)
     found = capacity(workload, of, fleet(PREFILL), seeds=(1, 2), precision=0.05)
     assert found == pytest.approx(20.0, rel=0.1)
@@ -203,7 +203,7 @@ def test_capacity_is_where_the_optimum_begins_to_refuse() -> None:
 def test_there_is_no_bound_of_nothing_and_no_capacity_for_the_impossible() -> None:
     with pytest.raises(ValueError, match="nothing arrives"):
         bound([], policy())
-    workload = Synthetic(1.0, 50.0, (Share("default", 1, Uniform(100, 100), Uniform(1, 1)),))
+    workload = Synthetic(1.0, 50.0, (TierTraffic("default", 1, Uniform(100, 100), Uniform(1, 1)),))
     with pytest.raises(ValueError, match="some requests fit nowhere"):
         capacity(workload, policy(tier(ttft_s=0.01)), fleet(PREFILL), seeds=(1,))
     assert math.isfinite(capacity(workload, policy(tier(ttft_s=1.0)), fleet(PREFILL), seeds=(1,), precision=0.2))

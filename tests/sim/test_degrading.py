@@ -9,9 +9,9 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.policy.load import load_text
-from gateway.sim.engine import Options
-from gateway.sim.load import load_text as load_workload_text
-from gateway.sim.run import simulate
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.load import load_text as load_workload_text
 
 POLICY = """
 apiVersion: tailgate/v1

@@ -10,14 +10,14 @@ import pytest
 
 from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, End, Outcome, Sample, Why
-from gateway.core.rules import Caps, Health, Policy, Timeouts
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.profiles import DEFAULT, PROFILES
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.workload import Poisson
+from gateway.core.policy import Caps, Health, Policy, Timeouts
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Request, Sample
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.profiles import DEFAULT, PROFILES
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Poisson
 from tests.interpreted import interpreted
 from tests.sim.made import Spy, arrival, policy, tier
 
@@ -32,7 +32,7 @@ def spied(rules: Policy, arrivals: Any, **more: Any) -> tuple[Spy, Result]:
 class Short(Controller):
     """A controller that grants three tokens, whatever was asked for."""
 
-    def arrive(self, ask: Ask, now: float) -> list[Command]:
+    def arrive(self, ask: Request, now: float) -> list[Command]:
         out = super().arrive(ask, now)
         return [Dispatch(c.ask, c.attempt, c.replica, 3) if isinstance(c, Dispatch) else c for c in out]
 
@@ -83,7 +83,7 @@ class TestAnswers:
     def test_more_than_the_context_holds_is_rejected_by_the_engine(self) -> None:
         caps = Caps(max_tokens_limit=4000)
         spy, found = spied(policy(tier(caps=caps)), [arrival(0.0, 4000, 10, max_tokens=200)], fleet=TEST)
-        assert [finish.end for finish in spy.finishes()] == [End.REJECTED]
+        assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.REJECTED]
         assert (found.offered, found.counted) == (1, 0)
 
     def test_one_in_a_piece_has_no_first_token(self) -> None:
@@ -114,7 +114,7 @@ class TestClients:
         spy, found = spied(policy(), arrivals, options=Options(patience_s=0.3))
         first, second, third = sorted(spy.records(), key=lambda record: record.ask.id)
         assert first.outcome is third.outcome is Outcome.OK
-        assert (second.outcome, second.why) == (Outcome.ABANDONED, Why.CLIENT_GONE)
+        assert (second.outcome, second.why) == (Outcome.ABANDONED, Reason.CLIENT_GONE)
         assert second.e2e_s == pytest.approx(0.3)
         assert third.e2e_s < next(record for record in waited.records() if record.ask.id == 3).e2e_s - 0.05
         assert (found.offered, found.counted) == (3, 2)
@@ -133,7 +133,11 @@ def test_a_cancelled_request_frees_slot_and_cache() -> None:
     alone, _ = spied(rules, [arrival(1.0, tier="patient")], fleet=one_slot, options=Options(watched=False))
     both = [arrival(0.0, 8000, 1000, tier="hasty"), arrival(0.9, 8000, 1000, tier="hasty")]
     spy, _ = spied(rules, [*both, arrival(2.5, tier="patient")], fleet=one_slot, options=Options(watched=False))
-    assert [finish.end for finish in spy.finishes()] == [End.CANCELLED, End.CANCELLED, End.COMPLETE]
+    assert [finish.end for finish in spy.finishes()] == [
+        AttemptOutcome.CANCELLED,
+        AttemptOutcome.CANCELLED,
+        AttemptOutcome.COMPLETE,
+    ]
     assert len(spy.cancels()) == 2
     assert spy.records()[-1].e2e_s == pytest.approx(alone.records()[0].e2e_s)
 
@@ -180,13 +184,13 @@ class TestTheWay:
         hasty = tier(timeouts=Timeouts(total_s=0.3))
         options = Options(watched=False, duration_s=2.0)  # longer than the way
         spy, found = spied(policy(hasty), [arrival(0.0)], fleet=self.FAR, options=options)
-        assert [finish.end for finish in spy.finishes()] == [End.CANCELLED]
+        assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.CANCELLED]
         assert found.finished == 0
 
     def test_what_is_on_the_way_to_a_replica_that_dies_breaks_off(self) -> None:
         dies = replace(self.FAR, faults=(Fault(0.2, "r1", Harm.DEAD),))
         spy, _ = spied(policy(), [arrival(0.0)], fleet=dies, options=Options(duration_s=1.0))
-        assert spy.finishes()[0].end is End.RESET
+        assert spy.finishes()[0].end is AttemptOutcome.RESET
 
 
 class TestFaults:
@@ -210,21 +214,21 @@ class TestFaults:
         spy, found = self.with_faults(down, at=20.0, health=Health(interval_s=1.0, failures=3, open_s=1000.0))
         checks = [heard for heard in spy.calls("observe") if heard.args[1] == Sample(healthy=False)]
         assert len(checks) >= 15
-        assert [refusal.why for refusal in spy.refusals()] == [Why.NO_REPLICAS]
+        assert [refusal.why for refusal in spy.refusals()] == [Reason.NO_REPLICAS]
         assert (found.counted, found.good) == (1, 0)
 
     def test_before_it_is_found_out_another_is_tried(self) -> None:
         spy, found = self.with_faults(Fault(0.99, "r1", Harm.DOWN), replicas=2, router="round-robin")
         assert [dispatch.replica for dispatch in spy.dispatches()] == ["r1", "r2"]
-        assert [finish.end for finish in spy.finishes()] == [End.UNREACHABLE, End.COMPLETE]
+        assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.UNREACHABLE, AttemptOutcome.COMPLETE]
         assert found.good == 1
 
     def test_what_runs_on_one_that_is_down_goes_on(self) -> None:
         spy, _ = self.with_faults(Fault(1.5, "r1", Harm.DOWN))
-        assert [finish.end for finish in spy.finishes()] == [End.COMPLETE]
+        assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.COMPLETE]
 
-    @pytest.mark.parametrize(("at", "end"), [(1.005, End.RESET), (1.5, End.TRUNCATED)])
-    def test_one_that_dies_breaks_off_what_it_runs(self, at: float, end: End) -> None:
+    @pytest.mark.parametrize(("at", "end"), [(1.005, AttemptOutcome.RESET), (1.5, AttemptOutcome.TRUNCATED)])
+    def test_one_that_dies_breaks_off_what_it_runs(self, at: float, end: AttemptOutcome) -> None:
         spy, found = self.with_faults(Fault(at, "r1", Harm.DEAD))
         assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(at, end)]  # type: ignore[attr-defined]
         assert (found.counted, found.finished) == (1, 0)
@@ -232,7 +236,7 @@ class TestFaults:
     def test_one_that_hangs_answers_nothing_and_its_checks_pass(self) -> None:
         spy, found = self.with_faults(Fault(0.5, "r1", Harm.HUNG), Fault(60.0, "r1", Harm.RECOVER))
         assert {heard.args[1] for heard in spy.calls("observe") if heard.args[1].healthy is False} == set()  # type: ignore[attr-defined]
-        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(60.0, End.RESET)]  # type: ignore[attr-defined]
+        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(60.0, AttemptOutcome.RESET)]  # type: ignore[attr-defined]
         assert found.finished == 0
 
     def test_one_that_hangs_in_the_middle_of_an_answer_says_nothing_more(self) -> None:
@@ -240,12 +244,12 @@ class TestFaults:
         told = [heard.at for heard in spy.calls("progress")]
         assert told
         assert max(told) < 2.0
-        assert [finish.end for finish in spy.finishes()] == [End.TRUNCATED]
+        assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.TRUNCATED]
 
     def test_one_that_is_busy_refuses_at_once_until_it_recovers(self) -> None:
         faults = (Fault(0.5, "r1", Harm.BUSY), Fault(5.0, "r1", Harm.RECOVER))
         spy, found = spied(policy(), [arrival(1.0), arrival(6.0)], fleet=FleetSpec(faults=faults))
-        assert [finish.end for finish in spy.finishes()] == [End.BUSY, End.COMPLETE]
+        assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.BUSY, AttemptOutcome.COMPLETE]
         assert found.good == 1
 
     def test_answers_that_balloon_run_to_what_they_are_allowed(self) -> None:
@@ -271,7 +275,7 @@ class TestFaults:
             spy, _ = spied(rules, arrivals, fleet=fleet)
             cuts[watch] = [record for record in spy.records() if record.outcome is Outcome.CUT]
         assert cuts[False] == []
-        assert {record.why for record in cuts[True]} == {Why.OUTPUT_LENGTH}
+        assert {record.why for record in cuts[True]} == {Reason.OUTPUT_LENGTH}
         assert all(record.output_tokens > 20 and 30.0 < record.ask.head_at < 40.0 for record in cuts[True])
 
     def test_one_that_comes_back_is_empty(self) -> None:

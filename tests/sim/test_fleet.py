@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sim.fleet import Fault, FleetSpec, Harm, Host, fault_of, fleet_of
-from gateway.sim.profiles import DEFAULT, PROFILES
-from gateway.sim.replica import Request
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm, Host, fault_of, fleet_of
+from gateway.sim.run.profiles import DEFAULT, PROFILES
+from gateway.sim.run.replica import EngineRequest
 from tests.sim.made import policy
 
 SLOW = PROFILES["slow"]
@@ -71,13 +71,13 @@ def test_other_faults_are_refused(text: str) -> None:
 
 def test_a_host_is_busy_while_a_step_is_in_flight() -> None:
     host = Host("r1", DEFAULT)
-    host.add(Request(1, 100, 1), 2.0)
+    host.add(EngineRequest(1, 100, 1), 2.0)
     assert host.busy_s(2.01) == pytest.approx(0.01)
     *_, end = host.advance(host.due)
     busy_s = end.at - 2.0
     assert host.due == math.inf
     assert host.busy_s(5.0) == pytest.approx(busy_s)
-    host.add(Request(2, 100, 10), 5.0)
+    host.add(EngineRequest(2, 100, 10), 5.0)
     host.abort(2, 5.001)
     idle_at = host.due
     host.advance(idle_at)

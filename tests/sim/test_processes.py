@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from gateway.sim.processes import processes
+from gateway.sim.run.processes import processes
 
 
 def work_for_ever(_: int) -> None:

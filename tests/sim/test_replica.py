@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sim.profiles import PROFILES, Profile
-from gateway.sim.replica import Event, Kind, Replica, Request
+from gateway.sim.run.profiles import PROFILES, Profile
+from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
 
 from .reference import Reference
 
@@ -60,38 +60,38 @@ ARRIVALS = st.lists(
 class Run:
     """What came out of one run of an engine."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[ReplicaEvent] = field(default_factory=list)
     tokens: Counter[int] = field(default_factory=Counter)
     aborted: set[int] = field(default_factory=set)
 
-    def of(self, kind: Kind) -> list[int]:
+    def of(self, kind: ReplicaEventKind) -> list[int]:
         return [event.id for event in self.events if event.kind is kind]
 
 
-def bounds_hold(replica: Replica) -> None:
+def bounds_hold(replica: SimulatedReplica) -> None:
     assert replica.running <= replica.profile.max_num_seqs
     assert 0 <= replica.kv_fraction <= 1
     assert 0 <= replica._context <= replica._held <= replica.profile.kv_capacity_tokens
 
 
-def calls_of(arrivals: list[Arrival]) -> list[tuple[float, int, Request | None]]:
+def calls_of(arrivals: list[Arrival]) -> list[tuple[float, int, EngineRequest | None]]:
     """(time, id, request or None for an abort), in order."""
-    calls: list[tuple[float, int, Request | None]] = []
+    calls: list[tuple[float, int, EngineRequest | None]] = []
     at_ms = 0
     for id, arrival in enumerate(arrivals):
         # Steps of TINY take whole milliseconds: with these fractions no call falls on the end of a step, where the
         # rounding of a leap would decide which of the two comes first.
         at_ms += arrival.after_ms
         at = at_ms / 1e3 + id * 1e-5
-        calls.append((at, id, Request(id, arrival.prompt_tokens, arrival.output_tokens)))
+        calls.append((at, id, EngineRequest(id, arrival.prompt_tokens, arrival.output_tokens)))
         if arrival.patience_ms is not None:
             calls.append((at + arrival.patience_ms / 1e3 + 5e-4, id, None))
     return sorted(calls, key=lambda call: call[0])
 
 
-def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tuple[Run, Replica]:
+def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tuple[Run, SimulatedReplica]:
     """Feed the arrivals and departures to an engine, then let it run dry."""
-    replica, run = Replica(profile), Run()
+    replica, run = SimulatedReplica(profile), Run()
 
     def until(now: float) -> None:
         while replica.step_at() <= now:
@@ -118,7 +118,7 @@ def play(arrivals: list[Arrival], profile: Profile = TINY, *, leap: bool) -> tup
 @given(ARRIVALS)
 def test_every_request_finishes_once_or_was_aborted_and_tokens_are_conserved(arrivals: list[Arrival]) -> None:
     run, replica = play(arrivals, leap=False)
-    finished = run.of(Kind.FINISHED)
+    finished = run.of(ReplicaEventKind.FINISHED)
     assert len(finished) == len(set(finished))
     assert set(finished) | run.aborted == set(range(len(arrivals)))
     assert not set(finished) & run.aborted
@@ -126,7 +126,7 @@ def test_every_request_finishes_once_or_was_aborted_and_tokens_are_conserved(arr
         assert run.tokens[id] == arrivals[id].output_tokens
     for id in run.aborted:
         assert run.tokens[id] <= arrivals[id].output_tokens
-    first = run.of(Kind.FIRST_TOKEN)
+    first = run.of(ReplicaEventKind.FIRST_TOKEN)
     assert len(first) == len(set(first))
     assert set(first) == {id for id, tokens in run.tokens.items() if tokens}
     assert (replica.running, replica.waiting, replica.kv_fraction, replica._held) == (0, 0, 0, 0)
@@ -166,19 +166,19 @@ def test_events_come_in_the_order_of_time(arrivals: list[Arrival]) -> None:
 
 
 def test_a_step_takes_what_the_profile_says() -> None:
-    replica = Replica(TINY)
-    replica.add(Request(0, prompt_tokens=10, output_tokens=3), 5.0)
+    replica = SimulatedReplica(TINY)
+    replica.add(EngineRequest(0, prompt_tokens=10, output_tokens=3), 5.0)
     assert replica.step_at() == pytest.approx(5 + 1 + 10 * 0.1)
-    assert [e.kind for e in replica.step().events] == [Kind.FIRST_TOKEN]
+    assert [e.kind for e in replica.step().events] == [ReplicaEventKind.FIRST_TOKEN]
     assert replica.step_at() == pytest.approx(7 + 1 + 0.01 + 10 * 0.001)
     assert replica.next_at() == pytest.approx(7 + 2 * 1.01 + (10 + 11) * 0.001)
 
 
 def test_a_long_prompt_is_read_in_chunks_beside_the_decodes() -> None:
-    replica = Replica(TINY)
-    replica.add(Request(0, 4, 20), 0.0)
+    replica = SimulatedReplica(TINY)
+    replica.add(EngineRequest(0, 4, 20), 0.0)
     replica.step()
-    replica.add(Request(1, 40, 1), replica.step_at() - 0.5)
+    replica.add(EngineRequest(1, 40, 1), replica.step_at() - 0.5)
     replica.step()
     ends = []
     for _ in range(3):
@@ -189,42 +189,42 @@ def test_a_long_prompt_is_read_in_chunks_beside_the_decodes() -> None:
 
 
 def test_no_request_overtakes_another_that_waits() -> None:
-    replica = Replica(replace(TINY, max_num_seqs=1))
+    replica = SimulatedReplica(replace(TINY, max_num_seqs=1))
     for id in range(3):
-        replica.add(Request(id, 1, 2), 0.0)
+        replica.add(EngineRequest(id, 1, 2), 0.0)
     assert (replica.running, replica.waiting) == (1, 2)
-    assert [e.id for e in replica.advance(FOREVER) if e.kind is Kind.FINISHED] == [0, 1, 2]
+    assert [e.id for e in replica.advance(FOREVER) if e.kind is ReplicaEventKind.FINISHED] == [0, 1, 2]
 
 
 def test_the_latest_arrival_is_preempted_and_finishes_all_the_same() -> None:
-    replica = Replica(TINY)
+    replica = SimulatedReplica(TINY)
     for id in range(3):
-        replica.add(Request(id, 30, 30), 0.0)
+        replica.add(EngineRequest(id, 30, 30), 0.0)
     events = replica.advance(FOREVER)
-    preempted = [e.id for e in events if e.kind is Kind.PREEMPTED]
+    preempted = [e.id for e in events if e.kind is ReplicaEventKind.PREEMPTED]
     assert preempted[0] == 2
     assert 0 not in preempted
     assert replica.preemptions_total == len(preempted)
-    assert [e.id for e in events if e.kind is Kind.FINISHED] == [0, 1, 2]
-    assert [e.id for e in events if e.kind is Kind.FIRST_TOKEN] == [0, 1, 2]
+    assert [e.id for e in events if e.kind is ReplicaEventKind.FINISHED] == [0, 1, 2]
+    assert [e.id for e in events if e.kind is ReplicaEventKind.FIRST_TOKEN] == [0, 1, 2]
 
 
 def test_an_abort_frees_slot_and_cache_at_once_and_lets_the_next_one_in() -> None:
-    replica = Replica(replace(TINY, max_num_seqs=1))
-    replica.add(Request(0, 16, 40), 0.0)
-    replica.add(Request(1, 16, 2), 0.0)
+    replica = SimulatedReplica(replace(TINY, max_num_seqs=1))
+    replica.add(EngineRequest(0, 16, 40), 0.0)
+    replica.add(EngineRequest(1, 16, 2), 0.0)
     replica.advance(10.0)
     assert replica.kv_fraction > 0
     assert replica.abort(0, 10.0)
     assert (replica.running, replica.kv_fraction) == (0, 0)
     assert not replica.abort(0, 10.0)
-    assert [e.id for e in replica.advance(FOREVER) if e.kind is Kind.FINISHED] == [1]
+    assert [e.id for e in replica.advance(FOREVER) if e.kind is ReplicaEventKind.FINISHED] == [1]
 
 
 def test_progress_can_be_read_in_the_middle_of_a_leap_and_reading_changes_nothing() -> None:
-    stepped, leapt = Replica(TINY), Replica(TINY)
+    stepped, leapt = SimulatedReplica(TINY), SimulatedReplica(TINY)
     for replica in (stepped, leapt):
-        replica.add(Request(0, 8, 32), 0.0)
+        replica.add(EngineRequest(0, 8, 32), 0.0)
         replica.step()
     for tokens in range(2, 32):
         at = stepped.step_at()
@@ -243,8 +243,8 @@ def test_progress_can_be_read_in_the_middle_of_a_leap_and_reading_changes_nothin
 def test_progress_changes_exactly_at_the_end_of_a_step(
     base_s: float, kv_s: float, prompt_tokens: int, began: float
 ) -> None:
-    replica = Replica(replace(TINY, step_base_s=base_s, kv_s_per_token=kv_s))
-    replica.add(Request(0, prompt_tokens, 48), began)
+    replica = SimulatedReplica(replace(TINY, step_base_s=base_s, kv_s_per_token=kv_s))
+    replica.add(EngineRequest(0, prompt_tokens, 48), began)
     replica.step()
     for tokens in range(2, 48):
         at = replica._end(tokens - 1)
@@ -253,25 +253,25 @@ def test_progress_changes_exactly_at_the_end_of_a_step(
 
 
 def test_those_who_come_together_are_read_together() -> None:
-    replica = Replica(TINY)
+    replica = SimulatedReplica(TINY)
     for id in range(2):
-        replica.add(Request(id, 5, 4), 3.0)
+        replica.add(EngineRequest(id, 5, 4), 3.0)
     assert replica.step_at() == pytest.approx(3.0 + 1 + 10 * 0.1)
     assert replica.step().tokens == [0, 1]
 
 
 def test_a_prompt_is_paid_for_where_it_begins() -> None:
-    replica = Replica(PAID)
-    replica.add(Request(0, 20, 4), 0.0)
+    replica = SimulatedReplica(PAID)
+    replica.add(EngineRequest(0, 20, 4), 0.0)
     assert replica.step_at() == pytest.approx(1 + 0.2 + 16 * 0.1)
     began = replica.step().at
     assert replica.step_at() - began == pytest.approx(1 + 4 * 0.1 + 16 * 0.001)
 
 
 def test_a_step_reads_no_more_than_its_budget() -> None:
-    replica = Replica(TINY)
-    replica.add(Request(0, 40, 2), 0.0)
-    replica.add(Request(1, 10, 2), 0.0)
+    replica = SimulatedReplica(TINY)
+    replica.add(EngineRequest(0, 40, 2), 0.0)
+    replica.add(EngineRequest(1, 10, 2), 0.0)
     for _ in range(2):
         assert (replica.running, replica.waiting) == (1, 1)
         began = replica.step_at()
@@ -280,8 +280,8 @@ def test_a_step_reads_no_more_than_its_budget() -> None:
 
 
 def test_a_slower_engine_takes_longer_from_the_next_step_on() -> None:
-    replica = Replica(TINY)
-    replica.add(Request(0, 10, 5), 0.0)
+    replica = SimulatedReplica(TINY)
+    replica.add(EngineRequest(0, 10, 5), 0.0)
     replica.slow(3.0, 1.0)
     assert replica.step_at() == pytest.approx(2.0)
     replica.step()
@@ -289,22 +289,22 @@ def test_a_slower_engine_takes_longer_from_the_next_step_on() -> None:
     assert replica.next_at() == pytest.approx(2.0 + 3 * (4 * 1.01 + (10 + 11 + 12 + 13) * 0.001))
 
 
-@pytest.mark.parametrize("request_", [Request(0, 0, 1), Request(0, 1, -1), Request(0, 60, 5)])
-def test_what_can_never_fit_is_refused(request_: Request) -> None:
+@pytest.mark.parametrize("request_", [EngineRequest(0, 0, 1), EngineRequest(0, 1, -1), EngineRequest(0, 60, 5)])
+def test_what_can_never_fit_is_refused(request_: EngineRequest) -> None:
     with pytest.raises(ValueError, match="tokens"):
-        Replica(TINY).add(request_, 0.0)
+        SimulatedReplica(TINY).add(request_, 0.0)
 
 
 def test_an_id_is_taken_once() -> None:
-    replica = Replica(TINY)
-    replica.add(Request(0, 1, 1), 0.0)
+    replica = SimulatedReplica(TINY)
+    replica.add(EngineRequest(0, 1, 1), 0.0)
     with pytest.raises(ValueError, match="already here"):
-        replica.add(Request(0, 1, 1), 0.0)
+        replica.add(EngineRequest(0, 1, 1), 0.0)
 
 
 def test_a_caller_that_forgot_what_is_due_is_told() -> None:
-    replica = Replica(TINY)
-    replica.add(Request(0, 1, 1), 0.0)
+    replica = SimulatedReplica(TINY)
+    replica.add(EngineRequest(0, 1, 1), 0.0)
     with pytest.raises(ValueError, match="advance first"):
         replica.abort(0, 100.0)
 
@@ -327,7 +327,7 @@ def test_a_profile_that_could_deadlock_is_refused(change: dict[str, float]) -> N
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_serves_its_longest_prompt(name: str) -> None:
     profile = PROFILES[name]
-    replica = Replica(profile)
-    replica.add(Request(0, profile.max_model_len - 8, 8), 0.0)
-    assert [e.kind for e in replica.advance(FOREVER)] == [Kind.FIRST_TOKEN, Kind.FINISHED]
+    replica = SimulatedReplica(profile)
+    replica.add(EngineRequest(0, profile.max_model_len - 8, 8), 0.0)
+    assert [e.kind for e in replica.advance(FOREVER)] == [ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED]
     assert profile.name == name

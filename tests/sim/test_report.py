@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from gateway.core.rules import Caps, Timeouts
-from gateway.sim.engine import Options
-from gateway.sim.report import difference, differences, mean, ratio, summary
-from gateway.sim.results import Result, latency
-from gateway.sim.run import simulate
-from gateway.sim.workload import Arrival, Poisson
+from gateway.core.policy import Caps, Timeouts
+from gateway.sim.analysis.report import difference, differences, mean, ratio, summary
+from gateway.sim.analysis.results import Result, latency
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Arrival, Poisson
 from tests.sim.made import ENFORCE, arrival, policy, tier
 
 

@@ -8,19 +8,19 @@ from random import Random
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.model import Ask, Outcome, Record, Why
-from gateway.core.rules import Limits, Timeouts
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.results import Result
-from gateway.sim.retries import rests_s
-from gateway.sim.run import simulate
-from gateway.sim.trip import asked
+from gateway.core.policy import Limits, Timeouts
+from gateway.core.request import Outcome, Reason, Record, Request
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.requests import asked
+from gateway.sim.run.retries import rests_s
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
 from tests.sim.made import Spy, arrival, policy, tier
 
 
-def ended(outcome: Outcome, why: Why | None) -> Record:
-    ask: Ask = asked(arrival(0.0), 1, policy(), True, 0.0)
+def ended(outcome: Outcome, why: Reason | None) -> Record:
+    ask: Request = asked(arrival(0.0), 1, policy(), True, 0.0)
     return Record(ask, outcome, why, "p", None, 0.0, None, None, 0.0, 100, 0, False, False, 0)
 
 
@@ -33,28 +33,28 @@ class Half:
 
 @pytest.mark.parametrize(("tries", "pause_s"), [(1, 0.4375), (2, 0.875), (4, 3.5), (5, 7.0), (9, 7.0)])
 def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
-    failed = ended(Outcome.ERROR, Why.UPSTREAM_ERROR)
+    failed = ended(Outcome.ERROR, Reason.UPSTREAM_ERROR)
     assert rests_s(failed, None, tries, Half()) == pause_s  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("outcome", "why", "retry_after_s", "rests"),
     [
-        (Outcome.REFUSED, Why.PREDICTED, 7.3, 7.3),
-        (Outcome.REFUSED, Why.QUEUE_FULL, None, 1.0),  # a 429 says a second where nothing is known
-        (Outcome.REFUSED, Why.QUEUE_FULL, 120.0, 120.0),
-        (Outcome.REFUSED, Why.QUEUE_FULL, 120.5, None),
-        (Outcome.TIMEOUT, Why.QUEUE_TIMEOUT, 2.0, 2.0),
-        (Outcome.TIMEOUT, Why.TOTAL_TIMEOUT, 2.0, None),
-        (Outcome.QUOTA, Why.LIMIT_TOKENS, 3.0, 3.0),
-        (Outcome.QUOTA, Why.LIMIT_TOKENS, math.inf, None),
-        (Outcome.INVALID, Why.CONTEXT_LENGTH, None, None),
-        (Outcome.ABANDONED, Why.CLIENT_GONE, None, 0.4375),
+        (Outcome.REFUSED, Reason.PREDICTED, 7.3, 7.3),
+        (Outcome.REFUSED, Reason.QUEUE_FULL, None, 1.0),  # a 429 says a second where nothing is known
+        (Outcome.REFUSED, Reason.QUEUE_FULL, 120.0, 120.0),
+        (Outcome.REFUSED, Reason.QUEUE_FULL, 120.5, None),
+        (Outcome.TIMEOUT, Reason.QUEUE_TIMEOUT, 2.0, 2.0),
+        (Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, 2.0, None),
+        (Outcome.QUOTA, Reason.LIMIT_TOKENS, 3.0, 3.0),
+        (Outcome.QUOTA, Reason.LIMIT_TOKENS, math.inf, None),
+        (Outcome.INVALID, Reason.CONTEXT_LENGTH, None, None),
+        (Outcome.ABANDONED, Reason.CLIENT_GONE, None, 0.4375),
         (Outcome.OK, None, None, None),
     ],
 )
 def test_they_do_as_the_answer_says(
-    outcome: Outcome, why: Why | None, retry_after_s: float | None, rests: float | None
+    outcome: Outcome, why: Reason | None, retry_after_s: float | None, rests: float | None
 ) -> None:
     assert rests_s(ended(outcome, why), retry_after_s, 1, Half()) == rests  # type: ignore[arg-type]
 
@@ -105,7 +105,7 @@ def test_who_lost_patience_has_as_much_again() -> None:
 
 def test_a_stream_that_broke_off_is_not_tried_again() -> None:
     spy, found = run(3, Fault(1.1, "r1", Harm.DEAD), Fault(1.2, "r1", Harm.RECOVER))
-    assert [record.why for record in spy.records()] == [Why.UPSTREAM_TRUNCATED]
+    assert [record.why for record in spy.records()] == [Reason.UPSTREAM_TRUNCATED]
     assert found.finished == 0
 
 

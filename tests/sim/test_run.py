@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.rules import Policy, Timeouts
-from gateway.sim.engine import Options
-from gateway.sim.fleet import Fault, FleetSpec, Harm
-from gateway.sim.profiles import PROFILES, Profile
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.workload import Poisson
+from gateway.core.policy import Policy, Timeouts
+from gateway.sim.analysis.results import Result
+from gateway.sim.run.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.profiles import PROFILES, Profile
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Poisson
 from tests.sim.made import ENFORCE, Spy, arrival, policy, tier, timeless
 
 TEST = PROFILES["test"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sim.load import load_workload
-from gateway.sim.traces import Mix, Trace, TraceError, mix_of, open_trace
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.load import load_workload
+from gateway.sim.workload.traces import Mix, Trace, TraceError, mix_of, open_trace
 
 AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens\r
 2023-11-16 18:15:46.6805900,374,44\r
@@ -149,7 +149,7 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"journal":1,"run":"r","part":1,"version":"1"}\n', "trace:1: is a gateway's journal: .* convert "),
+        ('{"journal":2,"run":"r","part":1,"version":"1"}\n', "trace:1: is a gateway's journal: .* convert "),
         ("time,tokens\n", "trace:1: is the beginning of no known trace. Known, by their fields: azure: ContextTokens"),
         ("", "trace: is empty: there is no request in it"),
         ("\n", "trace:1: is the beginning of no known trace"),

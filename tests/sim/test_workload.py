@@ -11,17 +11,17 @@ from statistics import fmean, stdev
 import pytest
 import scipy.stats
 
-from gateway.sim import pace
-from gateway.sim.lengths import LENGTHS, Mixture, Part, Uniform
-from gateway.sim.load import load_workload, shipped
-from gateway.sim.synthetic import BLOCK_TOKENS, Sessions, Share, Synthetic
-from gateway.sim.workload import Arrival
+from gateway.sim.workload import arrival_process as pace
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.lengths import LENGTHS, Mixture, Part, Uniform
+from gateway.sim.workload.load import load_workload, shipped
+from gateway.sim.workload.synthetic import BLOCK_TOKENS, Sessions, Synthetic, TierTraffic
 
-ONE = (Share("a", 1.0, Uniform(100, 100), Uniform(10, 10)),)
+ONE = (TierTraffic("a", 1.0, Uniform(100, 100), Uniform(10, 10)),)
 
 
 def times(
-    rate: float, duration_s: float, *, cv: float = 1.0, shape: pace.Shape | None = None, seed: int = 1
+    rate: float, duration_s: float, *, cv: float = 1.0, shape: pace.ArrivalProcess | None = None, seed: int = 1
 ) -> list[float]:
     workload = Synthetic(rate, duration_s, ONE, cv, shape or pace.Constant())
     return [arrival.at for arrival in workload.arrivals(seed)]
@@ -129,8 +129,10 @@ def test_what_is_drawn_follows_the_distribution() -> None:
 
 def test_tiers_and_tenants_share_the_traffic_as_told() -> None:
     shares = (
-        Share("gold", 1, Uniform(1, 9), Uniform(1, 9), tenants=2, skew=1.0, streamed=0.5, max_tokens=64, model="m"),
-        Share("iron", 3, Uniform(10, 19), Uniform(10, 19)),
+        TierTraffic(
+            "gold", 1, Uniform(1, 9), Uniform(1, 9), tenants=2, skew=1.0, streamed=0.5, max_tokens=64, model="m"
+        ),
+        TierTraffic("iron", 3, Uniform(10, 19), Uniform(10, 19)),
     )
     arrivals = list(Synthetic(100, 200, shares).arrivals(1))
     gold = [a for a in arrivals if a.tier == "gold"]
@@ -143,7 +145,7 @@ def test_tiers_and_tenants_share_the_traffic_as_told() -> None:
 
 def conversations(**more: object) -> list[Arrival]:
     sessions = Sessions(part=0.5, turns=4, think_s=10, system_prompts=2, system_tokens=1024)
-    share = Share("a", 1, Uniform(100, 300), Uniform(50, 150), tenants=3)
+    share = TierTraffic("a", 1, Uniform(100, 300), Uniform(50, 150), tenants=3)
     return list(Synthetic(10, 3000, (share,), sessions=replace(sessions, **more)).arrivals(1))
 
 
@@ -172,7 +174,7 @@ def test_conversations_keep_the_rate_and_end_before_they_are_too_long() -> None:
 
 
 def test_the_rate_of_one_tier_leaves_the_lengths_of_the_requests_alone() -> None:
-    workload = Synthetic(10, math.inf, (*ONE, Share("b", 1.0, Uniform(1, 1000), Uniform(1, 9))))
+    workload = Synthetic(10, math.inf, (*ONE, TierTraffic("b", 1.0, Uniform(1, 1000), Uniform(1, 9))))
     slow, fast = (list(islice(replace(workload, rate_per_s=rate).arrivals(5), 200)) for rate in (10.0, 30.0))
     assert [(a.tier, a.prompt_tokens, a.output_tokens) for a in slow] == [
         (a.tier, a.prompt_tokens, a.output_tokens) for a in fast

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.errors import PolicyErrors
-from gateway.sim import pace
-from gateway.sim.lengths import LENGTHS, Mixture, Part, Uniform
-from gateway.sim.load import load_text, load_workload, shipped
-from gateway.sim.synthetic import Sessions, Synthetic
-from gateway.sim.workload_file import (
+from gateway.sim.workload import arrival_process as pace
+from gateway.sim.workload.lengths import LENGTHS, Mixture, Part, Uniform
+from gateway.sim.workload.load import load_text, load_workload, shipped
+from gateway.sim.workload.synthetic import Sessions, Synthetic
+from gateway.sim.workload.workload_file import (
     ArrivalsSection,
     DiurnalSection,
     LengthsSection,
@@ -22,7 +22,7 @@ from gateway.sim.workload_file import (
     WorkloadFile,
 )
 
-LEAST = """
+MIN = """
 apiVersion: tailgate/v1
 kind: Workload
 rate: 120/min
@@ -42,7 +42,7 @@ def errors(text: str) -> list[str]:
 
 
 def test_what_a_file_says_is_what_is_made() -> None:
-    made = load_text(LEAST, "w.yaml", {})
+    made = load_text(MIN, "w.yaml", {})
     assert (made.rate_per_s, made.duration_s, made.cv, made.sessions) == (2.0, 90.0, 1.0, None)
     a, b = made.shares
     assert (a.tier, a.part, a.prompt, a.answer) == ("a", 0.3, LENGTHS["azure-conversation-prompt"], Uniform(20, 20))
@@ -57,13 +57,13 @@ def test_what_a_file_says_is_what_is_made() -> None:
         ("diurnal: {period: 24h}", pace.Diurnal(86400, 0.5)),
     ],
 )
-def test_every_shape_can_be_written(text: str, shape: pace.Shape) -> None:
-    made = load_text(f"{LEAST}arrivals: {{cv: 2, {text}}}\n", "w.yaml", {})
+def test_every_shape_can_be_written(text: str, shape: pace.ArrivalProcess) -> None:
+    made = load_text(f"{MIN}arrivals: {{cv: 2, {text}}}\n", "w.yaml", {})
     assert (made.cv, made.shape) == (2.0, shape)
 
 
 def test_conversations_can_be_written() -> None:
-    made = load_text(f"{LEAST}sessions: {{share: 25%, turns: 3, think: 20s, system_tokens: 512}}\n", "w.yaml", {})
+    made = load_text(f"{MIN}sessions: {{share: 25%, turns: 3, think: 20s, system_tokens: 512}}\n", "w.yaml", {})
     assert made.sessions == Sessions(0.25, 3.0, 20.0, 1, 512)
 
 
@@ -89,8 +89,8 @@ def test_conversations_can_be_written() -> None:
     ],
 )
 def test_what_is_wrong_is_told_by_line_and_field(change: tuple[str, str], told: str) -> None:
-    assert change[0] in LEAST
-    assert any(told in error for error in errors(LEAST.replace(*change, 1)))
+    assert change[0] in MIN
+    assert any(told in error for error in errors(MIN.replace(*change, 1)))
 
 
 def test_a_policy_is_not_read_as_a_workload() -> None:
@@ -104,7 +104,7 @@ def test_an_empty_file_says_how_to_begin() -> None:
 
 def test_a_workload_is_named_by_stem_by_file_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text(LEAST)
+    file.write_text(MIN)
     made = load_workload(file, rate_per_s=7.0, duration_s=3.0)
     assert isinstance(made, Synthetic)
     assert (made.rate_per_s, made.duration_s) == (7.0, 3.0)

@@ -8,17 +8,17 @@ from random import Random
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.rules import Objective, Policy, Slo
+from gateway.core.policy import Objective, Policy, Slo
 from gateway.policy.builtin import builtin
-from gateway.sim import baselines
-from gateway.sim.decider import Decider
-from gateway.sim.engine import Options
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.lengths import LENGTHS
-from gateway.sim.profiles import COSTS, Profile
-from gateway.sim.results import Result
-from gateway.sim.run import simulate
-from gateway.sim.synthetic import Share, Synthetic
+from gateway.sim.analysis.results import Result
+from gateway.sim.run import baselines
+from gateway.sim.run.decider import Decider
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.profiles import COSTS, Profile
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.lengths import LENGTHS
+from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 
 # Llama 3 8B on one A100-80 with 256 seats. Step costs are medians of kernel times that the authors of Vidur measured
 # (Agrawal et al., MLSys 2024; microsoft/vidur, MIT licence, data/profiling/compute). The cost of a context token is its
@@ -47,7 +47,7 @@ def policy(replicas: int = 2) -> Policy:
 
 
 def run(rules: Policy, decider: Decider, load: float, fleet: dict[str, Profile]) -> Result:
-    share = Share(
+    share = TierTraffic(
         "default", 1.0, LENGTHS["azure-conversation-prompt"], LENGTHS["azure-conversation-answer"], model="any"
     )
     workload = Synthetic(load * KNEE_PER_S, SECONDS, (share,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.request import Parsed, parse, render
 
 CAPS = Caps(max_tokens_default=100, max_tokens_limit=1000, n=4, best_of=4, top_logprobs=5, prompt_logprobs=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Tier
-from gateway.policy.tiers import ApisSection
+from gateway.core.policy import Tier
+from gateway.core.request import Endpoint
+from gateway.policy.sections.tiers import ApisSection
 from gateway.wire.apis.table import APIS, SHAPES, served
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import GENERATING, Endpoint
+from gateway.core.request import GENERATING, Endpoint
 from gateway.wire.answers.assemble import MAX_BYTES, AssemblyError, assembly
 
 RECORDED = json.loads((Path(__file__).parents[1] / "loadtests/emulator/vllm-0.32.json").read_text())

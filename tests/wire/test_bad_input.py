@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.core.model import Endpoint, Why
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.request import BadRequest, parse, render
 
@@ -26,8 +26,8 @@ EARLY = (
 
 def test_the_page_has_every_early_refusal_with_its_status() -> None:
     rows = set(re.findall(r"\| (\d+) `([a-z-]+)` \|", PAGE))
-    named = {(status, reason) for status, reason in rows if reason in set(Why)}
-    assert {(str(ROWS[Why(reason)].status), reason) for reason in EARLY.split()} == named
+    named = {(status, reason) for status, reason in rows if reason in set(Reason)}
+    assert {(str(ROWS[Reason(reason)].status), reason) for reason in EARLY.split()} == named
 
 
 @pytest.mark.parametrize(("field", "happens"), FIELDS, ids=[field[:60] for field, _ in FIELDS])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import Endpoint, Why
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.answers.events import READERS, StreamReader, data_of
 
 from .test_events import chat, typed
@@ -29,7 +29,7 @@ def read(endpoint: Endpoint, *events: bytes) -> StreamReader:
 
 
 def cut(reader: StreamReader, choices: int = 1, *, usage: bool = False) -> list[Any]:
-    events = reader.cut_short(Why.TOTAL_TIMEOUT, 77, choices, usage)
+    events = reader.cut_short(Reason.TOTAL_TIMEOUT, 77, choices, usage)
     assert all(event.endswith(b"\n\n") and event.count(b"\n\n") == 1 for event in events)
     payloads = [data_of(event) for event in events]
     return [payload.decode() if payload == b"[DONE]" else json.loads(payload) for payload in payloads]

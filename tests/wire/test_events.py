@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.model import GENERATING, End, Endpoint
+from gateway.core.request import GENERATING, AttemptOutcome, Endpoint
 from gateway.wire.answers.events import (
     READERS,
     CompletionReader,
-    Kind,
+    EventKind,
     MessagesReader,
     ResponsesReader,
     StreamReader,
@@ -83,8 +83,8 @@ def test_an_event_that_never_ends_is_not_kept() -> None:
 
 def test_the_role_chunk_is_not_a_token_and_the_first_word_is() -> None:
     reader = CompletionReader()
-    assert reader.read(chat({"role": "assistant", "content": ""})) == Kind.OTHER
-    assert reader.read(chat({"content": "Hi"})) == Kind.CONTENT
+    assert reader.read(chat({"role": "assistant", "content": ""})) == EventKind.OTHER
+    assert reader.read(chat({"content": "Hi"})) == EventKind.CONTENT
     assert reader.tokens_seen == 1
 
 
@@ -98,33 +98,41 @@ def test_the_role_chunk_is_not_a_token_and_the_first_word_is() -> None:
     ],
 )
 def test_reasoning_and_tool_calls_are_output(delta: dict[str, object]) -> None:
-    assert CompletionReader().read(chat(delta)) == Kind.CONTENT
+    assert CompletionReader().read(chat(delta)) == EventKind.CONTENT
 
 
 def test_a_completion_ends_with_finish_usage_and_done() -> None:
     reader = CompletionReader()
     reader.read(chat({"content": "a"}))
     assert not reader.complete
-    assert reader.read(chat({"content": "b"}, "stop")) == Kind.CONTENT | Kind.FINISH
+    assert reader.read(chat({"content": "b"}, "stop")) == EventKind.CONTENT | EventKind.FINISH
     assert reader.complete
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
-    assert reader.read(usage) == Kind.USAGE_ONLY
+    assert reader.read(usage) == EventKind.USAGE_ONLY
     assert (reader.prompt_tokens, reader.output_tokens) == (7, 2)
-    assert reader.read(b"data: [DONE]\n\n") == Kind.DONE
+    assert reader.read(b"data: [DONE]\n\n") == EventKind.DONE
 
 
 def test_usage_on_the_finish_chunk_is_read_and_the_chunk_is_not_usage_only() -> None:
     reader = CompletionReader()
     kind = reader.read(chat({}, "stop", usage={"prompt_tokens": 3, "completion_tokens": 1}))
-    assert kind == Kind.FINISH
+    assert kind == EventKind.FINISH
     assert reader.output_tokens == 1
 
 
-@pytest.mark.parametrize(("code", "end"), [(503, End.BUSY), (429, End.BUSY), (500, End.FAILED), (400, End.REJECTED)])
-def test_an_error_inside_a_stream_of_status_200_says_what_it_stands_for(code: int, end: End) -> None:
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        (503, AttemptOutcome.BUSY),
+        (429, AttemptOutcome.BUSY),
+        (500, AttemptOutcome.FAILED),
+        (400, AttemptOutcome.REJECTED),
+    ],
+)
+def test_an_error_inside_a_stream_of_status_200_says_what_it_stands_for(code: int, end: AttemptOutcome) -> None:
     reader = CompletionReader()
     event = f'data: {{"error":{{"message":"no room","type":"Service Unavailable","code":{code}}}}}\n\n'
-    assert reader.read(event.encode()) == Kind.ERROR
+    assert reader.read(event.encode()) == EventKind.ERROR
     assert reader.error is not None
     assert (reader.error.end, reader.error.message) == (end, "no room")
     assert not reader.complete
@@ -138,7 +146,7 @@ def test_no_text_a_model_writes_is_taken_for_the_protocol(text: str) -> None:
     event = chat({"content": tricky})
     assert EventSplitter().feed(event) == [event]
     assert reader.plain(event + b"\r\n", 0)
-    assert reader.read(event) == Kind.CONTENT
+    assert reader.read(event) == EventKind.CONTENT
     assert not reader.finished
     assert reader.error is None
 
@@ -176,7 +184,7 @@ def test_what_is_told_by_its_form_is_what_a_full_look_says(first: str, text: str
     reader.read(chat({"content": first}))
     event = chat({key: text}, finish)
     if reader.plain(event + b"\r\n", 0):
-        assert reader.read(event) == (Kind.CONTENT if text and key == "content" else Kind.OTHER)
+        assert reader.read(event) == (EventKind.CONTENT if text and key == "content" else EventKind.OTHER)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +192,7 @@ def test_what_is_told_by_its_form_is_what_a_full_look_says(first: str, text: str
 )
 def test_an_event_that_cannot_be_read_counts_as_output_and_as_odd(payload: bytes) -> None:
     reader = CompletionReader()
-    assert reader.read(b"data: " + payload + b"\n\n") == Kind.CONTENT
+    assert reader.read(b"data: " + payload + b"\n\n") == EventKind.CONTENT
     assert reader.oddity is Oddity.UNREADABLE_EVENT
     assert reader.tokens_seen == 1
 
@@ -199,10 +207,13 @@ def test_reading_an_event_never_raises_whatever_its_bytes(reader: StreamReader, 
 
 def test_bytes_that_are_not_utf_8_hide_no_error_and_no_end() -> None:
     reader = CompletionReader()
-    assert reader.read(b'data: {"error":{"message":"\xff","code":503}}\n\n') == Kind.ERROR
+    assert reader.read(b'data: {"error":{"message":"\xff","code":503}}\n\n') == EventKind.ERROR
     reader = CompletionReader()
-    assert reader.read(b'data: {"choices":[{"delta":{"content":"\xff"},"finish_reason":"st\xffop"}]}\n\n') & Kind.FINISH
-    assert MessagesReader().read(b'event: x\ndata: {"type":"message_stop","x\xff":"\xff"}\n\n') == Kind.DONE
+    assert (
+        reader.read(b'data: {"choices":[{"delta":{"content":"\xff"},"finish_reason":"st\xffop"}]}\n\n')
+        & EventKind.FINISH
+    )
+    assert MessagesReader().read(b'event: x\ndata: {"type":"message_stop","x\xff":"\xff"}\n\n') == EventKind.DONE
 
 
 @pytest.mark.parametrize("finish", [b'""', b"null"])
@@ -210,7 +221,7 @@ def test_done_ends_a_stream_in_which_no_choice_has_a_finish_reason(finish: bytes
     reader = CompletionReader()
     reader.read(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":%b}]}\n\n' % finish)
     assert not reader.complete
-    assert reader.read(b"data:[DONE] \n\n") == Kind.DONE
+    assert reader.read(b"data:[DONE] \n\n") == EventKind.DONE
     assert reader.complete
 
 
@@ -256,41 +267,45 @@ def test_a_count_of_tokens_is_a_whole_number_of_64_bits_or_it_is_odd(
 def test_an_empty_delta_is_no_output(reader: StreamReader, event: bytes) -> None:
     packed = event.replace(b'": ', b'":').replace(b', "', b',"')
     for written in (event, packed):
-        assert reader.read(written) == Kind.OTHER or written is event
+        assert reader.read(written) == EventKind.OTHER or written is event
         assert not reader.plain(packed + b"\r\n", 0)
 
 
 def test_comments_and_empty_events_are_nothing() -> None:
     for reader in (CompletionReader(), MessagesReader(), ResponsesReader()):
-        assert reader.read(b": ping\n\n") == Kind.OTHER
+        assert reader.read(b": ping\n\n") == EventKind.OTHER
 
 
 def test_messages_count_the_prompt_at_the_start_and_the_output_at_the_end() -> None:
     reader = MessagesReader()
     reader.read(typed("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0}}))
-    assert reader.read(typed("content_block_start", index=0)) == Kind.OTHER
-    assert reader.read(typed("content_block_delta", delta={"text": "hi"})) == Kind.CONTENT
-    assert reader.read(typed("message_delta", delta={}, usage={"output_tokens": 4})) == Kind.FINISH
+    assert reader.read(typed("content_block_start", index=0)) == EventKind.OTHER
+    assert reader.read(typed("content_block_delta", delta={"text": "hi"})) == EventKind.CONTENT
+    assert reader.read(typed("message_delta", delta={}, usage={"output_tokens": 4})) == EventKind.FINISH
     assert not reader.complete
-    assert reader.read(typed("message_stop")) == Kind.DONE
+    assert reader.read(typed("message_stop")) == EventKind.DONE
     assert reader.complete
     assert (reader.prompt_tokens, reader.output_tokens) == (9, 4)
 
 
 def test_an_overloaded_error_of_messages_is_busy() -> None:
     reader = MessagesReader()
-    assert reader.read(typed("error", error={"type": "overloaded_error", "message": "later"})) == Kind.ERROR
+    assert reader.read(typed("error", error={"type": "overloaded_error", "message": "later"})) == EventKind.ERROR
     assert reader.error is not None
-    assert reader.error.end is End.BUSY
+    assert reader.error.end is AttemptOutcome.BUSY
 
 
 @pytest.mark.parametrize(
     ("said", "end"),
-    [("Service Unavailable", End.BUSY), ("BadRequestError", End.REJECTED), ("InternalServerError", End.FAILED)],
+    [
+        ("Service Unavailable", AttemptOutcome.BUSY),
+        ("BadRequestError", AttemptOutcome.REJECTED),
+        ("InternalServerError", AttemptOutcome.FAILED),
+    ],
 )
-def test_an_error_of_vllm_on_messages_has_no_code_and_its_type_says_what_it_is(said: str, end: End) -> None:
+def test_an_error_of_vllm_on_messages_has_no_code_and_its_type_says_what_it_is(said: str, end: AttemptOutcome) -> None:
     reader = MessagesReader()
-    assert reader.read(typed("error", error={"type": said, "message": "no"})) == Kind.ERROR
+    assert reader.read(typed("error", error={"type": said, "message": "no"})) == EventKind.ERROR
     assert reader.error is not None
     assert reader.error.end is end
 
@@ -298,14 +313,14 @@ def test_an_error_of_vllm_on_messages_has_no_code_and_its_type_says_what_it_is(s
 @pytest.mark.parametrize("reader", [MessagesReader(), ResponsesReader()], ids=["messages", "responses"])
 def test_an_error_without_a_type_of_event_is_one_on_every_endpoint(reader: StreamReader) -> None:
     event = b'data: {"error":{"message":"no room","type":"Service Unavailable","param":null,"code":503}}\n\n'
-    assert reader.read(event) == Kind.ERROR
+    assert reader.read(event) == EventKind.ERROR
     assert reader.error is not None
-    assert (reader.error.end, reader.error.message) == (End.BUSY, "no room")
+    assert (reader.error.end, reader.error.message) == (AttemptOutcome.BUSY, "no room")
 
 
 def test_a_code_that_is_no_status_is_an_error_of_the_server() -> None:
     reader = CompletionReader()
-    assert reader.read(b'data: {"error":{"message":"no","code":"%b"}}\n\n' % (b"9" * 5000)) == Kind.ERROR
+    assert reader.read(b'data: {"error":{"message":"no","code":"%b"}}\n\n' % (b"9" * 5000)) == EventKind.ERROR
     assert reader.error is not None
     assert reader.error.status == 500
 
@@ -313,10 +328,10 @@ def test_a_code_that_is_no_status_is_an_error_of_the_server() -> None:
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete"])
 def test_responses_end_with_a_response_that_has_usage(last: str) -> None:
     reader = ResponsesReader()
-    assert reader.read(typed("response.created", response={"usage": None, "error": None})) == Kind.OTHER
-    assert reader.read(typed("response.output_text.delta", delta="x")) == Kind.CONTENT
-    assert reader.read(typed("response.reasoning_text.delta", delta="x")) == Kind.CONTENT
-    assert reader.read(typed(last, response={"usage": {"input_tokens": 2, "output_tokens": 5}})) == Kind.FINISH
+    assert reader.read(typed("response.created", response={"usage": None, "error": None})) == EventKind.OTHER
+    assert reader.read(typed("response.output_text.delta", delta="x")) == EventKind.CONTENT
+    assert reader.read(typed("response.reasoning_text.delta", delta="x")) == EventKind.CONTENT
+    assert reader.read(typed(last, response={"usage": {"input_tokens": 2, "output_tokens": 5}})) == EventKind.FINISH
     assert reader.complete
     assert (reader.prompt_tokens, reader.output_tokens) == (2, 5)
 
@@ -324,17 +339,20 @@ def test_responses_end_with_a_response_that_has_usage(last: str) -> None:
 def test_a_failed_response_is_an_error() -> None:
     reader = ResponsesReader()
     failed = typed("response.failed", response={"error": {"code": "server_error", "message": "gone"}})
-    assert reader.read(failed) == Kind.ERROR
+    assert reader.read(failed) == EventKind.ERROR
     assert reader.error is not None
-    assert reader.error.end is End.FAILED
+    assert reader.error.end is AttemptOutcome.FAILED
 
 
 def test_the_error_event_of_the_responses_api_has_its_code_and_message_beside_its_type() -> None:
     reader = ResponsesReader()
-    assert reader.read(typed("error", code="server_error", message="gone", param=None, sequence_number=3)) == Kind.ERROR
+    assert (
+        reader.read(typed("error", code="server_error", message="gone", param=None, sequence_number=3))
+        == EventKind.ERROR
+    )
     assert reader.error is not None
-    assert (reader.error.end, reader.error.message, reader.oddity) == (End.FAILED, "gone", None)
-    assert ResponsesReader().read(typed("error", code="429")) == Kind.ERROR
+    assert (reader.error.end, reader.error.message, reader.oddity) == (AttemptOutcome.FAILED, "gone", None)
+    assert ResponsesReader().read(typed("error", code="429")) == EventKind.ERROR
 
 
 def test_every_streaming_endpoint_has_a_reader() -> None:
@@ -370,7 +388,7 @@ def test_a_whole_answer_has_usage_or_an_error() -> None:
     assert (usage.prompt, usage.output, error) == (5, 6, None)
     usage, error = read_whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
     assert error is not None
-    assert error.end is End.BUSY
+    assert error.end is AttemptOutcome.BUSY
     with pytest.raises(AnswerError):
         read_whole(Endpoint.CHAT, b'{"usage":')
 
@@ -386,9 +404,9 @@ def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
 def test_an_aborted_choice_is_no_end() -> None:
     reader = CompletionReader()
     reader.read(chat({"content": "Hi"}))
-    assert reader.read(chat({"content": ""}, "abort")) == Kind.FINISH
+    assert reader.read(chat({"content": ""}, "abort")) == EventKind.FINISH
     assert not reader.finished
-    assert reader.read(b"data: [DONE]\n\n") == Kind.DONE
+    assert reader.read(b"data: [DONE]\n\n") == EventKind.DONE
     assert not reader.complete
     reader.read(chat({"content": ""}, "stop"))
     assert not reader.complete, "of several choices one is missing its end"

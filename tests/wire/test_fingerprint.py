@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.request import parse, render
 

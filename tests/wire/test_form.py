@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import FIELDS
 from gateway.wire.body.form import BOUNDARY, MAX_PARTS
 from gateway.wire.request import BadRequest, Parsed, parse, render

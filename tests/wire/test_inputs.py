@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.request import BadRequest
 
 from .bodies import CHAT, MINIMAL, read, sent

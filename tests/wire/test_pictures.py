@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.pictures import MAX_PICTURES, Size, correction, size_in, sized, tokens_of
 

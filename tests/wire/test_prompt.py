@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.request import BadRequest
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.answers.repetition import Repetition
+from gateway.wire.answers.repetition import RepetitionDetector
 
 CHARACTERS, REPEATS = 2000, 6
 WORDS = [
@@ -56,7 +56,7 @@ def pieces(text: str, random: Random) -> Iterator[str]:
 
 def alarm_at(text: str, seed: int = 1, characters: int = CHARACTERS, repeats: int = REPEATS) -> int | None:
     """After how many characters there is an alarm; None: never."""
-    guard, said = Repetition(characters, repeats), 0
+    guard, said = RepetitionDetector(characters, repeats), 0
     for piece in pieces(text, Random(seed)):
         said += len(piece)
         guard.add(piece)
@@ -219,7 +219,7 @@ def test_what_only_looks_like_it(made: object) -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    guard = Repetition(CHARACTERS, REPEATS)
+    guard = RepetitionDetector(CHARACTERS, REPEATS)
     random = Random(1)
     for _ in range(3000):
         guard.add(random.choice(WORDS) * 9)
@@ -229,7 +229,7 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_empty_pieces_are_nothing() -> None:
-    guard = Repetition(CHARACTERS, REPEATS)
+    guard = RepetitionDetector(CHARACTERS, REPEATS)
     for _ in range(10_000):
         guard.add("")
     assert not guard.found

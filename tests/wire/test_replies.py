@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.model import Endpoint, Why
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.errors.replies import (
     Dialect,
@@ -72,13 +72,13 @@ def error_of(dialect: Dialect, problem: Problem) -> dict[str, Any]:
 
 
 def test_every_reason_has_its_status() -> None:
-    expected = {Why(name): status for status, names in STATUSES.items() for name in names.split()}
-    assert {why: status_of(why) for why in Why} == expected
+    expected = {Reason(name): status for status, names in STATUSES.items() for name in names.split()}
+    assert {why: status_of(why) for why in Reason} == expected
 
 
-@pytest.mark.parametrize("why", Why)
+@pytest.mark.parametrize("why", Reason)
 @pytest.mark.parametrize("dialect", Dialect)
-def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Why) -> None:
+def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> None:
     status, headers, body = read(error_response(dialect, Problem(why), "req-1"))
     assert status == status_of(why)
     assert headers["content-type"] == "application/json"
@@ -99,43 +99,43 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Why) -> None
 @pytest.mark.parametrize(
     ("why", "code"),
     [
-        (Why.BAD_REQUEST, None),
-        (Why.UNAUTHORIZED, "invalid_api_key"),
-        (Why.MODEL_NOT_FOUND, "model_not_found"),
-        (Why.CONTEXT_LENGTH, "context_length_exceeded"),
-        (Why.LIMIT_TOKENS, "rate_limit_exceeded"),
-        (Why.LIMIT_REQUESTS, "rate_limit_exceeded"),
-        (Why.LIMIT_CONCURRENCY, "rate_limit_exceeded"),
-        (Why.QUEUE_FULL, "queue_full"),
-        (Why.NO_REPLICAS, "no_replicas"),
-        (Why.TTFT_TIMEOUT, "deadline_exceeded"),
+        (Reason.BAD_REQUEST, None),
+        (Reason.UNAUTHORIZED, "invalid_api_key"),
+        (Reason.MODEL_NOT_FOUND, "model_not_found"),
+        (Reason.CONTEXT_LENGTH, "context_length_exceeded"),
+        (Reason.LIMIT_TOKENS, "rate_limit_exceeded"),
+        (Reason.LIMIT_REQUESTS, "rate_limit_exceeded"),
+        (Reason.LIMIT_CONCURRENCY, "rate_limit_exceeded"),
+        (Reason.QUEUE_FULL, "queue_full"),
+        (Reason.NO_REPLICAS, "no_replicas"),
+        (Reason.TTFT_TIMEOUT, "deadline_exceeded"),
     ],
 )
-def test_codes_that_clients_act_upon(why: Why, code: str | None) -> None:
+def test_codes_that_clients_act_upon(why: Reason, code: str | None) -> None:
     assert error_of(Dialect.OPENAI, Problem(why))["code"] == code
 
 
 @pytest.mark.parametrize(
     ("why", "kind"),
     [
-        (Why.BAD_REQUEST, "invalid_request_error"),
-        (Why.UNAUTHORIZED, "authentication_error"),
-        (Why.FORBIDDEN_MODEL, "permission_error"),
-        (Why.MODEL_NOT_FOUND, "not_found_error"),
-        (Why.BODY_TOO_LARGE, "request_too_large"),
-        (Why.LIMIT_TOKENS, "rate_limit_error"),
-        (Why.QUEUE_FULL, "rate_limit_error"),
-        (Why.NO_REPLICAS, "overloaded_error"),
-        (Why.TTFT_TIMEOUT, "timeout_error"),
-        (Why.INTERNAL, "api_error"),
+        (Reason.BAD_REQUEST, "invalid_request_error"),
+        (Reason.UNAUTHORIZED, "authentication_error"),
+        (Reason.FORBIDDEN_MODEL, "permission_error"),
+        (Reason.MODEL_NOT_FOUND, "not_found_error"),
+        (Reason.BODY_TOO_LARGE, "request_too_large"),
+        (Reason.LIMIT_TOKENS, "rate_limit_error"),
+        (Reason.QUEUE_FULL, "rate_limit_error"),
+        (Reason.NO_REPLICAS, "overloaded_error"),
+        (Reason.TTFT_TIMEOUT, "timeout_error"),
+        (Reason.INTERNAL, "api_error"),
     ],
 )
-def test_types_that_anthropic_clients_know(why: Why, kind: str) -> None:
+def test_types_that_anthropic_clients_know(why: Reason, kind: str) -> None:
     assert error_of(Dialect.ANTHROPIC, Problem(why))["type"] == kind
 
 
 def test_what_a_problem_says_takes_the_place_of_the_default() -> None:
-    problem = Problem(Why.BAD_REQUEST, "n: must be at most 4", param="n", code="integer_above_max_value")
+    problem = Problem(Reason.BAD_REQUEST, "n: must be at most 4", param="n", code="integer_above_max_value")
     assert error_of(Dialect.OPENAI, problem) == {
         "message": "n: must be at most 4",
         "type": "invalid_request_error",
@@ -147,8 +147,8 @@ def test_what_a_problem_says_takes_the_place_of_the_default() -> None:
 # ---- retries
 
 
-@pytest.mark.parametrize("why", [why for why in Why if status_of(why) in (429, 503, 504)])
-def test_overload_always_says_when_to_come_back(why: Why) -> None:
+@pytest.mark.parametrize("why", [why for why in Reason if status_of(why) in (429, 503, 504)])
+def test_overload_always_says_when_to_come_back(why: Reason) -> None:
     _, headers, _ = read(error_response(Dialect.OPENAI, Problem(why), "r"))
     assert (headers["retry-after"], headers["retry-after-ms"]) == ("1", "1000")
 
@@ -168,17 +168,17 @@ def test_overload_always_says_when_to_come_back(why: Why) -> None:
     ],
 )
 def test_retry_after_is_rounded_up_and_never_zero(retry_after_s: float, seconds: str, milliseconds: str) -> None:
-    problem = Problem(Why.QUEUE_FULL, retry_after_s=retry_after_s)
+    problem = Problem(Reason.QUEUE_FULL, retry_after_s=retry_after_s)
     _, headers, _ = read(error_response(Dialect.OPENAI, problem, "r"))
     assert (headers["retry-after"], headers["retry-after-ms"]) == (seconds, milliseconds)
 
 
 def test_permanent_refusals_are_not_to_be_retried() -> None:
-    final = {why for why in Why if read(error_response(Dialect.OPENAI, Problem(why), "r"))[1].get("x-should-retry")}
-    assert final == {why for why in Why if status_of(why) < 500 and status_of(why) not in (408, 429)} | {
-        Why.TOTAL_TIMEOUT,
-        Why.REPETITION,
-        Why.OUTPUT_LENGTH,
+    final = {why for why in Reason if read(error_response(Dialect.OPENAI, Problem(why), "r"))[1].get("x-should-retry")}
+    assert final == {why for why in Reason if status_of(why) < 500 and status_of(why) not in (408, 429)} | {
+        Reason.TOTAL_TIMEOUT,
+        Reason.REPETITION,
+        Reason.OUTPUT_LENGTH,
     }
     assert final == {why for why, row in ROWS.items() if not row.retry}
 
@@ -187,16 +187,16 @@ def test_permanent_refusals_are_not_to_be_retried() -> None:
 
 
 def test_what_a_405_allows() -> None:
-    problem = Problem(Why.METHOD_NOT_ALLOWED)
+    problem = Problem(Reason.METHOD_NOT_ALLOWED)
     assert read(error_response(Dialect.OPENAI, problem, "r"))[1]["allow"] == "POST"
-    problem = Problem(Why.METHOD_NOT_ALLOWED, allow="GET")
+    problem = Problem(Reason.METHOD_NOT_ALLOWED, allow="GET")
     assert read(error_response(Dialect.OPENAI, problem, "r"))[1]["allow"] == "GET"
-    assert "allow" not in read(error_response(Dialect.OPENAI, Problem(Why.NOT_FOUND), "r"))[1]
+    assert "allow" not in read(error_response(Dialect.OPENAI, Problem(Reason.NOT_FOUND), "r"))[1]
 
 
 def test_extra_headers_and_the_end_of_the_connection() -> None:
     extra = b"x-ratelimit-limit-requests: 60\r\n"
-    _, headers, _ = read(error_response(Dialect.OPENAI, Problem(Why.LIMIT_REQUESTS), "r", extra, close=True))
+    _, headers, _ = read(error_response(Dialect.OPENAI, Problem(Reason.LIMIT_REQUESTS), "r", extra, close=True))
     assert (headers["x-ratelimit-limit-requests"], headers["connection"]) == ("60", "close")
 
 
@@ -204,10 +204,10 @@ nasty = st.text(st.sampled_from('a\r\n\x00: \u2028\udc80é"\\{}<>'), max_size=20
 
 
 @given(
-    dialect=st.sampled_from(list(Dialect)), why=st.sampled_from(list(Why)), text=nasty, request_id=nasty, allow=nasty
+    dialect=st.sampled_from(list(Dialect)), why=st.sampled_from(list(Reason)), text=nasty, request_id=nasty, allow=nasty
 )
 def test_nothing_that_is_interpolated_ends_a_header_or_an_event(
-    dialect: Dialect, why: Why, text: str, request_id: str, allow: str
+    dialect: Dialect, why: Reason, text: str, request_id: str, allow: str
 ) -> None:
     problem = Problem(why, text, param=text, allow=allow)
     response = error_response(dialect, problem, request_id)
@@ -345,7 +345,7 @@ def test_a_message_does_not_tell_where_the_engine_lives(inside: str) -> None:
     raw = json.dumps({"error": {"message": f"refused by {inside} today"}}).encode()
     _, _, document = read(upstream_error(Dialect.OPENAI, 400, raw, "r"))
     assert document["error"]["message"] == "refused by [...] today"
-    for why in (Why.UPSTREAM_ERROR, Why.UPSTREAM_BUSY, Why.IDLE_TIMEOUT, Why.INTERNAL):
+    for why in (Reason.UPSTREAM_ERROR, Reason.UPSTREAM_BUSY, Reason.IDLE_TIMEOUT, Reason.INTERNAL):
         event = error_event(Dialect.OPENAI, Endpoint.CHAT, Problem(why, f"died at {inside}"))
         assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "died at [...]"
 
@@ -375,7 +375,7 @@ def test_no_engines_answer_makes_it_fail(status: int, body: bytes) -> None:
 
 
 def test_what_never_succeeds_is_not_to_be_tried_again() -> None:
-    problem = Problem(Why.LIMIT_TOKENS, retry_after_s=math.inf)
+    problem = Problem(Reason.LIMIT_TOKENS, retry_after_s=math.inf)
     head = error_response(Dialect.OPENAI, problem, "id").partition(b"\r\n\r\n")[0].decode().lower()
     assert "x-should-retry: false" in head
-    assert "x-should-retry" not in error_response(Dialect.OPENAI, Problem(Why.LIMIT_TOKENS), "id").decode()
+    assert "x-should-retry" not in error_response(Dialect.OPENAI, Problem(Reason.LIMIT_TOKENS), "id").decode()

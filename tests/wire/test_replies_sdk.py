@@ -9,7 +9,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.core.model import Endpoint, Why
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -40,21 +40,21 @@ def anthropic_client(mock: httpx2.MockTransport, retries: int = 0) -> anthropic.
 
 
 OPENAI_CLASSES = [
-    (Why.BAD_REQUEST, openai.BadRequestError),
-    (Why.CONTEXT_LENGTH, openai.BadRequestError),
-    (Why.UNAUTHORIZED, openai.AuthenticationError),
-    (Why.FORBIDDEN_MODEL, openai.PermissionDeniedError),
-    (Why.MODEL_NOT_FOUND, openai.NotFoundError),
-    (Why.LIMIT_TOKENS, openai.RateLimitError),
-    (Why.QUEUE_FULL, openai.RateLimitError),
-    (Why.NO_REPLICAS, openai.InternalServerError),
-    (Why.TTFT_TIMEOUT, openai.InternalServerError),
-    (Why.BODY_TOO_LARGE, openai.APIStatusError),
+    (Reason.BAD_REQUEST, openai.BadRequestError),
+    (Reason.CONTEXT_LENGTH, openai.BadRequestError),
+    (Reason.UNAUTHORIZED, openai.AuthenticationError),
+    (Reason.FORBIDDEN_MODEL, openai.PermissionDeniedError),
+    (Reason.MODEL_NOT_FOUND, openai.NotFoundError),
+    (Reason.LIMIT_TOKENS, openai.RateLimitError),
+    (Reason.QUEUE_FULL, openai.RateLimitError),
+    (Reason.NO_REPLICAS, openai.InternalServerError),
+    (Reason.TTFT_TIMEOUT, openai.InternalServerError),
+    (Reason.BODY_TOO_LARGE, openai.APIStatusError),
 ]
 
 
 @pytest.mark.parametrize(("why", "error"), OPENAI_CLASSES)
-def test_openai_raises_its_own_class(why: Why, error: type[openai.APIStatusError]) -> None:
+def test_openai_raises_its_own_class(why: Reason, error: type[openai.APIStatusError]) -> None:
     mock, _ = transport(error_response(Dialect.OPENAI, Problem(why, "said so", param="n", code="c0de"), "req-1"))
     with openai_client(mock) as client, pytest.raises(error) as caught:
         client.chat.completions.create(model="m", messages=MESSAGES)
@@ -65,19 +65,19 @@ def test_openai_raises_its_own_class(why: Why, error: type[openai.APIStatusError
 
 
 ANTHROPIC_CLASSES = [
-    (Why.BAD_REQUEST, anthropic.BadRequestError),
-    (Why.UNAUTHORIZED, anthropic.AuthenticationError),
-    (Why.FORBIDDEN_MODEL, anthropic.PermissionDeniedError),
-    (Why.MODEL_NOT_FOUND, anthropic.NotFoundError),
-    (Why.QUEUE_FULL, anthropic.RateLimitError),
-    (Why.BODY_TOO_LARGE, anthropic.APIStatusError),
-    (Why.NO_REPLICAS, anthropic.APIStatusError),
-    (Why.TTFT_TIMEOUT, anthropic.APIStatusError),
+    (Reason.BAD_REQUEST, anthropic.BadRequestError),
+    (Reason.UNAUTHORIZED, anthropic.AuthenticationError),
+    (Reason.FORBIDDEN_MODEL, anthropic.PermissionDeniedError),
+    (Reason.MODEL_NOT_FOUND, anthropic.NotFoundError),
+    (Reason.QUEUE_FULL, anthropic.RateLimitError),
+    (Reason.BODY_TOO_LARGE, anthropic.APIStatusError),
+    (Reason.NO_REPLICAS, anthropic.APIStatusError),
+    (Reason.TTFT_TIMEOUT, anthropic.APIStatusError),
 ]
 
 
 @pytest.mark.parametrize(("why", "error"), ANTHROPIC_CLASSES)
-def test_anthropic_raises_its_own_class(why: Why, error: type[anthropic.APIStatusError]) -> None:
+def test_anthropic_raises_its_own_class(why: Reason, error: type[anthropic.APIStatusError]) -> None:
     mock, _ = transport(error_response(Dialect.ANTHROPIC, Problem(why, "said so"), "req-1"))
     with anthropic_client(mock) as client, pytest.raises(error) as caught:
         client.messages.create(model="m", max_tokens=1, messages=MESSAGES)
@@ -88,9 +88,10 @@ def test_anthropic_raises_its_own_class(why: Why, error: type[anthropic.APIStatu
 
 
 @pytest.mark.parametrize(
-    ("why", "requests"), [(Why.QUEUE_FULL, 2), (Why.NO_REPLICAS, 2), (Why.TOTAL_TIMEOUT, 1), (Why.MODEL_NOT_FOUND, 1)]
+    ("why", "requests"),
+    [(Reason.QUEUE_FULL, 2), (Reason.NO_REPLICAS, 2), (Reason.TOTAL_TIMEOUT, 1), (Reason.MODEL_NOT_FOUND, 1)],
 )
-def test_the_sdks_retry_what_is_worth_it_and_nothing_else(why: Why, requests: int) -> None:
+def test_the_sdks_retry_what_is_worth_it_and_nothing_else(why: Reason, requests: int) -> None:
     problem = Problem(why, retry_after_s=0.001)
     mock, seen = transport(error_response(Dialect.OPENAI, problem, "r"))
     with openai_client(mock, retries=1) as client, pytest.raises(openai.APIStatusError):
@@ -116,7 +117,7 @@ def until_error(chunks: Iterator[object], error: type[Exception]) -> tuple[int, 
     return count, caught.value
 
 
-PROBLEM = Problem(Why.IDLE_TIMEOUT)
+PROBLEM = Problem(Reason.IDLE_TIMEOUT)
 CHAT_CHUNK = (
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'

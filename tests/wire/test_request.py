@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.apis.table import SHAPES
 from gateway.wire.request import parse, render
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.core.model import GENERATING, Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import GENERATING, Endpoint
 from gateway.wire.apis.row import STRIP
 from gateway.wire.apis.table import SHAPES
 from gateway.wire.body.pictures import correction

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import Endpoint, Why
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.request import BadRequest, parse
 
 from .bodies import CAPS, CHAT, MESSAGES, MINIMAL, RESPONSES, read
@@ -51,7 +51,7 @@ def refusal(endpoint: Endpoint, document: dict[str, Any], caps: Caps = CAPS) -> 
 def test_only_a_json_object_in_utf8_is_read(endpoint: Endpoint, body: bytes) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(endpoint, body, CAPS)
-    assert (caught.value.field, caught.value.why, caught.value.code) == (None, Why.BAD_REQUEST, None)
+    assert (caught.value.field, caught.value.why, caught.value.code) == (None, Reason.BAD_REQUEST, None)
     assert caught.value.message.startswith("the body")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.tokens import ANSWER_TOKENS, MAX_EXACT_BYTES, MESSAGE_TOKENS, Tokenizer, TokenizerError, Tokenizers
 
 from .bodies import CHAT, COMPLETION, EMBEDDINGS, MESSAGES, RESPONSES, read

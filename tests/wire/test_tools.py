@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 from gateway.wire.request import BadRequest
 
 from .agents import CLAUDE_CODE, CODEX_FIRST, LIST, PATCH, PLAN, READ, SEARCH, SERVER, SHELL

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 
 _EVENT: Final = b"data: %b\n\n"
 DONE: Final = _EVENT % b"[DONE]"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 from gateway.wire.answers.sse import EventSplitter, data_of
 
 MAX_BYTES: Final = 64 * 1024 * 1024

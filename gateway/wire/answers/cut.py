@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.model import Why
+from gateway.core.request import Reason
 from gateway.wire.answers.draft import Draft
 
 FIELD: Final = "tailgate"
@@ -15,12 +15,12 @@ _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "servi
 """What all chunks of one completion have in common."""
 
 
-class Cut:
+class CutEnding:
     """Why it is cut short, and how many tokens there are, about: the engine's own counts never come."""
 
     __slots__ = ("output_tokens", "prompt_tokens", "why")
 
-    def __init__(self, why: Why, prompt_tokens: int, output_tokens: int) -> None:
+    def __init__(self, why: Reason, prompt_tokens: int, output_tokens: int) -> None:
         self.why = why
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -39,7 +39,7 @@ class Cut:
         }
 
 
-def end_of_completion(first: bytes, over: list[int], choices: int, cut: Cut, wants_usage: bool) -> list[bytes]:
+def end_of_completion(first: bytes, over: list[int], choices: int, cut: CutEnding, wants_usage: bool) -> list[bytes]:
     """Of chat and plain completions. `first` is the data of any chunk, `over` has the choices that have ended."""
     chunk = orjson.loads(first)
     head = {name: chunk[name] for name in _KEPT if name in chunk}
@@ -55,7 +55,7 @@ def end_of_completion(first: bytes, over: list[int], choices: int, cut: Cut, wan
     return [*events, b"data: [DONE]\n\n"]
 
 
-def end_of_message(open_block: int, stopped: bool, cut: Cut) -> list[bytes]:
+def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes]:
     """Of Anthropic Messages. `open_block` is the index of the content block that has not ended, below 0 for none.
 
     `stopped`: all that is missing is its last event.
@@ -69,7 +69,7 @@ def end_of_message(open_block: int, stopped: bool, cut: Cut) -> list[bytes]:
     return [*events, _named({"type": "message_stop"})]
 
 
-def end_of_response(draft: Draft, cut: Cut) -> list[bytes]:
+def end_of_response(draft: Draft, cut: CutEnding) -> list[bytes]:
     """Of OpenAI Responses."""
     response, items, closing = draft.taken()
     if response is None:

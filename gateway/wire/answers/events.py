@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.model import Endpoint, Why
-from gateway.wire.answers.cut import Cut, end_of_completion, end_of_message, end_of_response
+from gateway.core.request import Endpoint, Reason
+from gateway.wire.answers.cut import CutEnding, end_of_completion, end_of_message, end_of_response
 from gateway.wire.answers.draft import Draft
 from gateway.wire.answers.failure import EngineError, engine_error
 from gateway.wire.answers.oddity import Oddity
@@ -39,7 +39,7 @@ QUOTE: Final = 0x22
 _DONE: Final = b"[DONE]"
 
 
-class Kind(IntFlag):
+class EventKind(IntFlag):
     """What one event means; several may hold."""
 
     OTHER = 0
@@ -93,14 +93,14 @@ class StreamReader:
         """How many of the choices have said why they ended; an API that has no choices has one."""
         return 1 if self.finished else 0
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         """Take note of one whole event. One that cannot be read counts as output, since it is passed on."""
         payload = data_of(event)
         if payload[:6] == _DONE:
             self.done = True
-            return Kind.DONE
+            return EventKind.DONE
         if not payload:
-            return Kind.OTHER
+            return EventKind.OTHER
         try:
             return self._read(event, payload)
         except UNREADABLE:
@@ -127,12 +127,12 @@ class StreamReader:
         self.oddity = Oddity.LONG_EVENT
         self.tokens_seen += 1
 
-    def _unreadable(self) -> Kind:
+    def _unreadable(self) -> EventKind:
         self.oddity = Oddity.UNREADABLE_EVENT
         self.tokens_seen += 1
-        return Kind.CONTENT
+        return EventKind.CONTENT
 
-    def _read(self, event: bytes, payload: bytes) -> Kind:
+    def _read(self, event: bytes, payload: bytes) -> EventKind:
         """Read an event that has data and is not `[DONE]`. Raises one of `UNREADABLE` if its API has no such event."""
         raise NotImplementedError
 
@@ -147,19 +147,19 @@ class StreamReader:
     def remember(self) -> None:
         """Keep whatever `cut_short` will need."""
 
-    def cut_short(self, why: Why, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
+    def cut_short(self, why: Reason, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
         """The events that end the stream here, as one that is incomplete; none if what came has not the form for it.
 
         `prompt_tokens` stands in where the engine told none; `choices` is how many were asked for.
         """
         prompt = prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
-        cut = Cut(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
+        cut = CutEnding(why, prompt, max(self.tokens_seen, self.output_tokens or 0))
         try:
             return self._cut_short(cut, choices, wants_usage)
         except (ValueError, LookupError, TypeError, AttributeError):
             return []
 
-    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
         raise NotImplementedError
 
     def _take_usage(self, told: Counted) -> None:
@@ -170,9 +170,9 @@ class StreamReader:
         if told.odd:
             self.oddity = Oddity.USAGE
 
-    def _failed(self, error: Raw) -> Kind:
+    def _failed(self, error: Raw) -> EventKind:
         self.error = engine_error(error)
-        return Kind.ERROR
+        return EventKind.ERROR
 
 
 class CompletionReader(StreamReader):
@@ -226,7 +226,7 @@ class CompletionReader(StreamReader):
             return
         self._before, self._after = event[:text], event[end:] + b"\r\n"
 
-    def _read(self, event: bytes, payload: bytes) -> Kind:
+    def _read(self, event: bytes, payload: bytes) -> EventKind:
         try:
             chunk: Chunk = decode_chunk(payload)
         except UNREADABLE:
@@ -238,27 +238,27 @@ class CompletionReader(StreamReader):
         if has_usage:
             self._take_usage(read_usage(chunk.usage))
         if not chunk.choices:
-            return Kind.USAGE_ONLY if has_usage else Kind.OTHER
-        kind = Kind.OTHER
+            return EventKind.USAGE_ONLY if has_usage else EventKind.OTHER
+        kind = EventKind.OTHER
         self._first = self._first or payload
         for choice in chunk.choices:
             if bytes(choice.text) not in EMPTY or (choice.delta is not None and _has_output(choice.delta)):
-                kind |= Kind.CONTENT
+                kind |= EventKind.CONTENT
             reason = bytes(choice.finish_reason)
             if reason not in EMPTY:
-                kind |= Kind.FINISH
+                kind |= EventKind.FINISH
                 self._over.append(_index(choice.index, 0))
                 if reason == RAW_ABORT:
                     self.aborted = True
                 else:
                     self.finished = True
-        if kind & Kind.CONTENT:
+        if kind & EventKind.CONTENT:
             self.tokens_seen += 1
-            if kind == Kind.CONTENT and not has_usage and len(chunk.choices) == 1 and not self._before:
+            if kind == EventKind.CONTENT and not has_usage and len(chunk.choices) == 1 and not self._before:
                 self._learn(event)
         return kind
 
-    def _read_loosely(self, payload: bytes) -> Kind:
+    def _read_loosely(self, payload: bytes) -> EventKind:
         """Read an event whose choices have another form: an error or a usage in it counts all the same."""
         chunk: LooseChunk = decode_loose_chunk(payload)
         if bytes(chunk.error) not in EMPTY:
@@ -267,7 +267,7 @@ class CompletionReader(StreamReader):
             self._take_usage(read_usage(chunk.usage))
         return self._unreadable()
 
-    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
         return end_of_completion(self._first, self._over, choices, cut, wants_usage) if self._first else []
 
 
@@ -283,28 +283,28 @@ class TypedReader(StreamReader):
     def plain(self, data: bytes, start: int) -> bool:
         return data.startswith(self.delta, start) and _is_one(data, start) and data.find(self.empty, start) < 0
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         if event.startswith(self.delta) and event.find(self.empty) < 0:
             self.tokens_seen += 1
-            return Kind.CONTENT
+            return EventKind.CONTENT
         return super().read(event)
 
-    def _read(self, event: bytes, payload: bytes) -> Kind:
+    def _read(self, event: bytes, payload: bytes) -> EventKind:
         typed: Typed = decode_typed(payload)
         if bytes(typed.error) not in EMPTY:
             # vLLM's own errors come without a type, also where every event has one.
             return self._failed(typed.error)
         return self._take(typed)
 
-    def _content(self, delta: Raw) -> Kind:
+    def _content(self, delta: Raw) -> EventKind:
         """The kind of an event that carries a delta: an empty one is no output."""
         raw = bytes(delta)
         if raw == b'""' or raw.endswith(self.empty):
-            return Kind.OTHER
+            return EventKind.OTHER
         self.tokens_seen += 1
-        return Kind.CONTENT
+        return EventKind.CONTENT
 
-    def _take(self, typed: Typed) -> Kind:
+    def _take(self, typed: Typed) -> EventKind:
         raise NotImplementedError
 
 
@@ -323,7 +323,7 @@ class MessagesReader(TypedReader):
         self._stopped = False
         """Whether it was said why it ended."""
 
-    def _take(self, typed: Typed) -> Kind:
+    def _take(self, typed: Typed) -> EventKind:
         match typed.type:
             case "error":
                 return self._failed(typed.error)
@@ -343,11 +343,11 @@ class MessagesReader(TypedReader):
                 self._take_usage(read_usage(typed.usage))
                 self._ends(typed.delta)
                 self._stopped = True
-                return Kind.FINISH
+                return EventKind.FINISH
             case "message_stop":
                 self.finished = self.done = True
-                return Kind.DONE
-        return Kind.OTHER
+                return EventKind.DONE
+        return EventKind.OTHER
 
     def _ends(self, delta: Raw) -> None:
         """A reason to stop is an end; null is what vLLM gives when it is told to stop."""
@@ -357,7 +357,7 @@ class MessagesReader(TypedReader):
         self.aborted = stop.stop_reason is None
         self.finished = self.finished or isinstance(stop.stop_reason, str)
 
-    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
         return end_of_message(self._block, self._stopped, cut) if self._begun else []
 
 
@@ -385,15 +385,15 @@ class ResponsesReader(TypedReader):
             self._draft.add(data[start:])
         return True
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         if self._draft is not None:
             self._draft.add(event)
         return super().read(event)
 
-    def _cut_short(self, cut: Cut, choices: int, wants_usage: bool) -> list[bytes]:
+    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
         return [] if self._draft is None else end_of_response(self._draft, cut)
 
-    def _take(self, typed: Typed) -> Kind:
+    def _take(self, typed: Typed) -> EventKind:
         if typed.response is not None:
             self.model = self.model or bytes(typed.response.model)
         match typed.type:
@@ -401,14 +401,14 @@ class ResponsesReader(TypedReader):
                 self.finished = self.done = True
                 if typed.response is not None:
                     self._take_usage(read_usage(typed.response.usage))
-                return Kind.FINISH
+                return EventKind.FINISH
             case "response.failed":
                 return self._failed(ABSENT if typed.response is None else typed.response.error)
             case "error":
                 # This API's own has no object: code and message stand in the event.
                 code, message = bytes(typed.code) or b"null", bytes(typed.message) or b"null"
                 return self._failed(Raw(b'{"code":%b,"message":%b}' % (code, message)))
-        return self._content(typed.delta) if typed.type.endswith(".delta") else Kind.OTHER
+        return self._content(typed.delta) if typed.type.endswith(".delta") else EventKind.OTHER
 
     def read_long(self, head: bytes, tail: bytes) -> None:
         super().read_long(head, tail)

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.model import End
+from gateway.core.request import AttemptOutcome
 from gateway.wire.answers.shapes import EMPTY, UNREADABLE, Error, decode_error
 from gateway.wire.numbers import count
 
@@ -27,15 +27,15 @@ _STATUS_OF_TYPE: Final = {
 _SHUT_DOWN: Final = b"cannot schedule new futures after shutdown"
 
 
-def end_of(status: int, body: bytes) -> End:
+def end_of(status: int, body: bytes) -> AttemptOutcome:
     """What an error of this status means for the attempt."""
     if status in (429, 503):
-        return End.BUSY
+        return AttemptOutcome.BUSY
     if 400 <= status < 500:
-        return End.REJECTED
+        return AttemptOutcome.REJECTED
     if status < 400:
-        return End.UNREADABLE  # a redirect, say: whole, and of no use to a client
-    return End.CLOSING if _SHUT_DOWN in body else End.FAILED
+        return AttemptOutcome.UNREADABLE  # a redirect, say: whole, and of no use to a client
+    return AttemptOutcome.CLOSING if _SHUT_DOWN in body else AttemptOutcome.FAILED
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class EngineError:
     """The error object as the engine wrote it, in an envelope."""
 
     @property
-    def end(self) -> End:
+    def end(self) -> AttemptOutcome:
         """What it means for the attempt."""
         return end_of(self.status, self.body)
 

@@ -22,7 +22,7 @@ PLAIN_BELOW: Final = 3
 """Different letters and digits in a piece below which it is one of those."""
 
 
-class Repetition:
+class RepetitionDetector:
     """Fed with a text, piece by piece, of which it keeps the end."""
 
     __slots__ = ("_characters", "_due", "_fresh", "_repeats", "_text", "_window", "found")

@@ -9,7 +9,7 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 """A longer event of a stream is passed on unparsed."""
 # Two line ends, each of any kind. A CR that is the last byte so far may be half of a CRLF.
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n)(?=[\s\S]))")
-_LONGEST_END: Final = 4
+_MAX_END: Final = 4
 _SHOWN_OF_LONG: Final = 1024
 """Bytes of a long event that are looked at, at either end."""
 _BOM: Final = b"\xef\xbb\xbf"
@@ -78,7 +78,7 @@ class EventSplitter:
     def _keep(self, piece: bytes, seam: bytes) -> None:
         self._tail.append(piece)
         self._size += len(piece)
-        self._end_of_tail = seam[1 - _LONGEST_END :]
+        self._end_of_tail = seam[1 - _MAX_END :]
         self.clean = False
 
     def _drop(self) -> None:
@@ -100,7 +100,7 @@ class EventSplitter:
         self._tail.clear()
         self.is_long = found is None
         if found is None:
-            self._end_of_tail = seam[1 - _LONGEST_END :]
+            self._end_of_tail = seam[1 - _MAX_END :]
         else:
             self._drop()
         return piece[upto:]

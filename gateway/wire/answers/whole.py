@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.model import GENERATING, Endpoint
+from gateway.core.request import GENERATING, Endpoint
 from gateway.wire.answers.failure import EngineError, engine_error
 from gateway.wire.answers.shapes import (
     ABORT,

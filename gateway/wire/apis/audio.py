@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.apis.row import STRIP, STRIPPED, Api, Shape, ruled
 from gateway.wire.body import bounds, checks, form
 from gateway.wire.body.checks import BadRequest, Check, wrong_type

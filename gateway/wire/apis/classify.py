@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
 from gateway.wire.body import checks, inputs
 from gateway.wire.body.checks import Check

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Tier
+from gateway.core.policy import Tier
+from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import TRANSCRIPTIONS, TRANSLATIONS
 from gateway.wire.apis.classify import CLASSIFY
 from gateway.wire.apis.pooling import POOLING

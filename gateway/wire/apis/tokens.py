@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.core.model import Endpoint
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
 from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
 from gateway.wire.body import checks, prompt
 from gateway.wire.body.checks import MISSING, BadRequest, Check, wrong_type

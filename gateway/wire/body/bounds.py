@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
 from gateway.wire.body.checks import MAX_INT, BadRequest, array, boolean, integer, only, wrong_type
 
 LOG_PROBS: Final = "message.output_text.logprobs"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from gateway.core.model import Why
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
+from gateway.core.request import Reason
 
 MAX_INT: Final = 2**53
 """Above this a JSON reader that uses doubles, such as JavaScript's, no longer sees the same number."""
@@ -34,7 +34,7 @@ class BadRequest(Exception):
     """A request that is refused for what it says. `message` names the field; `code` is OpenAI's word for it."""
 
     def __init__(
-        self, field: str | None, problem: str, code: str | None = BAD_VALUE, why: Why = Why.BAD_REQUEST
+        self, field: str | None, problem: str, code: str | None = BAD_VALUE, why: Reason = Reason.BAD_REQUEST
     ) -> None:
         self.field = field
         self.message = f"{field}: {problem}" if field else problem

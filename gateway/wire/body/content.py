@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
 from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 MEDIA_BYTES: Final = 8192

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 from gateway.wire.apis.row import ALLOW, STRIP, Shape
 from gateway.wire.apis.row import STRIPPED as _STRIPPED
 from gateway.wire.apis.row import ruled as _all

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.model import Endpoint
+from gateway.core.request import Endpoint
 from gateway.wire.body.checks import BadRequest
 
 FORMS: Final = frozenset({Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS})

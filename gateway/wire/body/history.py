@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
 from gateway.wire.body import tools
 from gateway.wire.body.checks import BadRequest, short, wrong_type
 from gateway.wire.body.content import MEDIA_PARTS, TEXT_PARTS, as_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
 from gateway.wire.body import prompt
 from gateway.wire.body.checks import MISSING, BadRequest
 from gateway.wire.body.prompt import Prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
 from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 from gateway.wire.body.content import others, parts, text_or_parts, utf8
 from gateway.wire.body.prompt import Prompt, token_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from gateway.core.rules import Caps
+from gateway.core.policy import Caps
 from gateway.wire.body.checks import BAD_TYPE, BadRequest, kind, wrong_type
 from gateway.wire.body.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
 

@@ -36,7 +36,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EngineMessage:
     """The engine's words: empty and None where it had none that a client could use."""
 
     message: str = ""
@@ -44,16 +44,16 @@ class Said:
     code: str | None = None
 
 
-def read(body: bytes) -> Said:
+def read(body: bytes) -> EngineMessage:
     """The message, field and code in an engine's error, whatever its shape; never raises."""
     if len(body) > MAX_BODY_BYTES:
-        return Said()
+        return EngineMessage()
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return Said()
+        return EngineMessage()
     if type(document) is not dict:
-        return Said()
+        return EngineMessage()
     error = document.get("error")
     source: dict[str, Any] = error if type(error) is dict else document
     message = source.get("message")
@@ -64,7 +64,7 @@ def read(body: bytes) -> Said:
         message, param = _detail(document.get("detail"))
     message = clean(message)
     code = CONTEXT_LENGTH if _CONTEXT.search(message) else _word(source.get("code"))
-    return Said(message, param, code)
+    return EngineMessage(message, param, code)
 
 
 def clean(message: str) -> str:

@@ -14,9 +14,9 @@ from typing import Any, Final, assert_never
 
 import orjson
 
-from gateway.core.model import Endpoint, Why
+from gateway.core.request import Endpoint, Reason
 from gateway.wire.errors import rejected
-from gateway.wire.errors.reasons import INVALID, ROWS, Row
+from gateway.wire.errors.reasons import INVALID, ROWS, RefusalRow
 from gateway.wire.http.encoding import ACCEPT_ENCODING
 from gateway.wire.http.headers import status_line
 
@@ -46,7 +46,7 @@ class Problem:
     `retry_after_s` is when trying again makes sense, inf for never; `allow` are the methods that a 405 names.
     """
 
-    why: Why
+    why: Reason
     message: str = ""
     param: str | None = None
     code: str | None = None
@@ -63,7 +63,7 @@ def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
     return Dialect.OPENAI
 
 
-def status_of(why: Why) -> int:
+def status_of(why: Reason) -> int:
     """The HTTP status of a reason."""
     return ROWS[why].status
 
@@ -98,9 +98,9 @@ def upstream_problem(status: int, body: bytes) -> Problem:
     """An engine's error answer as a problem of its client."""
     if status not in CLIENT_FAULTS:
         # Among these 401 and 403: the key that the engine did not like is the gateway's.
-        return Problem(Why.UPSTREAM_BUSY if status in (429, 503) else Why.UPSTREAM_ERROR)
+        return Problem(Reason.UPSTREAM_BUSY if status in (429, 503) else Reason.UPSTREAM_ERROR)
     said = rejected.read(body)
-    return Problem(Why.UPSTREAM_REJECTED, said.message, said.param, said.code)
+    return Problem(Reason.UPSTREAM_REJECTED, said.message, said.param, said.code)
 
 
 def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, extra_headers: bytes = b"") -> bytes:
@@ -109,15 +109,15 @@ def upstream_error(dialect: Dialect, status: int, body: bytes, request_id: str, 
     theirs = CLIENT_FAULTS.get(status)
     if theirs is None:
         return error_response(dialect, problem, request_id, extra_headers)
-    row = ROWS[Why.UPSTREAM_REJECTED]
+    row = ROWS[Reason.UPSTREAM_REJECTED]
     anthropic_type = {404: "not_found_error", 413: "request_too_large"}.get(theirs, INVALID)
-    row = Row(theirs, row.openai_type, row.code, anthropic_type, row.retry, row.message)
+    row = RefusalRow(theirs, row.openai_type, row.code, anthropic_type, row.retry, row.message)
     return _response(dialect, row, problem, request_id, extra_headers, close=False)
 
 
-def _error(dialect: Dialect, row: Row, problem: Problem, request_id: str | None) -> dict[str, Any]:
+def _error(dialect: Dialect, row: RefusalRow, problem: Problem, request_id: str | None) -> dict[str, Any]:
     message = problem.message
-    if row.status >= 500 or problem.why is Why.UPSTREAM_REJECTED:  # may be an engine's words
+    if row.status >= 500 or problem.why is Reason.UPSTREAM_REJECTED:  # may be an engine's words
         message = rejected.clean(message)
     message = _encodable(message[:MAX_MESSAGE_CHARS]) or row.message
     match dialect:
@@ -133,7 +133,7 @@ def _error(dialect: Dialect, row: Row, problem: Problem, request_id: str | None)
 
 
 def _response(
-    dialect: Dialect, row: Row, problem: Problem, request_id: str, extra_headers: bytes, close: bool
+    dialect: Dialect, row: RefusalRow, problem: Problem, request_id: str, extra_headers: bytes, close: bool
 ) -> bytes:
     rid = _token(request_id)
     body = orjson.dumps(_error(dialect, row, problem, rid))

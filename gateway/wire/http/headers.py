@@ -7,9 +7,9 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from gateway.core.limits import Left, Rate
-from gateway.core.model import Endpoint
-from gateway.core.rules import ReplicaSpec, Slo
+from gateway.core.admission.limits import Left, Rate
+from gateway.core.policy import ReplicaSpec, Slo
+from gateway.core.request import Endpoint
 from gateway.wire.body.form import CONTENT_TYPE, FORMS
 from gateway.wire.http.lines import Names, trimmed, written
 

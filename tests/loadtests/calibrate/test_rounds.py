@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.sim.profiles import PROFILES
+from gateway.sim.run.profiles import PROFILES
 from loadtests.__main__ import app
 from loadtests.calibrate import rounds, told
 from loadtests.calibrate.bursts import Burst, Failed, Seen, sent

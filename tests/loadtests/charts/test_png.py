@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from loadtests.charts.chart import Bars, Chart, Line, Picture
-from loadtests.charts.png import AXES_INCHES, DPI, MOST_MARKED, PAD_INCHES, draw
+from loadtests.charts.png import AXES_INCHES, DPI, MAX_MARKED, PAD_INCHES, draw
 from loadtests.charts.svg import svg
 
 MATHS = r"limit $\frac$ x"
@@ -58,7 +58,7 @@ def test_dollars_in_names_are_no_mathematics(tmp_path: Path, picture: Picture) -
 def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
     tmp_path: Path, figures: list[Figure], values: list[float], wanted: set[str], axis: str
 ) -> None:
-    many = values * MOST_MARKED  # few points are ticks themselves
+    many = values * MAX_MARKED  # few points are ticks themselves
     draw(Chart("p", "", "", "", [Line("", many, many)], log_x=True, log_y=True), tmp_path)
     (figure,) = figures
     labels_of = getattr(figure.axes[0], f"get_{axis}ticklabels")
@@ -67,7 +67,7 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers(
     assert not any("$" in tick for tick in ticks)
 
 
-VALUES = [float(n) for n in range(1, 2 * MOST_MARKED)]
+VALUES = [float(n) for n in range(1, 2 * MAX_MARKED)]
 LOW, HIGH = [value - 0.5 for value in VALUES], [value + 0.5 for value in VALUES]
 
 

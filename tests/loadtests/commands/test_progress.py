@@ -7,7 +7,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.progress import LOOKS, PLAIN_EVERY, Progress
 from loadtests.replay.play import Kept, Now
 from loadtests.replay.request import Outcome, Request

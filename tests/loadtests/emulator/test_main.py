@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observe.lag import EDGES
-from gateway.sim.profiles import DEFAULT
+from gateway.observe.metrics.lag import EDGES
+from gateway.sim.run.profiles import DEFAULT
 from loadtests.emulator.__main__ import main, parser
 
 from .wire import connected, http

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sim.profiles import PROFILES
+from gateway.sim.run.profiles import PROFILES
 from loadtests.emulator import Emulator
 
 from .wire import http

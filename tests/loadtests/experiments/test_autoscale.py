@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from gateway.plan.knee import scaled
-from gateway.sim.pace import Diurnal
+from gateway.sim.workload.arrival_process import Diurnal
 from loadtests.experiments.autoscale import (
     AT_FIRST,
     DEPTH,
     LOOK_S,
-    MOST,
+    MAX,
     START_S,
     Day,
     _changes,
@@ -33,7 +33,7 @@ DAY_S = 480.0
 def day() -> Day:
     lab = Lab(Effort(seconds=DAY_S, warmup_s=0.0))
     workload = replace(lab.workload("main"), rate_per_s=10.0, shape=Diurnal(DAY_S, DEPTH))
-    return _day((scaled(lab.policy(), {"main": MOST}), workload, 1))
+    return _day((scaled(lab.policy(), {"main": MAX}), workload, 1))
 
 
 def test_somebody_looks_every_quarter_of_a_minute(day: Day) -> None:
@@ -55,7 +55,7 @@ def test_the_day_is_served_by_what_serves(day: Day) -> None:
     assert day.result.goodput > 0.9
     # Sixteen replicas are in the policy: those that were drained did nothing.
     most = max(look.serving for look in day.looks)
-    assert day.result.busy <= (most + 0.5) / MOST
+    assert day.result.busy <= (most + 0.5) / MAX
     assert day.looks[-1].knee > 0.0
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.core.rules import AdmissionMode
-from gateway.sim.costs import costs, job_of
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.report import Interval
+from gateway.core.policy import AdmissionMode
+from gateway.sim.analysis.costs import costs, job_of
+from gateway.sim.analysis.report import Interval
+from gateway.sim.run.fleet import FleetSpec
 from loadtests.experiments import lab as labs
 from loadtests.experiments import one_tier, paced
 from loadtests.experiments.__main__ import EVERY_S, app

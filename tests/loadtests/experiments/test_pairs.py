@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from loadtests.experiments.pairs import KNOWN, LEAST, by_tier, runs_needed, varies, whole
+from loadtests.experiments.pairs import KNOWN, MIN, by_tier, runs_needed, varies, whole
 
 
 def test_the_whole_is_all_tiers_in_order() -> None:
@@ -42,7 +42,7 @@ def test_the_wider_of_p50_and_p95_decides_and_p99_does_not() -> None:
 
 
 def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None:
-    many = [1.0] * LEAST
+    many = [1.0] * MIN
     (live_only,) = by_tier("x", [{"a": many, "b": []}], [{"a": [], "b": []}])
     (told_only,) = by_tier("x", [{"a": [], "b": []}], [{"a": many, "b": []}])
     assert live_only.name == "x: a"
@@ -51,7 +51,7 @@ def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None
 
 
 def test_where_nothing_at_all_finished_it_is_as_far_off_as_can_be() -> None:
-    many = {"a": [1.0] * LEAST}
+    many = {"a": [1.0] * MIN}
     for live, told in (([many, {"a": []}], [many, many]), ([many], [many, {"a": []}])):
         found = whole("x", live, told)
         assert found.off("p50") == math.inf
@@ -113,4 +113,4 @@ def test_each_of_the_three_may_miss(median: float, p95: float, p99: float, *, mi
 
 def test_tiers_of_few_and_one_tier_alone_are_left_out() -> None:
     assert list(by_tier("x", [{"a": [1.0], "b": [1.0]}], [{"a": [1.0], "b": [1.0]}])) == []
-    assert list(by_tier("x", [{"a": [1.0] * LEAST}], [{"a": [1.0] * LEAST}])) == []
+    assert list(by_tier("x", [{"a": [1.0] * MIN}], [{"a": [1.0] * MIN}])) == []

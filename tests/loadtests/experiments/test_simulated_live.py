@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.sim.results import Result
+from gateway.sim.analysis.results import Result
 from loadtests.experiments import simulated_live
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.lab import QUICK, Effort, Lab
-from loadtests.experiments.pairs import LEAST
+from loadtests.experiments.pairs import MIN
 from loadtests.experiments.verdicts import judged
 from loadtests.live.start import Broken
 from loadtests.scenarios.load import load_scenario
@@ -61,7 +61,7 @@ def test_after_three_of_them_what_there_is_has_to_do(monkeypatch: pytest.MonkeyP
 
 
 def test_it_is_played_no_more_often_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [(True, 0.5, 2.0)] * simulated_live.MOST_RUNS
+    many = [(True, 0.5, 2.0)] * simulated_live.MAX_RUNS
     found = compared(monkeypatch, 1000, *many)
     assert "it: 1000 live runs" in next(found.notes)
 
@@ -92,7 +92,7 @@ def test_where_no_run_tells_anything_both_reasons_are_given(monkeypatch: pytest.
 
 def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool]) -> Findings:
     """The overload, quick, live as simulated; a test is asked by its title whether the generator was in time."""
-    ttft_s = {"a": [1.0] * LEAST, "b": [1.0] * LEAST}
+    ttft_s = {"a": [1.0] * MIN, "b": [1.0] * MIN}
 
     def once(_: Lab, title: str, *__: object) -> tuple[dict[str, Any], dict[str, list[float]]]:
         return {"trusted": trusted(title), "totals": {"goodput": 0.75}}, ttft_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.observe.lag import EDGES
+from gateway.observe.metrics.lag import EDGES
 from loadtests.experiments import live_overload as experiment
 from loadtests.experiments.lab import QUICK, Lab
 from loadtests.experiments.targets import TARGETS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.rules import Policy, Timeouts
+from gateway.core.policy import Policy, Timeouts
 from gateway.policy.load import load_text
 from loadtests.experiments.lab import SETUP
 from loadtests.live.scaled import key_of, scaled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.observe.lag import EDGES
+from gateway.observe.metrics.lag import EDGES
 from loadtests.live.score import attainment, missed, ratio, score, weighted, weighted_interval
 from loadtests.live.shots import Shot
 from loadtests.waits import edge_of

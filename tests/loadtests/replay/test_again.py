@@ -7,8 +7,8 @@ from email.utils import formatdate
 
 import pytest
 
-from gateway.sim.workload import Arrival
-from loadtests.replay.again import MOST_REASONS, OTHERS, Again, Told
+from gateway.sim.workload.arrivals import Arrival
+from loadtests.replay.again import MAX_REASONS, OTHERS, Again, Told
 from loadtests.replay.request import Outcome, Request
 from tests.loadtests.replay.test_answer import read
 
@@ -80,10 +80,10 @@ def test_the_warm_up_is_not_counted() -> None:
 
 def test_a_target_that_makes_reasons_up_does_not_fill_the_memory() -> None:
     again = Again(0.0)
-    for number in range(MOST_REASONS + 10):
+    for number in range(MAX_REASONS + 10):
         tried(again, request(number), Outcome.SHED, None, told_s=1.0, reason=f"reason-{number}")
     assert again.tiers["free"][OTHERS].told == 10
-    assert len(again.tiers["free"]) == MOST_REASONS + 1
+    assert len(again.tiers["free"]) == MAX_REASONS + 1
 
 
 @pytest.mark.parametrize(

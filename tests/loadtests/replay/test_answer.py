@@ -5,7 +5,7 @@ from __future__ import annotations
 import httptools
 import pytest
 
-from loadtests.replay.answer import MOST_BODY_BYTES, MOST_EVENT_BYTES, MOST_SHOWN, Answer
+from loadtests.replay.answer import MAX_BODY_BYTES, MAX_EVENT_BYTES, MAX_SHOWN, Answer
 
 
 def chunk(body: bytes) -> bytes:
@@ -96,7 +96,7 @@ def test_an_event_may_have_other_lines_after_its_data() -> None:
 
 def test_a_reason_is_cut_to_what_can_be_shown() -> None:
     answer = read(b"HTTP/1.1 429 No\r\nx-tailgate-reason: %b\r\ncontent-length: 0\r\n\r\n" % (b"long " * 400), 4096)
-    assert answer.reason == ("long " * 400)[:MOST_SHOWN]
+    assert answer.reason == ("long " * 400)[:MAX_SHOWN]
 
 
 def test_one_answer_after_another() -> None:
@@ -170,7 +170,7 @@ WHOLE = HEAD.replace(b"text/event-stream", b"application/json")
 
 
 @pytest.mark.parametrize(
-    ("head", "most", "what"), [(HEAD, MOST_EVENT_BYTES, "an event"), (WHOLE, MOST_BODY_BYTES, "a body")]
+    ("head", "most", "what"), [(HEAD, MAX_EVENT_BYTES, "an event"), (WHOLE, MAX_BODY_BYTES, "a body")]
 )
 def test_what_has_no_end_is_not_kept_for_ever(head: bytes, most: int, what: str) -> None:
     answer = read(head, 4096)
@@ -183,6 +183,6 @@ def test_what_has_no_end_is_not_kept_for_ever(head: bytes, most: int, what: str)
 
 def test_a_stream_may_be_longer_than_any_of_its_events() -> None:
     answer = read(HEAD, 4096)
-    answer.feed(chunk(event(PIECE) * (2 * MOST_EVENT_BYTES // len(PIECE)) + ONE[:10]))
+    answer.feed(chunk(event(PIECE) * (2 * MAX_EVENT_BYTES // len(PIECE)) + ONE[:10]))
     answer.feed(chunk(ONE[10:]))
-    assert answer.chunks == 2 * MOST_EVENT_BYTES // len(PIECE) + 1
+    assert answer.chunks == 2 * MAX_EVENT_BYTES // len(PIECE) + 1

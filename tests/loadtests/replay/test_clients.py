@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.clients import LOOK_S, Client, Clients
 from loadtests.replay.columns import Columns, Rows, read_rows
 from loadtests.replay.request import Outcome, Request

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.asked import keys_of, keys_of_engine
 from loadtests.replay.keys import ALL, assigned, read_keys
 from loadtests.replay.prompts import Prompts, Sizes

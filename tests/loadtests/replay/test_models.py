@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.models import WhichModel, contact, with_its_model
 from loadtests.replay.probe import NoContact
 from loadtests.replay.target import Target

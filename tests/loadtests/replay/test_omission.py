@@ -14,7 +14,7 @@ from typing import cast
 
 import httptools
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.play import Kept, Plan, Player
 from loadtests.replay.request import Outcome
 from loadtests.replay.target import Target

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.pace import AT_ONCE, pace, rests_s
 from loadtests.replay.request import Outcome, Request
 

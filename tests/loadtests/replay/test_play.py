@@ -16,8 +16,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from gateway.observe.lag import EDGES
-from gateway.sim.workload import Arrival, Poisson
+from gateway.observe.metrics.lag import EDGES
+from gateway.sim.workload.arrivals import Arrival, Poisson
 from loadtests.emulator.emulator import Emulator
 from loadtests.emulator.replica import EmulatedReplica
 from loadtests.replay.again import Told

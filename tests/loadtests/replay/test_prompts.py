@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.emulator.text import count_chat
 from loadtests.replay.keys import ALL
 from loadtests.replay.prompts import Prompts, Sizes, fitted

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from gateway.core.estimators import LogHistogram
-from gateway.core.rules import Policy
-from gateway.observe.lag import EDGES
+from gateway.core.policy import Policy
+from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.lag import EDGES
 from gateway.policy.load import load_text
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.columns import Columns
 from loadtests.replay.play import Played
 from loadtests.replay.request import Outcome, Request

@@ -136,7 +136,7 @@ def test_an_objective_is_measured_on_the_answers_that_it_is_about(tmp_path: Path
 
 
 def test_each_objective_has_its_own_goodput_over_all_that_it_is_about(tmp_path: Path) -> None:
-    """As the gateway counts (gateway/observe/facts.py): refusals have missed them all."""
+    """As the gateway counts (gateway/observe/metrics/facts.py): refusals have missed them all."""
     whole = answered(6.0, tpot_s=0.5)
     whole.first_s, whole.arrival = None, replace(whole.arrival, stream=False)
     of_one_token = answered(5.0, tokens=1)

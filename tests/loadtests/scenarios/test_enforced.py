@@ -7,9 +7,9 @@ from statistics import fmean
 
 from gateway.core.controller import Controller
 from gateway.policy.load import load
-from gateway.sim.engine import Options
-from gateway.sim.fleet import FleetSpec
-from gateway.sim.run import simulate
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
 from loadtests.scenarios.file import policy_path
 from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.simulated import engine_of

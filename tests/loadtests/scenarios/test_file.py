@@ -13,7 +13,7 @@ from loadtests.scenarios.file import environment, policy_path, shipped
 from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.stage import PROXIES, key_of
 
-LEAST = """\
+MIN = """\
 apiVersion: tailgate/v1
 kind: Scenario
 title: It
@@ -65,7 +65,7 @@ def test_what_is_shipped_fits_together(name: str) -> None:
 
 def test_streams_come_and_go(tmp_path: Path) -> None:
     flood = "  - {tier: free, rate: 20/s, prompt_tokens: 9, output_tokens: 5, from: 10s, until: 20s}"
-    text = f"{LEAST}{flood}\nlasts: 30s\n"
+    text = f"{MIN}{flood}\nlasts: 30s\n"
     of = load_scenario(str(scenario(tmp_path, text)))
     free = [a.at for a in of.arrivals(1) if a.tier == "free"]
     assert free[0] >= 10
@@ -75,14 +75,14 @@ def test_streams_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_multiple_of_the_rate_keeps_everything_else(tmp_path: Path) -> None:
-    of = load_scenario(str(scenario(tmp_path, LEAST)))
+    of = load_scenario(str(scenario(tmp_path, MIN)))
     once, twice = list(of.arrivals(1)), list(of.arrivals(1, 2.0))
     assert len(twice) == pytest.approx(2 * len(once), rel=0.1)
     assert [a.at for a in once[:50]] == pytest.approx([2 * a.at for a in twice[:50]])
 
 
 def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
-    of = load_scenario(str(scenario(tmp_path, LEAST)))
+    of = load_scenario(str(scenario(tmp_path, MIN)))
     assert max(a.at for a in of.arrivals(1, part=0.2)) < 12
 
 
@@ -109,23 +109,23 @@ def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_told(tmp_path: Path, more: str, told: str) -> None:
     with pytest.raises(PolicyErrors, match=told):
-        load_scenario(str(scenario(tmp_path, f"{LEAST}{more}\n")))
+        load_scenario(str(scenario(tmp_path, f"{MIN}{more}\n")))
 
 
 @pytest.mark.parametrize(("when", "ends"), [("from: 20s, until: 10s", 10), ("from: 70s", 60)])
 def test_a_stream_that_never_sends_is_told(when: str, ends: int, tmp_path: Path) -> None:
-    text = LEAST.replace("{tier: standard", f"{{{when}, tier: standard")
+    text = MIN.replace("{tier: standard", f"{{{when}, tier: standard")
     with pytest.raises(PolicyErrors, match=rf"traffic\[0\].from: is not before its end, which is at {ends} s"):
         load_scenario(str(scenario(tmp_path, text)))
 
 
 def test_contenders_of_one_name_are_told(tmp_path: Path) -> None:
     with pytest.raises(PolicyErrors, match=r"contenders\[1\]: tailgate is there twice: give one of them a name"):
-        load_scenario(str(scenario(tmp_path, LEAST.replace("[tailgate]", "[tailgate, tailgate]"))))
+        load_scenario(str(scenario(tmp_path, MIN.replace("[tailgate]", "[tailgate, tailgate]"))))
 
 
 def test_a_tier_and_a_contender_that_nobody_knows(tmp_path: Path) -> None:
-    text = LEAST.replace("tier: standard", "tier: standart").replace("[tailgate]", "[tailgate, haproxy]")
+    text = MIN.replace("tier: standard", "tier: standart").replace("[tailgate]", "[tailgate, haproxy]")
     with pytest.raises(PolicyErrors) as caught:
         load_scenario(str(scenario(tmp_path, text)))
     told = str(caught.value)

@@ -36,7 +36,7 @@ events:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes no test fail."""
-    monkeypatch.setattr(run, "MOST_LATE_S", 60.0)
+    monkeypatch.setattr(run, "MAX_LATE_S", 60.0)
 
 
 def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:
 
 
 def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "MOST_LATE_S", -1.0)
+    monkeypatch.setattr(run, "MAX_LATE_S", -1.0)
     file = tmp_path / "it.yaml"
     file.write_text(TEXT.replace("[tailgate, round-robin]", "[round-robin]"))
     done = CliRunner().invoke(app, ["scenario", str(file), "--quick", "--out", str(tmp_path / "out")])

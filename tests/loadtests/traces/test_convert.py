@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from gateway.app import Gateway
 from gateway.policy import load_text
 from gateway.settings import Settings
-from gateway.sim.traces import Mix, open_trace
-from gateway.sim.workload import Arrival
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.traces import Mix, open_trace
 from loadtests import traces
 from loadtests.__main__ import app
 from loadtests.emulator.emulator import Emulator
@@ -188,7 +188,7 @@ def test_what_cannot_be_read_or_written_is_named_as_it_was_given(tmp_path: Path)
 
 
 def test_every_format_that_is_read_can_be_written() -> None:
-    from gateway.sim.trace_formats import FORMATS
+    from gateway.sim.workload.trace_formats import FORMATS
 
     assert {fmt.name for fmt in FORMATS} == set(WRITERS)
 
@@ -261,7 +261,7 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
 
 def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
     file = tmp_path / "calls.jsonl"
-    file.write_text(json.dumps({"journal": 2, "run": "r", "part": 1, "version": "9.0"}) + "\n")
+    file.write_text(json.dumps({"journal": 3, "run": "r", "part": 1, "version": "9.0"}) + "\n")
     done = converted(file, out=tmp_path / "out")
     assert done.exit_code == 2
     assert f"{file} is a journal of form 2, of tailgate 9.0: this one reads form 1" in " ".join(done.stderr.split())

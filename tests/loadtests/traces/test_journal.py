@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gateway.core.journal import Decoder, Encoder, Recorded, Told
-from gateway.core.model import End, Finish
-from gateway.core.rules import Policy, Timeouts
-from gateway.observe.replay import NotReplayable
-from gateway.sim.trace_formats import Row
+from gateway.core.journal.recorder import Decoder, Encoder, Recorded, Told
+from gateway.core.policy import Policy, Timeouts
+from gateway.core.request import AttemptOutcome, AttemptResult
+from gateway.observe.journal.replay import NotReplayable
+from gateway.sim.workload.trace_formats import TraceRow
 from loadtests.traces.journal import NO_TOTAL_S, JournalRows
 from tests.core.made import ask, policy, pool, tier
 from tests.loadtests.traces.test_convert import arrivals, converted
@@ -29,7 +29,9 @@ Drop = Callable[[Any], bool]
 def is_call(name: str, request: int) -> Drop:
     """Requests are sent in the order in which they arrive, so that an attempt has the number of its request."""
     return lambda row: (
-        isinstance(row, list) and row[1] == name and (row[2][0]["Ask"][0] if name == "arrive" else row[2][0]) == request
+        isinstance(row, list)
+        and row[1] == name
+        and (row[2][0]["Request"][0] if name == "arrive" else row[2][0]) == request
     )
 
 
@@ -44,14 +46,14 @@ def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: 
     events += [(n + (first_s if n == 1 else 0.5), n, True) for n in range(1, requests + 1)]
     for at, number, ends in sorted(events):
         if ends:
-            controller.finish(number, Finish(End.COMPLETE, 100, 10 + number), at)
+            controller.finish(number, AttemptResult(AttemptOutcome.COMPLETE, 100, 10 + number), at)
             continue
         if number == 4 and then is not None:
             controller.configure(then, at)
         controller.arrive(ask(number, rules if then is None or number < 4 else then, at, max_tokens=2000), at)
         controller.sent(number, at)
     encoder = Encoder(rules)
-    header = {"journal": 1, "run": "r", "part": 1, "version": "1", **encoder.header(1, 1.0)}
+    header = {"journal": 2, "run": "r", "part": 1, "version": "1", **encoder.header(1, 1.0)}
     rows: list[Any] = json.loads(json.dumps([header, *encoder.rows(told)]))
     return rows
 
@@ -67,7 +69,7 @@ def written(folder: Path, rows: Sequence[Any]) -> Path:
     return file
 
 
-def lengths(rows: Sequence[Row]) -> dict[float, int]:
+def lengths(rows: Sequence[TraceRow]) -> dict[float, int]:
     """Tokens of the answers, by when their requests came."""
     return {row.at: row.output_tokens for row in rows}
 

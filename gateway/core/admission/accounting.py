@@ -1,0 +1,124 @@
+"""What a request has used of its tenant's limits and turns, and what is learned from how it went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.core.admission.admission import Admission
+from gateway.core.admission.limits import Left, LimitExceeded, Tenants
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.prompt_length import PromptEstimator
+from gateway.core.policy import Tier
+from gateway.core.request import AttemptResult, Outcome, Reason, Record
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.snapshot import LimitView
+
+OUTPUT_WEIGHT: Final = 2.0
+"""What a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)."""
+
+NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
+"""Refusals that say nothing of latency: there was nobody to be late."""
+
+
+class Accounting:
+    """Opened for a request by `reserve`, and closed, once, by `close`. `share` (0-1] of every limit is ours."""
+
+    def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, admission: Admission) -> None:
+        self._tenants = Tenants(share)
+        self._prompts = prompts
+        self._forecaster = forecaster
+        self._admission = admission
+
+    def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
+        """Take on the limits of a policy; what was used stays used."""
+        self._tenants.configure(tiers, now)
+
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """What the tenant has left of its requests and tokens a minute."""
+        return self._tenants.left(tenant, tier, now)
+
+    def views(self, now: float) -> tuple[LimitView, ...]:
+        """A copy of what every tenant uses, for people."""
+        return self._tenants.views(now)
+
+    # ---- in the order in which they are called
+
+    def reserve(self, live: RequestState, now: float) -> LimitExceeded | None:
+        """Take the request, its prompt and as much output as it was granted, out of its tenant's limits."""
+        ask = live.ask
+        use = self._tenants.of(ask.tenant, ask.tier, now)
+        tokens = live.most_tokens
+        exceeded = use.check(tokens, now)
+        if exceeded is None:
+            use.take(tokens, now)
+            live.use, live.reserved_tokens = use, tokens
+        return exceeded
+
+    def dispatched(self, live: RequestState, now: float) -> float:
+        """It is sent for the first time; the tokens of output that are expected of it, which its tenant is charged."""
+        expected = self._forecaster.expected_output(live)
+        self._charge(live, expected, now)
+        return expected
+
+    def first_token(self, live: RequestState, now: float) -> None:
+        """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
+        slo = live.slo
+        if now - live.ask.body_at > slo.ttft_bound_s:
+            self._forecaster.judged(live, True, now)
+        elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
+            self._forecaster.judged(live, False, now)
+
+    def attempted(self, live: RequestState, attempt: Attempt, finish: AttemptResult) -> None:
+        """Take the engine's own counts where it gave them, what was seen to pass where not."""
+        if live.committed is not None and live.committed is not attempt:
+            return
+        seen = max(attempt.tokens, finish.tokens_seen)
+        live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
+        live.tokens_exact = finish.output_tokens is not None
+        if finish.prompt_tokens is not None:
+            live.prompt_tokens = finish.prompt_tokens
+            ask = live.ask
+            if ask.prompt_exact is None:
+                model = ask.asked_model or ask.model.name
+                self._prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
+
+    def close(self, live: RequestState, now: float) -> Record:
+        """It is over: settle with its tenant, and let everything that learns know how it ended."""
+        if live.use is not None:
+            worked = live.settle(now)
+            if live.charged:
+                self._charge(live, live.output_tokens if worked else 0, now)
+        record = live.record()
+        if live.forecast is not None:
+            self._judge(live, record, now)
+        self._admission.ended(live, record, now)
+        return record
+
+    # ---- within
+
+    @staticmethod
+    def _charge(live: RequestState, output_tokens: float, now: float) -> None:
+        """Count against its tenant's turns what this request costs, as far as it is known now."""
+        if live.use is not None:
+            cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
+            live.use.serve(cost - live.charged, now)
+            live.charged = cost
+
+    def _judge(self, live: RequestState, record: Record, now: float) -> None:
+        """Tell the forecaster how it ended. What says nothing of latency is no label.
+
+        An answer that we held short is never good, but in time or not as any other: that is what was forecast of it.
+        """
+        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
+        late = late or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)
+        if record.outcome is Outcome.OK:
+            met = record.good
+            if live.degraded:
+                met = live.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
+            self._forecaster.judged(live, not met, now)
+        elif late:
+            self._forecaster.judged(live, True, now)
+        else:
+            self._forecaster.dropped(live)

@@ -1,0 +1,50 @@
+"""When a request has waited long enough, in each of its phases."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gateway.core.policy import AdmissionMode
+from gateway.core.request import Reason
+from gateway.core.request_state import RequestState
+
+# The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
+PROGRESS_EVERY_S: Final = 0.25
+
+
+def next_deadline(live: RequestState) -> tuple[float, Reason]:
+    """The earliest deadline of a request in the state it is in, and what it means when it passes.
+
+    `queue` counts from body complete while the request waits, which ends sooner if its objective is missed by then;
+    `ttft` from sent until the first content token, of answers whose tokens can be seen (`Request.visible`);
+    `idle` from the last progress after that, but not while the answer is not read; `total` from head received, always.
+    """
+    ask, timeouts = live.ask, live.timeouts
+    total = ask.head_at + timeouts.total_s, Reason.TOTAL_TIMEOUT
+    if live.waiting:
+        queue = ask.body_at + timeouts.queue_s, Reason.QUEUE_TIMEOUT
+        if live.deadline < queue[0] and ask.tier.admission.mode is AdmissionMode.ENFORCE:
+            queue = live.deadline, Reason.PREDICTED
+        # Whichever it is, it was the waiting that took the time: another try may be luckier.
+        return min((total[0], Reason.QUEUE_TIMEOUT), queue)
+    if not ask.visible or not live.open:
+        return total
+    attempt = live.committed or live.open[-1]
+    if attempt.paused:
+        return total
+    if attempt.first_at is not None:
+        return min(total, (attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Reason.IDLE_TIMEOUT))
+    if attempt.sent_at is not None:
+        return min(total, (attempt.sent_at + timeouts.ttft_s, Reason.TTFT_TIMEOUT))
+    return total
+
+
+def slo_deadline(live: RequestState) -> float:
+    """When a waiting request has missed its objective for certain: those who wait in a tier are served in this order.
+
+    The first token of a streamed answer, the whole of another; without an objective, the end of the queue timeout.
+    """
+    ask, slo = live.ask, live.slo
+    bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if ask.stream else slo.e2e_bound_s
+    return ask.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)

@@ -1,0 +1,157 @@
+"""What would become of a request now, and why: the decision on a newcomer, without taking it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.replica import Replica
+from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
+from gateway.core.forecast.trust import Trust
+from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.request_state import RequestState
+from gateway.core.snapshot import ReplicaState
+
+MEASURED: Final = "measured"
+WAITS: Final = "waits"
+REFUSED: Final = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOption:
+    """A replica with a free slot, or the waiting room (no name), and the forecast there. Seconds from now."""
+
+    replica: str | None
+    in_flight: int
+    unprefilled_tokens: int
+    wait_s: float
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    breach: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedReplica:
+    """A replica of the pool that gets nothing, or next to nothing, now."""
+
+    replica: str
+    state: ReplicaState
+    why: str
+    """Empty where the state says all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementExplanation:
+    """The decision, and what it is made from."""
+
+    verdict: str
+    """sent, waits, refused."""
+    why: str
+    pool: str
+    mode: AdmissionMode
+    trust: Trust
+    threshold: float
+    """The largest P(breach) that is put up with."""
+    budget: str
+    """measured, too few answers, no objective."""
+    budget_left: float | None
+    """Of the tier's error budget, -1 to 1; None unless measured."""
+    prompt_tokens: int
+    max_tokens: int
+    ahead: int
+    """Requests that would be served before it."""
+    higher_share: float
+    """Share (0-1) of what the pool can do that more urgent tiers take."""
+    drain_rate: float | None
+    best: PlacementOption
+    runner_up: PlacementOption | None
+    left_out: tuple[ExcludedReplica, ...] = ()
+
+
+def explain(admission: Admission, live: RequestState, pool: Pool, now: float) -> PlacementExplanation:
+    """Of a newcomer that `pool` would serve; changes nothing."""
+    tier = live.ask.tier
+    free = [] if pool.room.holds(tier) else pool.candidates(tier)
+    ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
+    trust, threshold = admission.trust(pool), admission.threshold(tier)
+    found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]
+    if trust is Trust.TRUSTED and tier.admission.mode is not AdmissionMode.OFF:
+        found.sort(key=lambda candidate: candidate.breach > threshold)
+    best = found[0] if found else _candidate(admission, live, pool, None, now)
+    verdict, why = _verdict(live, best, trust, threshold)
+    if verdict == WAITS and waits(live, pool).verdict is Verdict.SHED:
+        verdict, why = REFUSED, "the waiting room is full"
+    budget = _budget(tier, admission.budget_left(tier))
+    return PlacementExplanation(
+        verdict=verdict,
+        why=why,
+        pool=pool.spec.name,
+        mode=tier.admission.mode,
+        trust=trust,
+        threshold=threshold,
+        budget=budget,
+        budget_left=admission.budget_left(tier) if budget == MEASURED else None,
+        prompt_tokens=live.prompt_tokens,
+        max_tokens=live.max_tokens,
+        ahead=ahead.requests,
+        higher_share=ahead.higher_share,
+        drain_rate=pool.drain.per_s,
+        best=best,
+        runner_up=found[1] if len(found) > 1 else None,
+        left_out=tuple(_left_out(pool, now)),
+    )
+
+
+def _left_out(pool: Pool, now: float) -> Iterator[ExcludedReplica]:
+    for name, replica in pool.replicas.items():
+        rests_s = pool.rests_s(replica, now)
+        if replica.state is ReplicaState.EJECTED:
+            yield ExcludedReplica(name, replica.state, replica.pulse.why)
+        elif replica.state is not ReplicaState.UP:
+            yield ExcludedReplica(name, replica.state, "")
+        elif rests_s > 0.0:
+            why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
+            yield ExcludedReplica(name, replica.state, why)
+
+
+def _candidate(
+    admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float
+) -> PlacementOption:
+    forecast: Forecast = admission.forecast(live, pool, replica, now)
+    return PlacementOption(
+        replica=None if replica is None else replica.spec.name,
+        in_flight=pool.in_flight if replica is None else replica.in_flight,
+        unprefilled_tokens=0 if replica is None else replica.unprefilled_tokens,
+        wait_s=forecast.wait_s,
+        ttft_s=forecast.ttft_s,
+        tpot_s=forecast.tpot_s,
+        e2e_s=forecast.e2e_s,
+        breach=forecast.breach,
+    )
+
+
+def _budget(tier: Tier, left: float) -> str:
+    """A budget that is not measured is 0, and one that is measured is so only by chance."""
+    if not tier.slo.objectives():
+        return "no objective"
+    return MEASURED if left else "too few answers"
+
+
+def _verdict(live: RequestState, best: PlacementOption, trust: Trust, threshold: float) -> tuple[str, str]:
+    admitted = WAITS if best.replica is None else "sent"
+    mode = live.ask.tier.admission.mode
+    if mode is AdmissionMode.OFF:
+        return admitted, "admission of this tier is off"
+    if not live.slo.bounded:
+        return admitted, "the tier has no objective"
+    if best.breach <= threshold:
+        return admitted, "P(breach) is within the threshold"
+    if trust is not Trust.TRUSTED:
+        return admitted, f"P(breach) is above the threshold, but the forecast is {trust}"
+    if mode is AdmissionMode.SHADOW:
+        return admitted, "P(breach) is above the threshold; the tier is in shadow, so it is only counted"
+    return REFUSED, "P(breach) is above the threshold, unless it explores, spills or gets a shorter answer"

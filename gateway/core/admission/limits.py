@@ -1,0 +1,194 @@
+"""What one tenant may use: requests and tokens a minute, and requests at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.policy import Limits, Tier
+from gateway.core.request import Reason
+from gateway.core.snapshot import LimitView
+
+_log2: Final = math.log2
+FAIRNESS_HALF_LIFE_S: Final = 60.0
+"""How long tokens served count against a tenant in the waiting room (llm-d's default)."""
+
+Rate = tuple[float, float, float]
+"""(limit, what is left of it, seconds until it is full again)"""
+Left = tuple[Rate | None, Rate | None]
+"""Of requests and of tokens; None where the tier sets no limit."""
+
+
+class TokenBucket:
+    """A bucket that refills evenly by `per_min`; the whole minute is the burst, at least one. It may be overdrawn."""
+
+    __slots__ = ("_at", "_level", "burst", "per_min")
+
+    def __init__(self, per_min: float, now: float) -> None:
+        self.per_min = per_min
+        self.burst = max(1.0, per_min)
+        self._level = self.burst
+        self._at = now
+
+    def level(self, now: float) -> float:
+        """Tokens there are at `now`; below zero after an overdraft."""
+        return min(self.burst, self._level + (now - self._at) * self.per_min / 60.0)
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Seconds until `amount` can be taken; 0 if it can now, inf if it never fits the bucket."""
+        missing = amount - self.level(now)
+        if missing <= 0:
+            return 0.0
+        return missing * 60.0 / self.per_min if amount <= self.burst else math.inf
+
+    def take(self, amount: float, now: float) -> None:
+        """Take `amount`, or give back what is negative."""
+        self._level = min(self.burst, self.level(now) - amount)
+        self._at = now
+
+    def left(self, now: float) -> Rate:
+        """What there is, as told to clients."""
+        level = self.level(now)
+        return self.burst, level if level > 0.0 else 0.0, (self.burst - level) * 60.0 / self.per_min
+
+    def resize(self, per_min: float, now: float) -> None:
+        """Change the rate; what has been used stays used."""
+        used = self.burst - self.level(now)
+        self.per_min = per_min
+        self.burst = max(1.0, per_min)
+        self._level = self.burst - used
+        self._at = now
+
+
+@dataclass(frozen=True, slots=True)
+class LimitExceeded:
+    """A limit is used up; `wait_s` inf means that this request can never pass it."""
+
+    why: Reason
+    wait_s: float
+
+
+class TenantUse:
+    """The running use of one tenant in one tier. A lease is held from `take` to `settle`."""
+
+    __slots__ = ("concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
+
+    def __init__(self, tenant: str, tier: str) -> None:
+        self.tenant = tenant
+        self.tier = tier
+        self.concurrency: int | None = None
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
+        self.in_flight = 0
+        self.served = -math.inf
+        """What it was served lately: the larger, the more. See `serve`."""
+
+    def configure(self, limits: Limits, share: float, now: float) -> None:
+        """Take on `limits`, of which this process may use `share` (0-1]; use so far is kept."""
+        self.concurrency = None if limits.concurrency is None else max(1, int(limits.concurrency * share))
+        self.requests = _bucket(self.requests, limits.requests_per_min, share, now)
+        self.tokens = _bucket(self.tokens, limits.tokens_per_min, share, now)
+
+    def check(self, tokens: int, now: float) -> LimitExceeded | None:
+        """Whether one more request of `tokens` (prompt and output reserved) would pass a limit."""
+        if self.concurrency is not None and self.in_flight >= self.concurrency:
+            return LimitExceeded(Reason.LIMIT_CONCURRENCY, 1.0)
+        if self.requests is not None and (wait_s := self.requests.wait_s(1, now)):
+            return LimitExceeded(Reason.LIMIT_REQUESTS, wait_s)
+        if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now)):
+            return LimitExceeded(Reason.LIMIT_TOKENS, wait_s)
+        return None
+
+    def take(self, tokens: int, now: float) -> None:
+        """Reserve one request of `tokens`."""
+        self.in_flight += 1
+        if self.requests is not None:
+            self.requests.take(1, now)
+        if self.tokens is not None:
+            self.tokens.take(tokens, now)
+
+    def settle(self, reserved: int, used: int, reached: bool, now: float) -> None:
+        """End a lease: give back what was reserved and not used; what never reached an engine costs nothing."""
+        self.in_flight -= 1
+        if self.tokens is not None and reserved != used:
+            self.tokens.take(used - reserved, now)
+        if self.requests is not None and not reached:
+            self.requests.take(-1, now)
+
+    def serve(self, tokens: float, now: float) -> None:
+        """Tokens were dispatched for it, or, if below zero, turned out to be fewer.
+
+        With a half-life h, the sum of tokens * 2^((t - now) / h) over all times t is 2^(served - now / h): kept as its
+        logarithm, it need not be touched as time passes for two tenants to be compared.
+        """
+        epoch = now / FAIRNESS_HALF_LIFE_S
+        level = math.pow(2.0, self.served - epoch) + tokens
+        self.served = epoch + _log2(level) if level > 0.0 else -math.inf
+
+    def left(self, now: float) -> Left:
+        """What is left, for `x-ratelimit-*` headers."""
+        return (
+            None if self.requests is None else self.requests.left(now),
+            None if self.tokens is None else self.tokens.left(now),
+        )
+
+    def view(self, now: float) -> LimitView:
+        """A copy for people."""
+        requests, tokens = self.left(now)
+        requests_limit, requests_left, requests_reset_s = requests or (None, None, None)
+        tokens_limit, tokens_left, tokens_reset_s = tokens or (None, None, None)
+        return LimitView(
+            tenant=self.tenant,
+            tier=self.tier,
+            requests_limit=requests_limit,
+            requests_left=requests_left,
+            requests_reset_s=requests_reset_s,
+            tokens_limit=tokens_limit,
+            tokens_left=tokens_left,
+            tokens_reset_s=tokens_reset_s,
+            concurrency_limit=self.concurrency,
+            in_flight=self.in_flight,
+        )
+
+
+class Tenants:
+    """The use of every tenant, by tenant and tier. `share` (0-1] of each limit is this process's own."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._uses: dict[tuple[str, str], TenantUse] = {}
+
+    def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
+        """The use of one tenant in one tier; it begins with nothing used."""
+        use = self._uses.get((tenant, tier.name))
+        if use is None:
+            use = self._uses[tenant, tier.name] = TenantUse(tenant, tier.name)
+            use.configure(tier.limits, self._share, now)
+        return use
+
+    def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
+        """Take on the limits of a policy; use so far is kept."""
+        for (_, name), use in self._uses.items():
+            if name in tiers:
+                use.configure(tiers[name].limits, self._share, now)
+
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """What the tenant has left; nothing is said of one that never came."""
+        use = self._uses.get((tenant, tier))
+        return (None, None) if use is None else use.left(now)
+
+    def views(self, now: float) -> tuple[LimitView, ...]:
+        """What every tenant has left."""
+        return tuple(use.view(now) for use in self._uses.values())
+
+
+def _bucket(old: TokenBucket | None, per_min: float | None, share: float, now: float) -> TokenBucket | None:
+    if per_min is None:
+        return None
+    if old is None:
+        return TokenBucket(per_min * share, now)
+    if old.per_min != per_min * share:
+        old.resize(per_min * share, now)
+    return old

@@ -1,0 +1,70 @@
+"""Which pool serves a request, and what no pool ever could."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gateway.core.fleet.fleet import Fleet
+from gateway.core.fleet.pool import Pool
+from gateway.core.forecast.prompt_length import PromptEstimator
+from gateway.core.request import Outcome, Reason, Request
+from gateway.core.request_state import RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """No pool takes the request, whatever the load; or all that would are down, for about `retry_after_s`."""
+
+    outcome: Outcome
+    why: Reason
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
+class Placement:
+    """Finds pools, by the lengths of prompts as they are known at the time."""
+
+    def __init__(self, fleet: Fleet, prompts: PromptEstimator) -> None:
+        self._fleet = fleet
+        self._prompts = prompts
+
+    def find(self, live: RequestState, now: float) -> Pool | Unplaceable:
+        """The pool for a request; its length is written down in `live`."""
+        ask, batch = live.ask, live.ask.batch
+        # An engine reads the prompts of a batch one by one, so that it is their mean length that has to fit.
+        if ask.prompt_exact is not None:
+            low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
+            live.prompt_tokens = ask.prompt_exact
+        else:
+            low, high = self._prompts.estimate(ask.asked_model or ask.model.name, ask.prompt_bytes // batch)
+            live.prompt_tokens = high * batch
+        live.prompt_likely = (low + high) // 2
+        return place(ask, low, high, self._fleet, now)
+
+
+def place(ask: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
+    """The first pool of the route that takes a prompt of `high` tokens and has a replica that may be sent to.
+
+    `high` overcounts most prompts, so one that fits nowhere by it still goes to the longest pool, whose engine
+    counts exactly; refused is only what cannot fit even by `low`.
+    """
+    route = ask.policy.route(ask.model, ask.tier)
+    if not route:
+        detail = f"tier {ask.tier.name} may not use model {ask.model.name}"
+        return Unplaceable(Outcome.INVALID, Reason.FORBIDDEN_MODEL, detail)
+    fitting = [spec for spec in route if spec.takes(high)]
+    if not fitting:
+        longest = max(route, key=lambda p: p.max_prompt_tokens or math.inf)
+        limit = longest.max_prompt_tokens
+        if limit is not None and low > limit:
+            has = "has" if low == high else "has at least"
+            detail = f"the prompt {has} {low} tokens; the longest prompt this model serves is {limit} tokens"
+            return Unplaceable(Outcome.INVALID, Reason.CONTEXT_LENGTH, detail)
+        fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
+    for spec in fitting:
+        pool = fleet.pool(spec.name)
+        if pool is not None and pool.alive:
+            return pool
+    cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
+    return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)

@@ -1,0 +1,72 @@
+"""How much of an engine's own token counts is believed: no more than the request allowed, or than can have come.
+
+A count that is too high would take a tenant's tokens for hours, and teach what nothing has shown. So beyond these
+bounds the count is as if it had not been given, and an estimate stands for it. They are generous, since a bound that
+is too low turns an honest count into an estimate:
+
+    output    what was granted to each choice, which is what its tenant has reserved
+              where the engine was told no cap: as much, or `TOKENS_PER_EVENT` for each event that came
+    prompt    two tokens for each byte of the body (byte-level vocabularies have one at most; a dense picture in
+              base64 may have more), and `TEMPLATE_TOKENS` for each prompt: templates have words of their own
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.request import AttemptResult
+from gateway.core.request_state import Attempt, RequestState
+
+SLACK_TOKENS: Final = 16
+"""For each choice: its end, and the rest of a speculative step."""
+TOKENS_PER_EVENT: Final = 64
+"""Engines that stream in intervals send some tens of tokens in one event."""
+TOKENS_PER_BYTE: Final = 2
+TEMPLATE_TOKENS: Final = 16_384
+
+
+BYTES_PER_TOKEN: Final = 4
+"""An estimate, of answers that tell no usage and cannot be read."""
+
+
+def tokens_in(body_bytes: int) -> int:
+    """Output tokens of a whole answer, by its size alone."""
+    return body_bytes // BYTES_PER_TOKEN
+
+
+def told_output(output_tokens: int | None, tokens_seen: int) -> int | None:
+    """The count of an engine, or None where it tells of no token and content came: some fill their usage with zeros."""
+    return None if output_tokens == 0 and tokens_seen else output_tokens
+
+
+def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
+    """`finish` without the counts that cannot be true; the same object where all may be."""
+    output, prompt = finish.output_tokens, finish.prompt_tokens
+    live = attempt.live
+    if output is not None and output > _max_output(live, max(attempt.tokens, finish.tokens_seen)):
+        output = None
+    if prompt is not None and prompt > _max_prompt(live):
+        prompt = None
+    if output == finish.output_tokens and prompt == finish.prompt_tokens:
+        return finish
+    return AttemptResult(
+        finish.end,
+        prompt,
+        output,
+        finish.tokens_seen,
+        finish.status,
+        finish.retry_after_s,
+        finish.body_hash,
+        finish.empty,
+    )
+
+
+def _max_output(live: RequestState, seen: int) -> int:
+    granted = (live.max_tokens + SLACK_TOKENS) * live.ask.choices
+    return granted if live.is_capped else max(granted, TOKENS_PER_EVENT * seen)
+
+
+def _max_prompt(live: RequestState) -> int:
+    ask = live.ask
+    most = TOKENS_PER_BYTE * max(ask.body_bytes, ask.prompt_bytes) + TEMPLATE_TOKENS * ask.batch
+    return max(most, ask.prompt_exact or 0)

@@ -1,0 +1,143 @@
+"""All pools of the policy in force, and the breakers of their replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.replica import Replica
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, Sample
+from gateway.core.snapshot import ReplicaState
+
+DEFAULT_RETRY_AFTER_S: Final = 1.0
+
+
+class Fleet:
+    """Pools by name. What is known of a pool or replica outlives a reload that keeps its name."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._pools: dict[str, Pool] = {}
+        self.configure(policy)
+
+    def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
+        """Take on the pools of a policy. Those that are gone end what they serve; they are what is returned.
+
+        Replicas that come at `now` have a slow start; those that the process begins with do not.
+        """
+        old, self._pools = self._pools, {}
+        for name, spec in policy.pools.items():
+            pool = old.pop(name, None)
+            if pool is None:
+                pool = Pool(spec)
+                for replica in pool.replicas.values():
+                    replica.begin(now)
+            else:
+                pool.configure(spec, now)
+            pool.least_urgent = _least_urgent(policy, name)
+            self._pools[name] = pool
+        for gone in old.values():
+            gone.configure(replace(gone.spec, replicas=()))
+        return list(old.values())
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(self._pools.values())
+
+    def pool(self, name: str) -> Pool | None:
+        """The pool of this name; None if the policy has none any more."""
+        return self._pools.get(name)
+
+    def replica(self, name: str) -> Replica | None:
+        """The replica of this name; None if the policy has none any more."""
+        for pool in self._pools.values():
+            replica = pool.replicas.get(name)
+            if replica is not None:
+                return replica
+        return None
+
+    @property
+    def alive(self) -> bool:
+        """Whether any pool has a replica that may be sent to."""
+        return any(pool.alive for pool in self._pools.values())
+
+    def ended(self, replica: Replica, end: AttemptOutcome, now: float) -> bool:
+        """An attempt at `replica` ended; True if its breaker moved."""
+        state = replica.breaker.state
+        replica.breaker.ended(end, replica.pool.spec.health, now)
+        return self._moved(replica, state, now)
+
+    def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
+        """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""
+        if sample.context_tokens not in (None, replica.context_tokens):
+            replica.context_tokens = sample.context_tokens
+            replica.pool.refresh()
+        if sample.waiting is not None or sample.running is not None:
+            replica.sample, replica.sample_at = sample, now
+            # An engine may be done with an answer long before a client that does not read has all of it.
+            unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
+            replica.kv.scraped(sample, replica.held_tokens, unsure, now)
+            replica.kv_limit = replica.kv.limit(replica.pool.spec.kv_headroom)
+        if sample.healthy is None or _is_alive(replica, sample):
+            return False
+        state = replica.breaker.state
+        replica.breaker.checked(sample.healthy, replica.pool.spec.health, now, sample.asked_at)
+        return self._moved(replica, state, now)
+
+    def drain(self, replica: Replica, on: bool, now: float) -> None:
+        """Send `replica` nothing new, or let it serve again, by slow start."""
+        replica.drained = on
+        if not on:
+            replica.begin(now)
+            replica.pool.look(now)
+        replica.pool.refresh()
+
+    def cool(self, now: float) -> float:
+        """Let breakers and replicas whose time is up try again, and look at all; seconds until there is more to do."""
+        soonest_s = math.inf
+        for pool in self._pools.values():
+            health = pool.spec.health
+            for replica in pool.replicas.values():
+                replica.breaker.cooled(health, now)
+                if replica.breaker.state is ReplicaState.DOWN:
+                    soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
+            soonest_s = min(soonest_s, pool.look(now), pool.rested(now) - now)
+            pool.refresh()
+        return soonest_s
+
+    def cools_in_s(self, pool_name: str, now: float) -> float:
+        """Seconds until a pool without replicas may have one again; at least `DEFAULT_RETRY_AFTER_S`."""
+        pool = self._pools.get(pool_name)
+        if pool is None or not pool.replicas:
+            return DEFAULT_RETRY_AFTER_S
+        soonest_s = min(r.breaker.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
+        return max(DEFAULT_RETRY_AFTER_S, soonest_s)
+
+    @staticmethod
+    def _moved(replica: Replica, before: ReplicaState, now: float) -> bool:
+        if replica.breaker.state is before:
+            return False
+        if replica.breaker.state is ReplicaState.UP:
+            replica.begin(now)
+            replica.pool.look(now)
+        elif replica.pulse.out is not None:
+            replica.pulse.take_back(now)  # what comes back is another process, or another connection
+        replica.pool.refresh()
+        return True
+
+
+def _is_alive(replica: Replica, sample: Sample) -> bool:
+    """Whether a check that was late says nothing, since tokens came from the replica after it was begun.
+
+    A busy engine answers /health behind its tokens. A check that is answered with an error counts whatever flows: so
+    servers say that they are going down, and want nothing new. One that finds no connection counts as well: tokens on
+    connections that are open do not show that new ones would be taken.
+    """
+    return sample.late and sample.asked_at is not None and replica.pulse.said_at >= sample.asked_at
+
+
+def _least_urgent(policy: Policy, pool: str) -> int:
+    """The priority of the least urgent tier that `pool` may serve."""
+    return max((t.priority for t in policy.tiers.values() if t.pools is None or pool in t.pools), default=0)

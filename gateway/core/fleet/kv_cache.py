@@ -1,0 +1,69 @@
+"""How much context an engine's KV cache holds, and how often it had to throw some of it away."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gateway.core.request import Sample
+
+MIN_FRACTION: Final = 0.05
+"""A cache that is emptier than this says nothing of its size."""
+FOLLOW: Final = 0.2
+PREEMPTIONS_TAU_S: Final = 60.0
+MIN_SENT: Final = 0.01
+"""One request, forgotten for about five minutes. Less says nothing, and after hours it is too little to divide by."""
+
+
+class KvCache:
+    """What is known of one replica's cache: its size, from what it was sent and how full it says it is."""
+
+    __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
+
+    def __init__(self) -> None:
+        self.capacity_tokens: float | None = None
+        """None until a scrape has shown it."""
+        self._total: int | None = None
+        self._preempted = 0.0
+        self._sent = 0.0
+        self._at = 0.0
+
+    def sent(self, now: float) -> None:
+        """A request was sent to the replica."""
+        self._fade(now)
+        self._sent += 1.0
+
+    def scraped(self, sample: Sample, held_tokens: int, unsure_tokens: int, now: float) -> None:
+        """The replica was scraped while it had `held_tokens` of context from here; some may not be in its cache.
+
+        What others keep in a shared engine makes it look smaller. Once they are gone a cache that is nearly empty does
+        not say how large it is, but it is larger than what is in it would be at `MIN_FRACTION`: without that, a
+        limit that is far too low would keep it so empty that nothing is ever learned again.
+        """
+        fraction, known = sample.kv_fraction, self.capacity_tokens
+        if fraction is not None and fraction >= MIN_FRACTION and held_tokens > 0:
+            seen = held_tokens / fraction
+            self.capacity_tokens = seen if known is None else known + FOLLOW * (seen - known)
+        elif fraction is not None and known is not None:
+            least = (held_tokens - unsure_tokens) / MIN_FRACTION
+            self.capacity_tokens = known + FOLLOW * max(0.0, least - known)
+        if sample.preemptions is not None:
+            if self._total is not None and sample.preemptions > self._total:
+                self._fade(now)
+                self._preempted += sample.preemptions - self._total
+            self._total = sample.preemptions
+
+    def limit(self, headroom: float) -> float:
+        """Tokens of context up to which the replica is sent more; inf if its size is not known."""
+        return math.inf if self.capacity_tokens is None else (1.0 - headroom) * self.capacity_tokens
+
+    @property
+    def preemption_ratio(self) -> float:
+        """Preemptions per request sent, of the last minute or so. An engine that is well keeps below .001."""
+        return self._preempted / self._sent if self._sent >= MIN_SENT else 0.0
+
+    def _fade(self, now: float) -> None:
+        kept = math.exp((self._at - now) / PREEMPTIONS_TAU_S)
+        self._preempted *= kept
+        self._sent *= kept
+        self._at = now

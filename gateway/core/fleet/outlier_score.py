@@ -1,0 +1,284 @@
+"""What is known of one replica's pace beside its pool, and whether it is out for it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from gateway.core.policy import Ejection
+from gateway.core.snapshot import HealthView
+
+SWEEP_S: Final = 1.0
+"""How often a pool that works is looked at."""
+MEMORY: Final = 0.1
+"""Weight of a new sample,"""
+CLIP: Final = 2.0
+"""of which no one counts for more than this (7.4 times): a single one proves nothing."""
+WINDOW_S: Final = 1.9
+"""Two looks."""
+MIN_SAMPLES: Final = 5.0
+MAX_Z: Final = 3.0
+"""of its excess in the spread of the pool: beyond, it stands out."""
+TYPICAL: Final = 0.35
+"""Excess up to which a replica is like the others: the pool learns from it, else what is slow becomes what is expected;
+and its canaries speak for it."""
+FADE: Final = 0.9
+"""Left of the counts of answers after each look, hence about the last ten seconds."""
+LATELY: Final = 0.25
+"""Weight of the latest canary in their mean."""
+
+
+class EjectionReason(StrEnum):
+    """Why a replica is ejected."""
+
+    SLOW_TTFT = "slow-ttft"
+    SLOW_ITL = "slow-itl"
+    STALLED = "stalled"
+    ODD_ANSWERS = "odd-answers"
+
+
+CAPPED: Final = (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL, EjectionReason.ODD_ANSWERS)
+"""Those of which only a share of the pool may be out at a time."""
+
+
+class OddAnswers:
+    """How many answers of one replica were odd (answers.py); recent ones count most."""
+
+    __slots__ = ("began_at", "odd", "seen", "strikes", "useful", "window", "window_odd")
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.seen = 0.0
+        self.odd = 0.0
+        self.useful = 0
+        """Answers in a row, up to the latest, that were not odd."""
+        self.window = 0
+        """Answers in the window under way."""
+        self.window_odd = 0
+        """The odd ones among them."""
+        self.began_at = now
+        """When that window began."""
+        self.strikes = 0
+
+    def add(self, odd: bool) -> None:
+        """One more."""
+        self.seen += 1.0
+        self.window += 1
+        if odd:
+            self.odd += 1.0
+            self.window_odd += 1
+            self.useful = 0
+        else:
+            self.useful += 1
+
+    def fade(self) -> None:
+        """Forget some."""
+        self.seen *= FADE
+        self.odd *= FADE
+
+    def begin(self, now: float) -> None:
+        """The next window begins."""
+        self.window = self.window_odd = 0
+        self.began_at = now
+
+    @property
+    def share(self) -> float:
+        """Share of odd answers (0-1)."""
+        return self.odd / self.seen if self.seen > 0.0 else 0.0
+
+
+class Severity:
+    """Mean logarithm of seen over expected; recent samples count most."""
+
+    __slots__ = ("began_at", "excess", "least", "mean", "memory", "seen", "strikes", "window", "z")
+
+    def __init__(self, memory: float = MEMORY, least: float = 0.0) -> None:
+        self.memory = memory
+        """Weight of a new sample."""
+        self.least = least
+        """Of what has not come yet says nothing what is no later than that."""
+        self.mean = 0.0
+        self.seen = 0.0
+        """Weight of all samples."""
+        self.window = 0.0
+        """Weight of those of the window under way,"""
+        self.began_at = 0.0
+        """which began then."""
+        self.strikes = 0
+        self.excess = 0.0
+        """Over the median of its pool, when that was last looked at."""
+        self.z = 0.0
+
+    def add(self, error: float, weight: float = 1.0) -> None:
+        """One more sample; `weight` (0-1]."""
+        seen = self.seen = self.seen + weight
+        self.window += weight
+        rate = self.memory
+        if seen * rate < 1.0:
+            rate = 1.0 / seen
+        clipped = CLIP if error > CLIP else -CLIP if error < -CLIP else error
+        self.mean += weight * rate * (clipped - self.mean)
+
+    def add_overdue(self, error: float) -> None:
+        """One that was called off: it would have been that late at least, which says something if that is worse."""
+        if error > max(self.mean, self.least):
+            self.add(error)
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it is above those of its peers, which are alike."""
+        return self.excess > TYPICAL and self.z > MAX_Z
+
+    def ends(self, samples: float, now: float) -> bool:
+        """Whether a window ends now, `samples` with what is overdue; then the next one begins."""
+        if samples < MIN_SAMPLES or now - self.began_at < WINDOW_S:
+            return False
+        self.window, self.began_at = 0.0, now
+        return True
+
+
+class OutlierScore:
+    """What is known of one replica's pace, and whether it is out."""
+
+    __slots__ = (
+        "answers",
+        "canary_at",
+        "count",
+        "doubted",
+        "ejections",
+        "heard_at",
+        "itl",
+        "lately",
+        "longest_s",
+        "out",
+        "out_at",
+        "proven",
+        "said_at",
+        "silent_s",
+        "suspected",
+        "tried_at",
+        "ttft",
+        "until",
+        "weighed",
+        "well_at",
+        "why",
+    )
+
+    def __init__(self) -> None:
+        self.ttft = Severity()
+        self.itl = Severity()
+        self.answers = OddAnswers()
+        self.suspected = False
+        """Whether more of its answers are odd than of the others' in its pool."""
+        self.said_at = 0.0
+        """When it last said anything,"""
+        self.heard_at = 0.0
+        """and the same as if the time in which nothing was asked of it had not been."""
+        self.silent_s = 0.0
+        """How long it had been silent when the last that was asked of it was called off."""
+        self.longest_s = 0.0
+        """Its longest silence since the last look."""
+        self.out: EjectionReason | None = None
+        self.out_at = 0.0
+        self.until = 0.0
+        self.canary_at = 0.0
+        """From when on it may be tried with one request,"""
+        self.tried_at = 0.0
+        """and when it was last."""
+        self.doubted = 0.0
+        """Weight of the canaries that had been heard when it last was not like the others,"""
+        self.proven = 0.0
+        """and of those since."""
+        self.lately = 0.0
+        """Mean excess of the latest canaries,"""
+        self.weighed = 0.0
+        """and the weight of all that were heard when it was last taken."""
+        self.count = 0
+        """Times that it was ejected, less what was forgiven since; its time out grows with it."""
+        self.well_at = 0.0
+        """When it came back, or was last forgiven one."""
+        self.ejections: dict[EjectionReason, int] = {}
+        self.why = ""
+        """Of the latest ejection, for people."""
+
+    @property
+    def is_typical(self) -> bool:
+        """Whether its pool may learn from it."""
+        return self.out is None and not self.ttft.stands_out and not self.itl.stands_out
+
+    def heard(self, now: float) -> None:
+        """It said something."""
+        gap_s = now - self.heard_at
+        if gap_s > self.longest_s:
+            self.longest_s = gap_s
+        self.heard_at = self.said_at = now
+
+    def asked(self, now: float) -> None:
+        """It has something to do again."""
+        self.heard_at = now - self.silent_s
+
+    def rests(self, now: float) -> None:
+        """It has nothing to do any more. If it is called off in silence, that silence goes on."""
+        self.silent_s = now - self.heard_at
+
+    def put_out(self, out: EjectionReason, why: str, ejection: Ejection, now: float) -> None:
+        """Eject it, for longer each time."""
+        self.out, self.out_at = out, now
+        self.count += 1
+        self.ejections[out] = self.ejections.get(out, 0) + 1
+        for_s = min(ejection.max_time_s, ejection.time_s * self.count)
+        self.until = now + for_s
+        self.canary_at = now + ejection.canary_s
+        self.tried_at = now
+        self.why = f"{why}, out for {for_s:.0f} s" if out is not EjectionReason.STALLED else why
+        self.doubted = self.proven = self.lately = self.weighed = 0.0
+        self.ttft, self.itl = Severity(1.0, TYPICAL), Severity(1.0, TYPICAL)
+        self.answers, self.suspected = OddAnswers(now), False
+
+    def take_back(self, now: float) -> None:
+        """Let it serve again, and be judged by what comes from now on."""
+        self.out = None
+        self.well_at = self.heard_at = now
+        self.silent_s = 0.0
+        self.ttft, self.itl = Severity(), Severity()
+        self.ttft.began_at = self.itl.began_at = now
+        self.answers, self.suspected = OddAnswers(now), False
+
+    def may_be_tried(self, in_flight: int, now: float) -> bool:
+        """Whether it is time for a canary, as after one that was like the others, and it is not in there still."""
+        is_due = now >= self.canary_at or self.proven > 0.0
+        return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
+
+    def try_it(self, ejection: Ejection, now: float) -> None:
+        """A canary is sent."""
+        self.tried_at = now
+        if not self.proven:
+            self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
+
+    def weigh(self, excess: float, heard: float) -> None:
+        """Take the latest canary into the mean; `heard`: the weight of all since it was ejected."""
+        news = heard - self.weighed
+        if news > 0.0:
+            self.lately += min(1.0, news * max(LATELY, 1.0 / heard)) * (excess - self.lately)
+            self.weighed = heard
+
+    def mend(self, ejection: Ejection, now: float) -> None:
+        """Forgive one ejection for each time it has been well for as long as one lasts."""
+        if self.count and now >= self.well_at + ejection.time_s:
+            self.count -= 1
+            self.well_at = now
+
+    def view(self, now: float, share: float) -> HealthView:
+        """A copy for people."""
+        return HealthView(
+            out=None if self.out is None else self.out.value,
+            why="" if self.out is None else self.why,
+            back_in_s=max(0.0, self.until - now) if self.out in CAPPED else None,
+            ttft_score=self.ttft.mean,
+            ttft_excess=self.ttft.excess,
+            ttft_z=self.ttft.z,
+            itl_score=self.itl.mean,
+            itl_excess=self.itl.excess,
+            itl_z=self.itl.z,
+            share=share,
+            ejections=tuple((out.value, n) for out, n in self.ejections.items()),
+        )

@@ -1,0 +1,210 @@
+"""Which replicas are slower than the rest of their pool, or silent: ejected for a while, and tried now and then.
+
+A replica's scores are the mean logarithms of what was seen over what a typical replica of its pool takes for the same
+request at the same load: of TTFT, and of the time between tokens. Its own learned speed is left out: it would explain
+the straggler away. What was cancelled counts from the moment at which it was overdue, what is open and overdue as if it
+came now: else whoever is rescued by a hedge or a timeout hides the replica it was rescued from.
+
+    excess = score - median of the pool        z = excess / (1.4826 MAD + .05)
+
+    a window in which excess > ln 2 and z > 3        a strike; three in a row: out
+    nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard; who waits there for a first token
+                                                     longer than twice what was expected is sent elsewhere, once
+    its latest canary slow when its time is up       out again, for longer
+    neither that one nor the mean of the last few    back, by slow start
+    four in a row like the others, before it is up   the same; eight after the second ejection, and so on
+    its breaker opens                                forgotten: what comes back is judged anew
+
+A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
+nobody can say which is the odd one. The share that may be out for slowness, or for odd answers (answers.py), is
+capped; who is silent, or has an open breaker, is counted apart. With less than half of the pool well the slow ones are
+used all the same (pools.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.fleet.odd_answers import AnswerWatch
+from gateway.core.fleet.outlier_score import CAPPED, CLIP, MAX_Z, MIN_SAMPLES, TYPICAL, EjectionReason
+from gateway.core.policy import Ejection
+from gateway.core.snapshot import ReplicaState
+from gateway.core.stats import LogHistogram, log_edges
+
+if TYPE_CHECKING:
+    from gateway.core.fleet.replica import Replica
+
+STRIKES: Final = 3
+MAD_TO_SIGMA: Final = 1.4826
+MIN_SIGMA: Final = 0.05
+MIN_PEERS: Final = 3
+CANARIES: Final = 2.0
+"""Canaries that have to be heard before it is said whether a replica is still slow, each held against the pool;"""
+ITL_SHARE: Final = 0.5
+"""of their tokens half the weight of so many samples, since short answers have next to none."""
+PROOF: Final = 2.0
+"""So many times as many that are like the others, in a row and for each time that it was ejected, bring it back before
+its time."""
+SMALL_SHARE: Final = 0.25
+"""Of a pool of up to eight, what may be out for slowness; a larger one may have two."""
+GAP_QUANTILE: Final = 0.99
+STALL_GAPS: Final = 8.0
+GAPS_HALVED_S: Final = 60.0
+GAP_EDGES: Final = log_edges(0.01, 600.0, 0.1)
+
+
+class OutlierDetector:
+    """Judges the replicas of one pool."""
+
+    def __init__(self) -> None:
+        self._gaps = LogHistogram(GAP_EDGES)
+        """The longest silence of each replica that worked, of every second."""
+        self._halve_at = 0.0
+        self.answers = AnswerWatch()
+
+    def look(self, replicas: Sequence[Replica], ejection: Ejection, now: float) -> list[Replica]:
+        """Eject, and take back; the latter are what is returned. `replicas`: those that are meant to serve."""
+        limit_s = self._patience_s(replicas, ejection, now)
+        back = []
+        for replica in replicas:
+            pulse = replica.pulse
+            if pulse.out is EjectionReason.STALLED:
+                if pulse.said_at > pulse.out_at:
+                    back.append(replica)
+            elif pulse.out is None:
+                pulse.mend(ejection, now)
+                silent_s = now - pulse.heard_at
+                if replica.is_awaited and silent_s > limit_s and replica.breaker.state is ReplicaState.UP:
+                    why = f"nothing heard for {silent_s:.1f} s of {replica.in_flight} requests"
+                    pulse.put_out(EjectionReason.STALLED, why, ejection, now)
+        for kind in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL):
+            back += self._judge(kind, replicas, ejection, now)
+        back += self.answers.look(replicas, ejection, _places(replicas, ejection), now)
+        for replica in back:
+            replica.pulse.take_back(now)
+        return back
+
+    def _patience_s(self, replicas: Sequence[Replica], ejection: Ejection, now: float) -> float:
+        """How long a replica may be silent while something is asked of it."""
+        gaps = self._gaps
+        for replica in replicas:
+            pulse = replica.pulse
+            if pulse.longest_s > 0.0 and pulse.out is None:
+                gaps.add(pulse.longest_s)
+            pulse.longest_s = 0.0
+        if now >= self._halve_at:
+            gaps.counts = [count / 2.0 for count in gaps.counts]
+            self._halve_at = now + GAPS_HALVED_S
+        return max(ejection.stall_s, STALL_GAPS * (gaps.quantile(GAP_QUANTILE) or 0.0))
+
+    def _judge(
+        self, kind: EjectionReason, replicas: Sequence[Replica], ejection: Ejection, now: float
+    ) -> list[Replica]:
+        """Hold all against each other; those whose time is up and who are no longer slow."""
+        found = [_Found(replica, kind, now) for replica in replicas]
+        peers = [f for f in found if f.is_peer]
+        middle = median([peer.value for peer in peers]) if peers else 0.0
+        spread = median([abs(peer.value - middle) for peer in peers]) if peers else 0.0
+        bound = math.log(ejection.slowdown)
+        back, slow = [], []
+        for one in found:
+            one.score.excess = one.value - middle if peers and one.score.seen > 0.0 else 0.0
+            one.score.z = one.score.excess / (MAD_TO_SIGMA * spread + MIN_SIGMA)
+            pulse = one.replica.pulse
+            if pulse.out is kind:
+                if self._has_mended(one, middle if peers else None, bound, ejection, now):
+                    back.append(one.replica)
+            elif one.is_peer and len(peers) >= MIN_PEERS and one.score.ends(one.samples, now):
+                is_slow = one.score.excess > bound and one.score.z > MAX_Z
+                one.score.strikes = one.score.strikes + 1 if is_slow else 0
+                if one.score.strikes >= STRIKES:
+                    slow.append(one)
+        places = _places(replicas, ejection)
+        slow.sort(key=_excess, reverse=True)
+        for one in slow[: max(0, places)]:
+            one.replica.pulse.put_out(kind, f"{one.why(one.score.excess)} (z {one.score.z:.1f})", ejection, now)
+        return back
+
+    def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
+        """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew.
+
+        `middle` of its peers, if there are any. Of a replica that is three times as slow one canary is now and then not
+        even twice as slow: the mean of the last few must not be, either. Between tokens the score is a mean already.
+        """
+        pulse, score = one.replica.pulse, one.score
+        canaries = CANARIES if one.kind is EjectionReason.SLOW_TTFT else CANARIES * ITL_SHARE
+        if score.excess > TYPICAL:
+            pulse.doubted = score.window
+        pulse.proven = score.window - pulse.doubted
+        if one.kind is EjectionReason.SLOW_TTFT and middle is not None:
+            pulse.weigh(score.mean - middle, score.window)
+        if now < pulse.until or one.samples < canaries:
+            return pulse.proven >= canaries * PROOF * pulse.count
+        was_slow = middle is not None and pulse.lately > bound
+        if score.excess > bound or (was_slow and score.excess > TYPICAL):
+            pulse.put_out(one.kind, one.why(max(score.excess, pulse.lately)), ejection, now)
+            return False
+        # As long as canaries are like the others the next one follows at once, and they soon outweigh those before.
+        return not was_slow
+
+
+def _places(replicas: Sequence[Replica], ejection: Ejection) -> int:
+    """How many more may be out for slowness or odd answers."""
+    return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.pulse.out in CAPPED)
+
+
+def most_slow(replicas: int, share: float) -> int:
+    """How many of so many replicas may be out for slowness at the same time."""
+    return max(1, min(2, int(SMALL_SHARE * replicas)), int(share * replicas))
+
+
+class _Found:
+    """One replica at the moment of a look, with what is overdue there."""
+
+    __slots__ = ("is_peer", "kind", "replica", "samples", "score", "value")
+
+    def __init__(self, replica: Replica, kind: EjectionReason, now: float) -> None:
+        pulse = replica.pulse
+        self.replica = replica
+        self.kind = kind
+        self.score = pulse.ttft if kind is EjectionReason.SLOW_TTFT else pulse.itl
+        self.value = self.score.mean
+        self.samples = self.score.window
+        """Weight of this window so far."""
+        if kind is EjectionReason.SLOW_TTFT:
+            self._count_overdue(now)
+        # One that fills up has fewer answers under way than any from which it was learned what a token takes.
+        fills_up = kind is EjectionReason.SLOW_ITL and replica.share < 1.0
+        self.is_peer = (
+            pulse.out is None
+            and not fills_up
+            and replica.breaker.state is ReplicaState.UP
+            and self.score.seen + self.samples - self.score.window >= MIN_SAMPLES
+        )
+
+    def _count_overdue(self, now: float) -> None:
+        """As if what is overdue came now; it can only come later, so it never makes the score better."""
+        for attempt in self.replica.reading.values():
+            facts = attempt.facts
+            if facts is None or facts.ttft is not self.score or not attempt.live.ask.visible:
+                continue
+            if now - attempt.opened_at <= facts.expected_s:
+                continue
+            error = math.log((now - attempt.opened_at) / facts.expected_s)
+            if error <= self.score.least:
+                continue
+            self.samples += 1.0
+            if error > self.value:
+                self.value += self.score.memory * (min(CLIP, error) - self.value)
+
+    def why(self, excess: float) -> str:
+        """For people."""
+        what = "time to first token" if self.kind is EjectionReason.SLOW_TTFT else "time between tokens"
+        return f"{what} {math.exp(excess):.1f} times that of its pool"
+
+
+def _excess(found: _Found) -> float:
+    return found.score.excess

@@ -1,0 +1,535 @@
+"""The replicas of a pool and the slots in use on them, counted as they are taken and freed.
+
+Two kinds of bounds keep a request from a replica. Written ones (`slots`, breaker, drain) hold for every tier. Learned
+ones (learned slots, slow start, unread prompts, KV cache) hold for tiers whose admission is enforced, and no others: in
+shadow nothing waits for what may be wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Final
+
+from gateway.core.admission.queue import PoolQueue
+from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.outlier_score import SWEEP_S
+from gateway.core.fleet.outliers import OutlierDetector
+from gateway.core.fleet.rates import DrainRate
+from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.routing import ROUTERS, Router
+from gateway.core.policy import AdmissionMode, PoolSpec, Tier
+from gateway.core.request import AttemptOutcome
+from gateway.core.request_state import Attempt
+from gateway.core.snapshot import PoolView, ReplicaState
+
+MIN_START: Final = 0.1
+"""Share of its slots that slow start begins with,"""
+MENDED_START: Final = 0.5
+"""and that of a replica that was slow, and whose canaries were not: its caches are warm."""
+CANARY_EVERY: Final = 200
+CANARY_LATEST_S: Final = 60.0
+"""Requests to canaries, lest these be what the p99 of a pool is made of; but after so long the next may go."""
+MAX_URGENT: Final = -(2**31)
+TRYING: Final = 0.0
+"""Instead of a time: it rests no more, but has taken nothing since."""
+WINDOW_STEP: Final = 0.1
+"""A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
+NO_MAX: Final = 2**31
+"""Slots of a replica whose pool has none written."""
+SUSPECT_EVERY: Final = 10
+"""One request of so many may go to replicas that are suspected of odd answers: no more than retries make up for."""
+MAX_IMPUTED_S: Final = 60.0
+"""How long an answer that ended too soon counts as load, at most."""
+_rank: Final = attrgetter("rank")
+_tried_at: Final = attrgetter("pulse.tried_at")
+
+
+class Pool:
+    """One pool: its replicas, its slots, its waiting room."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self.spec = spec
+        self.replicas: dict[str, Replica] = {}
+        self.in_flight = 0
+        self.room = PoolQueue()
+        self.drain = DrainRate()
+        self.demand = Demand()
+        self.context_tokens: int | None = None
+        self.prefill_limit = math.inf
+        """Prompt tokens that an engine may have to read before it is sent more."""
+        self.pressed_at = -math.inf
+        """When a request last had to wait for a slot."""
+        self._router: Router = ROUTERS[spec.router]()
+        # Kept by `take` and `free`, counted anew by `refresh`; of replicas that may be sent to, which have slots.
+        self._slots = 0
+        self._spare = 0
+        self._by_tier: dict[str, int] = {}
+        self._free: list[Replica] = []
+        """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
+        self._below_max: list[Replica] = []
+        """The same by written bounds alone, for tiers whose admission is not enforced."""
+        self._is_starting = False
+        """Whether any replica has a slow start."""
+        self._reserved: dict[str, int] = {}
+        self._resting: dict[Replica, float] = {}
+        """Until when each has asked to be spared."""
+        self._watch = OutlierDetector()
+        self._imputed: list[tuple[float, int, Replica, int]] = []
+        """Heap of the load that answers leave behind which ended too soon: until when, attempt, replica, tokens.
+
+        The attempt is negative where the entry stands for the request itself, and not for its tokens."""
+        self._worst = 0
+        """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
+        self.canaries: list[Replica] = []
+        """Those that are out, the one tried longest ago first, to be tried by a tier of this priority or below."""
+        self.canary_priority = 0
+        self._sent = 0
+        self._tried_sent = -CANARY_EVERY
+        self._tried_at = -math.inf
+        """Requests sent so far, as many of them as when the last canary was, and when that was."""
+        self.least_urgent = 0
+        """Priority of the least urgent tier that may come here."""
+        self.configure(spec)
+
+    def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
+        """Take on a new specification; replicas that stay (same name, same URL) keep all that is known of them.
+
+        Those that come at `now` have a slow start, and are drained if one of the same name was.
+        """
+        if spec.router != self.spec.router:
+            self._router = ROUTERS[spec.router]()
+        self.spec = spec
+        kept = self.replicas
+        self.replicas = {}
+        for replica_spec in spec.replicas:
+            old = kept.get(replica_spec.name)
+            if old is not None and old.spec == replica_spec:
+                self.replicas[replica_spec.name] = kept.pop(replica_spec.name)
+            else:
+                new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
+                new.begin(now)
+                new.drained = old is not None and old.drained
+        for gone in kept.values():
+            self._resting.pop(gone, None)
+            gone.slots = gone.max_slots = 0
+            gone.open = gone.below_max = False
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Recount what depends on which replicas are up. Called when one changes, never per request."""
+        self._by_tier = {}
+        self._worst = self._panic()
+        for rank, replica in enumerate(self.replicas.values()):
+            replica.rank = rank
+            replica.max_slots = self._max_slots_of(replica)
+            replica.slots = self._slots_of(replica)
+            if replica.slots:
+                for tier, count in replica.by_tier.items():
+                    self._by_tier[tier] = self._by_tier.get(tier, 0) + count
+        self.canaries = [r for r in self.canaries if r.state is ReplicaState.EJECTED and self._has(r)]
+        self._free = []
+        self._below_max = []
+        for replica in self.replicas.values():
+            replica.open = replica.below_max = False
+            self.sync(replica)
+            self._sync_max(replica)
+        self._is_starting = any(r.share < 1.0 for r in self._below_max)
+        self._spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
+        self._slots = sum(r.slots for r in self.replicas.values())
+        self._reserve()
+        known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
+        self.context_tokens = min(known, default=None)
+
+    def _max_slots_of(self, replica: Replica) -> int:
+        """Slots by what is written, and by whether it may be used at all."""
+        if replica.drained or replica.illness > self._worst:
+            return 0
+        match replica.breaker.state:
+            case ReplicaState.UP:
+                return NO_MAX if self.spec.slots is None else self.spec.slots
+            case ReplicaState.PROBING:
+                return 1
+            case _:
+                return 0
+
+    def _slots_of(self, replica: Replica) -> int:
+        """The same by what is learned, too."""
+        slots = replica.max_slots
+        if slots == 0 or replica.breaker.state is not ReplicaState.UP:
+            return slots
+        slots = min(slots, replica.learned.slots) if self.spec.slots is None else slots
+        return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
+
+    def _panic(self) -> int:
+        """How ill a replica may be to be used. No ejection empties a pool: if nothing else is up, the silent are."""
+        meant = [replica for replica in self.replicas.values() if not replica.drained]
+        up = [replica.illness for replica in meant if replica.breaker.state is ReplicaState.UP]
+        ejection = self.spec.health.ejection
+        well = up.count(0)
+        if ejection is None or (well and well >= ejection.panic_share * len(meant)):
+            return 0
+        return 1 if min(up, default=2) < 2 else 2
+
+    def look(self, now: float) -> float:
+        """Eject replicas, take them back, let slow starts go on; seconds until this wants to be done again.
+
+        To be followed by `refresh`.
+        """
+        health = self.spec.health
+        self.canaries = []
+        busy = False
+        self._watch.answers.fade(list(self.replicas.values()))
+        if health.ejection is None:
+            for replica in self.replicas.values():
+                if not replica.pulse.is_typical:
+                    replica.pulse.take_back(now)
+        else:
+            meant = [replica for replica in self.replicas.values() if not replica.drained]
+            for replica in self._watch.look(meant, health.ejection, now):
+                mended = replica.pulse.proven > 0.0
+                replica.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
+            self._find_canaries(meant, health.ejection.canary_s, now)
+            busy = self.in_flight > 0 or any(replica.pulse.out is not None for replica in meant)
+        for replica in self.replicas.values():
+            passed_s = now - replica.began_at
+            is_new = passed_s < health.slow_start_s
+            replica.share = max(MIN_START, passed_s / health.slow_start_s) if is_new else 1.0
+            busy = busy or is_new
+        return SWEEP_S if busy else math.inf
+
+    def _find_canaries(self, meant: list[Replica], every_s: float, now: float) -> None:
+        self.canary_priority = self.least_urgent
+        for replica in meant:
+            pulse = replica.pulse
+            is_in_there = any(attempt.opened_at >= pulse.tried_at for attempt in replica.reading.values())
+            if not is_in_there and pulse.may_be_tried(replica.in_flight, now):
+                self.canaries.append(replica)
+                if now - pulse.canary_at >= every_s:
+                    self.canary_priority = MAX_URGENT  # nobody of the least urgent tier came
+        self.canaries.sort(key=_tried_at)
+
+    def canary(self, tier: Tier, now: float) -> Replica | None:
+        """A replica that is out, to be tried with one request of `tier`; None if none is, or it may still wait."""
+        ejection = self.spec.health.ejection
+        if not self.canaries or ejection is None or tier.priority < self.canary_priority:
+            return None
+        is_due = self._sent - self._tried_sent >= CANARY_EVERY or now - self._tried_at >= CANARY_LATEST_S
+        for replica in self.canaries:
+            if is_due or replica.pulse.proven > 0.0:
+                if not replica.pulse.proven:
+                    self._tried_sent, self._tried_at = self._sent, now
+                self.canaries.remove(replica)
+                replica.pulse.try_it(ejection, now)
+                return replica
+        return None
+
+    def _reserve(self) -> None:
+        self._reserved = _shares(self.spec.reserve, self._slots)
+
+    def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
+        """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
+        self.expire(replica, now)
+        replica.learned.learn(now if self.room else self.pressed_at, now)
+        slots = self._slots_of(replica)
+        if slots != replica.slots:
+            self._spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)
+            self._slots += slots - replica.slots
+            replica.slots = slots
+            self._reserve()
+        if abs(prefill_limit - self.prefill_limit) > WINDOW_STEP * prefill_limit:
+            self.prefill_limit = prefill_limit
+            for other in self.replicas.values():
+                self.sync(other)
+        else:
+            self.sync(replica)
+
+    @property
+    def alive(self) -> bool:
+        """Whether any replica may be sent to, now or once it has a free slot."""
+        return self._slots > 0
+
+    @property
+    def slots(self) -> int:
+        """Slots of the replicas that get requests."""
+        return self._slots
+
+    @property
+    def full(self) -> bool:
+        """Whether no replica has room, by what is learned."""
+        return not self._free
+
+    @property
+    def saturated(self) -> bool:
+        """Whether a newcomer would have to wait, if its admission is enforced."""
+        return not self._free or len(self.room) > 0
+
+    @property
+    def headroom(self) -> float:
+        """Share (0-1) of its slots that are free; 0 if it has none."""
+        return self._spare / self._slots if self._slots else 0.0
+
+    def pick(self, tier: Tier, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
+        """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties.
+
+        `avoid`: the replica of a first attempt. The second one had better not fail as well. `by_max`: by written bounds
+        alone, whatever the tier.
+        """
+        by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
+        free = self._awake(by_max)
+        if self._watch.answers.suspects and (self._sent % SUSPECT_EVERY or avoid is not None):
+            free = [replica for replica in free if not replica.pulse.suspected] or free
+        if avoid is not None:
+            free = [replica for replica in free if replica is not avoid]
+            free = [replica for replica in free if not replica.breaker.failures] or free
+        return self._router.pick(free, random) if free and self._may_take(tier, by_max) else None
+
+    def _awake(self, by_max: bool) -> list[Replica]:
+        """Those with a free slot, without the ones to be left alone: while any other is used, busy or not."""
+        free = self._below_max if by_max else self._free
+        if self._resting:
+            awake = [replica for replica in free if not self.is_spared(replica)]
+            free = awake if awake or self._is_any_awake() else free
+        return _eased_in(free) if by_max and self._is_starting else free
+
+    def _is_any_awake(self) -> bool:
+        """Whether any replica that is used, busy or not, has not asked to be spared: then it is waited for."""
+        return any(replica.slots > 0 and not self.is_spared(replica) for replica in self.replicas.values())
+
+    def is_spared(self, replica: Replica) -> bool:
+        """Whether it refused and is to be left alone; when its time is up, one request may try before others do."""
+        until = self._resting.get(replica)
+        return until is not None and (until > TRYING or replica.in_flight > 0)
+
+    def candidates(self, tier: Tier) -> list[Replica]:
+        """Those that `tier` may be sent to now, by prompt tokens to read and requests; whatever the router says."""
+        by_max = tier.admission.mode is not AdmissionMode.ENFORCE
+        return sorted(self._awake(by_max), key=_load) if self._may_take(tier, by_max) else []
+
+    def _may_take(self, tier: Tier, by_max: bool) -> bool:
+        """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""
+        if not by_max:
+            spare, reserve = self._spare, self._reserved
+        elif self.spec.slots is None or not self._reserved:
+            return True
+        else:
+            slots, spare = 0, 0
+            for replica in self.replicas.values():
+                slots += replica.max_slots
+                spare += max(0, replica.max_slots - replica.in_flight)
+            reserve = _shares(self.spec.reserve, slots)
+        for other, reserved in reserve.items():
+            if other != tier.name:
+                spare -= max(0, reserved - self._by_tier.get(other, 0))
+        return spare > 0
+
+    def rest(self, replica: Replica, until: float) -> None:
+        """Pass a replica over that is too busy, as long as another one serves; one that is gone gets nothing anyway."""
+        if self._has(replica):
+            self._resting[replica] = until
+
+    def _has(self, replica: Replica) -> bool:
+        """Whether it is still of this pool; after a reload one that is not may still have requests."""
+        return self.replicas.get(replica.spec.name) is replica
+
+    def rests_s(self, replica: Replica, now: float) -> float:
+        """For how long it is still passed over."""
+        return max(0.0, self._resting.get(replica, now) - now)
+
+    def rested(self, now: float) -> float:
+        """Let those be tried again whose time is up; when the next one's will be, inf if none rests."""
+        for replica, until in self._resting.items():
+            if until <= now:
+                self._resting[replica] = TRYING
+        return min((until for until in self._resting.values() if until > TRYING), default=math.inf)
+
+    def accepted(self, replica: Replica) -> None:
+        """It has taken a request again."""
+        replica.refusals = 0
+        self._resting.pop(replica, None)
+
+    def take(self, attempt: Attempt) -> None:
+        """Open a slot of a replica, beyond its own perhaps, or try one that is out. Paired with exactly one `free`."""
+        replica, tier = attempt.replica, attempt.live.ask.tier.name
+        self.in_flight += 1
+        self._sent += 1
+        if replica.slots:
+            self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
+        if replica.in_flight < replica.slots:
+            self._spare -= 1
+        if replica.in_flight == replica.paused:
+            replica.pulse.asked(attempt.opened_at)
+        replica.in_flight += 1
+        replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
+        replica.kv.sent(attempt.opened_at)
+        replica.reading[attempt.id] = attempt
+        replica.unprefilled_tokens += attempt.prompt_tokens
+        replica.held_tokens += attempt.prompt_tokens
+        self.sync(replica)
+        self._sync_max(replica)
+
+    def free(self, attempt: Attempt, end: AttemptOutcome, now: float) -> None:
+        """Close a slot."""
+        replica, tier = attempt.replica, attempt.live.ask.tier.name
+        replica.read(attempt)
+        self.expire(replica, now)
+        if end is AttemptOutcome.COMPLETE and not attempt.live.ask.visible:
+            self._saw(replica)  # nothing is seen of a whole answer before it is there
+        replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
+        self.in_flight -= 1
+        if attempt.paused:
+            replica.pause(False, now)
+        replica.in_flight -= 1
+        if replica.in_flight == replica.paused:
+            replica.pulse.rests(now)
+        replica.by_tier[tier] -= 1
+        if replica.slots:
+            self._by_tier[tier] -= 1
+        if replica.in_flight < replica.slots:
+            self._spare += 1
+        self.sync(replica)
+        self._sync_max(replica)
+
+    def answered(self, replica: Replica, odd: bool) -> None:
+        """An attempt was answered; `odd`: refused, or with nothing."""
+        self._watch.answers.add(replica, odd)
+
+    def differs(self, replica: Replica) -> bool:
+        """Whether what `replica` refuses, others in the pool may well serve."""
+        return self._watch.answers.differs(replica)
+
+    def impute(self, attempt: Attempt, stay_s: float, now: float) -> None:
+        """An attempt ended without a useful answer: it counts as load for as long as one takes, `stay_s` in the mean.
+
+        Else what fails at once would look idle, and get everything.
+        """
+        replica, facts = attempt.replica, attempt.facts
+        read_s = 0.0 if facts is None else facts.expected_s
+        read_at = attempt.opened_at + min(MAX_IMPUTED_S, read_s)
+        if attempt.first_at is None and read_at > now:
+            replica.imputed_tokens += attempt.prompt_tokens
+            heappush(self._imputed, (read_at, attempt.id, replica, attempt.prompt_tokens))
+        end_at = attempt.opened_at + min(MAX_IMPUTED_S, max(read_s, stay_s))
+        if end_at > now:
+            replica.imputed += 1
+            heappush(self._imputed, (end_at, -attempt.id, replica, 0))
+
+    def settle_imputed(self, now: float) -> None:
+        """Take back the load that answers left behind, once they would have ended."""
+        while self._imputed and self._imputed[0][0] <= now:
+            _, key, replica, tokens = heappop(self._imputed)
+            if key < 0:
+                replica.imputed -= 1
+            else:
+                replica.imputed_tokens -= tokens
+
+    @property
+    def imputes(self) -> bool:
+        """Whether there is any such load."""
+        return len(self._imputed) > 0
+
+    def expire(self, replica: Replica, now: float) -> None:
+        """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
+        while replica.reading:
+            oldest = next(iter(replica.reading.values()))
+            if oldest.live.ask.visible or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
+                break
+            replica.read(oldest)
+
+    def read(self, attempt: Attempt) -> None:
+        """The first token of an attempt: its prompt was read, and those of all whole answers sent there before it."""
+        replica = attempt.replica
+        for earlier in list(replica.reading.values()):
+            if earlier is attempt:
+                break
+            if not earlier.live.ask.visible:
+                replica.read(earlier)
+        replica.read(attempt)
+        self._saw(replica)
+        self.sync(replica)
+
+    def _saw(self, replica: Replica) -> None:
+        """How many run on it, and how many prompts it has yet to read, is known anew."""
+        unread = len(replica.reading)
+        replica.learned.saw(replica.in_flight - unread, unread)
+
+    def progressed(self, attempt: Attempt, tokens: int) -> None:
+        """The answer of an open attempt has `tokens` now."""
+        replica = attempt.replica
+        replica.held_tokens += tokens - attempt.tokens
+        attempt.tokens = tokens
+        self.sync(replica)
+
+    def sync(self, replica: Replica) -> None:
+        """Put a replica among those that may be picked, or take it out, after its counts have changed."""
+        is_open = (
+            replica.in_flight < replica.slots
+            and replica.unprefilled_tokens < self.prefill_limit
+            and replica.held_tokens < replica.kv_limit
+        )
+        if is_open is replica.open:
+            return
+        replica.open = is_open
+        if is_open:
+            insort(self._free, replica, key=_rank)
+        else:
+            del self._free[bisect_left(self._free, replica.rank, key=_rank)]
+
+    def _sync_max(self, replica: Replica) -> None:
+        """The same by written bounds alone, after `in_flight` has changed."""
+        is_below = replica.in_flight < replica.max_slots
+        if is_below is replica.below_max:
+            return
+        replica.below_max = is_below
+        if is_below:
+            insort(self._below_max, replica, key=_rank)
+        else:
+            del self._below_max[bisect_left(self._below_max, replica.rank, key=_rank)]
+
+    @property
+    def serving(self) -> float:
+        """Replicas that get requests; one that is starting slowly counts in part."""
+        return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
+
+    def view(self, now: float, held: int, held_s: float) -> PoolView:
+        """A copy for people; `held` and `held_s` are of the ledger."""
+        return PoolView(
+            name=self.spec.name,
+            in_flight=self.in_flight,
+            queued=len(self.room),
+            queued_bytes=self.room.bytes,
+            queue_limit=self.spec.queue_limit,
+            slots=self.slots,
+            drain_rate=self.drain.per_s,
+            replicas=tuple(r.view(now) for r in self.replicas.values()),
+            panic=self._worst > 0,
+            held=held,
+            held_s=held_s,
+            scale=self.demand.view(now),
+            prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
+        )
+
+
+def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
+    # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
+    return {tier: int(share * slots + 1e-6) for tier, share in reserve}
+
+
+def _eased_in(free: list[Replica]) -> list[Replica]:
+    """Without those whose slow start lets them have no more than they have: a share of the mean of the others."""
+    others = [replica.in_flight for replica in free if replica.share >= 1.0]
+    if not others:
+        return free
+    mean = sum(others) / len(others)
+    return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]
+
+
+def _load(replica: Replica) -> tuple[bool, int, int, int]:
+    return (
+        replica.pulse.suspected,
+        replica.unprefilled_tokens + replica.imputed_tokens,
+        replica.in_flight + replica.imputed,
+        replica.rank,
+    )

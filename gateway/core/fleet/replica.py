@@ -1,0 +1,155 @@
+"""One engine: its slots, what it has to read and to keep in mind, its health."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gateway.core.fleet.breaker import Breaker
+from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
+from gateway.core.fleet.kv_cache import KvCache
+from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
+from gateway.core.policy import ReplicaSpec
+from gateway.core.request import Sample
+from gateway.core.request_state import Attempt
+from gateway.core.snapshot import ReplicaState, ReplicaView
+
+if TYPE_CHECKING:
+    from gateway.core.fleet.pool import Pool
+
+
+class Replica:
+    """One engine as the controller sees it. Own counts first; the last scrape is kept beside them."""
+
+    __slots__ = (
+        "began_at",
+        "below_max",
+        "breaker",
+        "by_tier",
+        "context_tokens",
+        "drained",
+        "held_tokens",
+        "imputed",
+        "imputed_tokens",
+        "in_flight",
+        "kv",
+        "kv_limit",
+        "learned",
+        "max_slots",
+        "open",
+        "paused",
+        "pool",
+        "pulse",
+        "rank",
+        "reading",
+        "refusals",
+        "sample",
+        "sample_at",
+        "share",
+        "slots",
+        "spec",
+        "unprefilled_tokens",
+    )
+
+    def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
+        self.spec = spec
+        self.pool = pool
+        self.breaker = Breaker()
+        self.pulse = OutlierScore()
+        self.drained = False
+        """Whether somebody wants it to be sent nothing new."""
+        self.began_at = -math.inf
+        """When it came, or came back,"""
+        self.share = 1.0
+        """and the share of its slots that slow start gives it."""
+        self.rank = 0
+        """Its place in the pool."""
+        self.slots = 0
+        """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
+        self.max_slots = 0
+        """The same without anything learned: no slow start, and no bound where its pool has no slots written."""
+        self.in_flight = 0
+        self.refusals = 0
+        """429 and 503 in a row."""
+        self.paused = 0
+        """Of these, those that nobody reads for now."""
+        self.by_tier: dict[str, int] = {}
+        self.unprefilled_tokens = 0
+        self.imputed = 0
+        """Attempts that are over and that the router counts still: they ended sooner than useful ones do."""
+        self.imputed_tokens = 0
+        """Their prompt tokens that a useful attempt would not have read yet."""
+        self.held_tokens = 0
+        """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
+        self.reading: dict[int, Attempt] = {}
+        """Attempts whose prompts the engine has not read yet, oldest first: engines read them in that order."""
+        self.kv = KvCache()
+        self.kv_limit = math.inf
+        """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
+        self.learned = ConcurrencyLimit()
+        self.open = False
+        """Whether it stands among those that may be picked."""
+        self.below_max = False
+        """Whether it stands among those that a tier in shadow may pick."""
+        self.context_tokens: int | None = None
+        self.sample: Sample | None = None
+        self.sample_at: float | None = None
+
+    def read(self, attempt: Attempt) -> None:
+        """The engine has read the prompt of an open attempt; once is enough."""
+        if self.reading.pop(attempt.id, None) is not None:
+            self.unprefilled_tokens -= attempt.prompt_tokens
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anything is expected to come from it."""
+        return self.in_flight > self.paused
+
+    @property
+    def state(self) -> ReplicaState:
+        """Whether it gets requests, and if not, what has to pass first."""
+        if self.drained:
+            return ReplicaState.DRAINED
+        return self.breaker.state if self.pulse.out is None else ReplicaState.EJECTED
+
+    @property
+    def illness(self) -> int:
+        """0 well, 1 slow, 2 silent."""
+        out = self.pulse.out
+        return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
+
+    def begin(self, now: float) -> None:
+        """It comes, or comes back: slow start."""
+        self.began_at = now
+
+    def pause(self, paused: bool, now: float) -> None:
+        """One more of its answers is not read for now, or is read again."""
+        if paused:
+            self.paused += 1
+            if not self.is_awaited:
+                self.pulse.rests(now)
+        else:
+            if not self.is_awaited:
+                self.pulse.asked(now)
+            self.paused -= 1
+
+    def view(self, now: float) -> ReplicaView:
+        """A copy for people."""
+        return ReplicaView(
+            name=self.spec.name,
+            url=self.spec.url,
+            pool=self.pool.spec.name,
+            state=self.state,
+            in_flight=self.in_flight,
+            unprefilled_tokens=self.unprefilled_tokens,
+            failures=self.breaker.failures,
+            sample=self.sample,
+            sample_age_s=None if self.sample_at is None else now - self.sample_at,
+            slots=self.slots,
+            held_tokens=self.held_tokens,
+            kv_capacity_tokens=self.kv.capacity_tokens,
+            preemption_ratio=self.kv.preemption_ratio,
+            health=self.pulse.view(now, self.share),
+            refusals=self.refusals,
+            rests_s=self.pool.rests_s(self, now),
+        )

@@ -1,0 +1,1 @@
+"""What a request will cost: latency model, lengths, breach probability, calibration, trust."""

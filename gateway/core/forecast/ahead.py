@@ -1,0 +1,82 @@
+"""What stands before a request, and what is forecast of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.forecast.calibrator import DIRECT
+
+NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was never set
+
+
+class Ahead:
+    """Requests before one that would have to wait: of its own tier and above, and of these its own tier's.
+
+    `higher_share`: what comes of higher tiers per second, over what the pool drains of all (0-1); `floor`: the share
+    (0-1) of service that its tier is guaranteed.
+    """
+
+    __slots__ = ("floor", "higher_share", "own", "requests")
+
+    def __init__(
+        self,
+        requests: int = 0,
+        own: int = 0,
+        higher_share: float = 0.0,
+        floor: float = 0.0,
+    ) -> None:
+        self.requests = requests
+        self.own = own
+        self.higher_share = higher_share
+        self.floor = floor
+
+
+NOTHING_AHEAD: Final = Ahead()
+
+
+class Forecast:
+    """Of one request, if it were admitted now. Seconds, none infinite."""
+
+    __slots__ = (
+        "at",
+        "breach",
+        "e2e_s",
+        "features",
+        "judged",
+        "kind",
+        "load",
+        "pool",
+        "raw",
+        "tpot_s",
+        "ttft_s",
+        "wait_s",
+        "weight",
+    )
+
+    def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float) -> None:
+        self.pool = pool
+        self.at = at
+        """When it was made."""
+        self.wait_s = wait_s
+        """In the gateway, from then on."""
+        self.ttft_s = ttft_s
+        """From body complete, what had passed included."""
+        self.tpot_s = tpot_s
+        self.e2e_s = e2e_s
+        self.breach = 0.0
+        """P(not good | admitted), 0-1."""
+        self.raw = 0.0
+        """The same before calibration."""
+        self.features = NO_FEATURES
+        """What it was calibrated from."""
+        self.kind = DIRECT
+        """Of its spread (labels.py)."""
+        self.load = 0.0
+        self.weight = 0.0
+        """Requests that its label speaks for; 0: calibration does not learn from it."""
+        self.judged = False
+        """Whether it has its label, or will never have one."""
+
+    def engine_s(self, body_at: float) -> float:
+        """From a slot to the first token, of a request that was complete at `body_at`."""
+        return self.ttft_s - self.wait_s - (self.at - body_at)

@@ -1,0 +1,179 @@
+"""Probabilities that mean what they say: an online logistic regression, and how reliable it has been."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.forecast.regression import solve
+
+FORGET: Final = 0.9998
+"""Weight that a label keeps when the next one comes: about the last 5,000 count."""
+BATCH: Final = 32
+"""Labels to a Newton step."""
+PRIOR_INFORMATION: Final = 20.0
+"""What the prior weighs, for ever: as much as some two hundred labels, each of which adds p(1 - p) x feature^2."""
+WINDOW: Final = 3000
+"""Labels that reliability is read from."""
+BINS: Final = 15
+MAX_LOGIT: Final = 8.0
+SIZE: Final = 5
+Weights = tuple[float, float, float, float, float]
+Features = tuple[float, float, float, float]
+
+
+def logistic(x: float) -> float:
+    """1 / (1 + exp(-x)), without overflow."""
+    if x >= 0.0:
+        return 1.0 / (1.0 + math.exp(-x)) if x < 40.0 else 1.0
+    e = math.exp(x) if x > -40.0 else 0.0
+    return e / (1.0 + e)
+
+
+def logit(p: float) -> float:
+    """The inverse of `logistic`, within +-MAX_LOGIT."""
+    if p <= 0.0:
+        return -MAX_LOGIT
+    if p >= 1.0:
+        return MAX_LOGIT
+    return max(-MAX_LOGIT, min(MAX_LOGIT, math.log(p / (1.0 - p))))
+
+
+class Logistic:
+    """P(label) = logistic(w0 + w1 a + w2 b + w3 c + w4 d): an online Newton method that forgets, but never its prior.
+
+    With the information L and the weights w, a batch of labels y with features x (the first of them 1) gives
+
+        L' = f L + (1 - f) R + sum p (1 - p) x x'
+        w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels
+
+    so that what no label tests any more returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
+    """
+
+    __slots__ = ("_batch", "_information", "_prior", "labels", "weights")
+
+    def __init__(self, prior: Weights) -> None:
+        self._prior = prior
+        self._information = [[PRIOR_INFORMATION if i == j else 0.0 for j in range(SIZE)] for i in range(SIZE)]
+        self._batch: list[tuple[Features, float, float]] = []
+        self.weights = prior
+        self.labels = 0
+
+    def score(self, features: Features) -> float:
+        """The logit of the probability."""
+        w0, w1, w2, w3, w4 = self.weights
+        a, b, c, d = features
+        return w0 + w1 * a + w2 * b + w3 * c + w4 * d
+
+    def add(self, features: Features, p: float, label: bool, weight: float = 1.0) -> None:
+        """Learn a label to which probability `p` was given; `weight` is one over the chance it had of being seen."""
+        self.labels += 1
+        self._batch.append((features, weight * ((1.0 if label else 0.0) - p), weight * max(p * (1.0 - p), 1e-4)))
+        if len(self._batch) == BATCH:
+            self._step()
+
+    def _step(self) -> None:
+        keep = FORGET**BATCH
+        renewed = (1.0 - keep) * PRIOR_INFORMATION
+        information = self._information
+        gradient, curvature = self._sum_up()
+        at = iter(curvature)
+        for i in range(SIZE):
+            row = information[i]
+            for j in range(i, SIZE):
+                row[j] = information[j][i] = keep * row[j] + next(at)
+            row[i] += renewed
+            gradient[i] += renewed * (self._prior[i] - self.weights[i])
+        step = solve(information, gradient, list(range(SIZE)))
+        w0, w1, w2, w3, w4 = (weight + change for weight, change in zip(self.weights, step, strict=True))
+        self.weights = (w0, w1, w2, w3, w4)
+        self._batch = []
+
+    def _sum_up(self) -> tuple[list[float], list[float]]:
+        """Of the batch: the gradient, and the upper triangle of the information by rows. Written out for speed."""
+        g1 = ga = gb = gc = gd = 0.0
+        h11 = h1a = h1b = h1c = h1d = haa = hab = hac = had = hbb = hbc = hbd = hcc = hcd = hdd = 0.0
+        for (a, b, c, d), error, h in self._batch:
+            g1 += error
+            ga += error * a
+            gb += error * b
+            ha, hb = h * a, h * b
+            h11 += h
+            h1a += ha
+            h1b += hb
+            haa += ha * a
+            hab += ha * b
+            hbb += hb * b
+            if c != 0.0 or d != 0.0:
+                gc += error * c
+                gd += error * d
+                hc, hd = h * c, h * d
+                h1c += hc
+                h1d += hd
+                hac += ha * c
+                had += ha * d
+                hbc += hb * c
+                hbd += hb * d
+                hcc += hc * c
+                hcd += hc * d
+                hdd += hd * d
+        return [g1, ga, gb, gc, gd], [h11, h1a, h1b, h1c, h1d, haa, hab, hac, had, hbb, hbc, hbd, hcc, hcd, hdd]
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """How good the probabilities of the last labels were. `bins`: (labels, mean probability, share that came true)."""
+
+    labels: int
+    base_rate: float
+    ece: float
+    """Mean |probability - share| over bins of equal mass."""
+    brier: float
+    skill: float
+    """1 - Brier score / Brier score of always saying the base rate; 0 where that is 0."""
+    bins: tuple[tuple[int, float, float], ...]
+
+
+def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
+    """Of (probability, label) pairs, in bins of equal mass."""
+    n = len(pairs)
+    if not n:
+        return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
+    ordered = sorted(pairs, key=_probability)
+    rows = []
+    ece = 0.0
+    for b in range(bins):
+        chunk = ordered[b * n // bins : (b + 1) * n // bins]
+        if chunk:
+            mean = sum(p for p, _ in chunk) / len(chunk)
+            share = sum(y for _, y in chunk) / len(chunk)
+            ece += abs(mean - share) * len(chunk) / n
+            rows.append((len(chunk), mean, share))
+    base = sum(y for _, y in pairs) / n
+    brier = sum((p - y) ** 2 for p, y in pairs) / n
+    reference = base * (1.0 - base)
+    return Reliability(n, base, ece, brier, 1.0 - brier / reference if reference else 0.0, tuple(rows))
+
+
+def _probability(pair: tuple[float, bool]) -> float:
+    return pair[0]
+
+
+class Scores:
+    """The last labels with the probability that was given for each."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self) -> None:
+        self._pairs: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
+
+    def add(self, probability: float, label: bool) -> None:
+        """What was said, and what came."""
+        self._pairs.append((probability, label))
+
+    def read(self) -> Reliability:
+        """Over the window. Sorts it: for people, not for requests."""
+        return reliability(list(self._pairs))

@@ -1,0 +1,365 @@
+"""What would become of a request if it were admitted now: its latencies, and the chance that they are too long.
+
+    TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: engines.py
+    e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: lengths.py
+
+A metric's raw probability of being over its bound is that of a log-normal around the forecast, whose width is learned;
+e2e's is that of the answer being too long for the time that is left. Together they are calibrated by a logistic
+regression on what came of earlier requests (labels.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.forecast.ahead import Ahead, Forecast
+from gateway.core.forecast.breach_probability import HigherTierShare, raw_breach, wait_in_gateway_s
+from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
+from gateway.core.forecast.latency_model import LatencyModel
+from gateway.core.forecast.output_length import Bucket, OutputLengths
+from gateway.core.forecast.replica_model import AttemptPrediction, ReplicaModel
+from gateway.core.forecast.trust import COLD_SAMPLES, Trust
+from gateway.core.forecast.views import ForecastView, PoolLearnedView
+from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
+
+if TYPE_CHECKING:
+    from gateway.core.fleet.pool import Pool
+    from gateway.core.fleet.replica import Replica
+    from gateway.core.policy import Policy
+    from gateway.core.request_state import Attempt, RequestState
+
+EARLY_STEPS: Final = 31
+"""Of an answer under way, to be held against what they were expected to take."""
+IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
+"""What a replica is taken for that was never sent anything."""
+
+
+class PoolLearned:
+    """What was learned of one pool."""
+
+    __slots__ = ("costs", "higher", "labels")
+
+    def __init__(self) -> None:
+        self.costs = LatencyModel()
+        self.labels = Calibrator()
+        self.higher: dict[str, HigherTierShare] = {}
+
+    def see_higher(self, tier: str, share: float, now: float) -> None:
+        """Tiers above `tier` take `share` now."""
+        higher = self.higher.get(tier)
+        if higher is None:
+            self.higher[tier] = HigherTierShare(share, now)
+        else:
+            higher.add(share, now)
+
+
+class Forecaster:
+    """One per controller. What it learns is keyed by pool, replica and route, and outlives reloads that keep these."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, PoolLearned] = {}
+        self._engines: dict[str, ReplicaModel] = {}
+        self._lengths = OutputLengths()
+        self._due: dict[str, deque[tuple[float, RequestState, Forecast]]] = {}
+
+    def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
+        """Forget the pools and replicas that are neither in the policy in force nor have any of the open `attempts`."""
+        pools = set(policy.pools)
+        replicas = {replica.name for pool in policy.pools.values() for replica in pool.replicas}
+        for attempt in attempts:
+            pools.add(attempt.replica.pool.spec.name)
+            replicas.add(attempt.replica.spec.name)
+        self._pools = {name: learned for name, learned in self._pools.items() if name in pools}
+        self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
+
+    # ---- the forecast
+
+    def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        """Of `live`, sent to `replica` now; None: it would wait in the gateway, behind `ahead`. Changes nothing."""
+        ask = live.ask
+        learned = self._pools.get(pool.spec.name) or PoolLearned()
+        costs, labels = learned.costs, learned.labels
+        wait_s = slot_s = 0.0
+        if replica is not None:
+            engine = self._engines.get(replica.spec.name) or IDLE
+            foreign = engine.foreign(now)
+            step_s = costs.step_s(engine.decodes + foreign, engine.context)
+            scale = engine.factor
+            engine_s = costs.ttft_s(engine.backlog(now), live.prompt_tokens, step_s)
+            slot_s = engine.slot_s(replica.in_flight + foreign)
+            kind = DIRECT
+        else:
+            slow = learned.higher.get(ask.tier.name)
+            wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
+            step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
+            scale = 1.0
+            slot_s = costs.queued_slot_s
+            engine_s = costs.ttft_s(costs.queued_backlog, live.prompt_tokens, step_s)
+            kind = queued_kind(ahead.requests)
+        if labels.gate.offset > 1e-3:
+            scale *= math.exp(labels.gate.offset)
+        elapsed_s = now - ask.body_at
+        more_s = wait_s + slot_s + scale * engine_s
+        tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
+        bucket = self._lengths.known(ask.model.name, ask.tier.name, live.prompt_tokens)
+        output = min(bucket.median, float(live.max_tokens))
+        ttft_s = elapsed_s + more_s
+        e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)
+        made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
+        made.kind = kind
+        made.load = more_s + tpot_s
+        made.raw = raw_breach(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output, wait_s)
+        made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
+        made.breach = labels.breach(made.features, ask.tier.name)
+        return made
+
+    def expected_output(self, live: RequestState) -> float:
+        """Tokens that the answer is likely to have (P50), of all choices together."""
+        return min(self._bucket(live).median, float(live.max_tokens)) * live.ask.choices
+
+    def prefill_s_per_token(self, pool: str) -> float | None:
+        """What reading one prompt token takes in this pool; None until that is known."""
+        learned = self._pools.get(pool)
+        if learned is None or learned.labels.gate.samples < COLD_SAMPLES:
+            return None
+        return learned.costs.prompt_token_s()
+
+    def costs(self, pool: Pool) -> LatencyModel:
+        """What the typical replica of this pool takes."""
+        return self._of(pool).costs
+
+    def unread(self, replica: str, now: float) -> float:
+        """Prompt tokens that a replica has probably not read yet, those of answers that are not streamed included."""
+        engine = self._engines.get(replica)
+        return 0.0 if engine is None else engine.backlog(now)
+
+    # ---- what happened: called after the counts of pool and replica have changed
+
+    def opened(self, attempt: Attempt, now: float) -> None:
+        """An attempt was dispatched."""
+        live, replica = attempt.live, attempt.replica
+        if live.ask.endpoint in WEIGHTLESS:
+            return
+        costs = self._of(replica.pool).costs
+        engine = self._engine(replica, now)
+        attempt.facts = facts = AttemptPrediction(attempt, engine, self._bucket(live), costs, now)
+        read_by = math.inf if live.ask.visible else now + facts.ttft_s
+        engine.begin(attempt.id, attempt.prompt_tokens, read_by, now)
+        engine.advance(replica, now)
+        costs.sent(attempt.prompt_tokens, now)
+        if now > live.ask.body_at:
+            costs.met(facts)
+
+    def first_token(self, attempt: Attempt, now: float) -> None:
+        """A streamed answer has shown its first token."""
+        facts = attempt.facts
+        if facts is None:
+            return
+        engine = facts.engine
+        learned = self._of(attempt.replica.pool)
+        engine.read(attempt.id, now)
+        engine.advance(attempt.replica, now)
+        facts.begin(now)
+        seen_s = now - attempt.opened_at
+        if seen_s <= 0.0:
+            return
+        if attempt.live.ask.visible:
+            facts.ttft.add(math.log(seen_s / facts.expected_s))
+        if not (facts.teaches and attempt.replica.pulse.is_typical):
+            return
+        labels = learned.labels
+        error = facts.learn_ttft(learned.costs, attempt.prompt_tokens, seen_s)
+        labels.spread.add(DIRECT, error)
+        self._sampled(learned, error)
+        forecast = attempt.live.forecast
+        if forecast is not None and forecast.wait_s > 0.0 and now > forecast.at:
+            elapsed_s = forecast.at - attempt.live.ask.body_at
+            expected_s = max(forecast.ttft_s - elapsed_s, 1e-6)
+            labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
+
+    def observed(self, replica: Replica, now: float) -> None:
+        """A scrape of the replica was read."""
+        sample = replica.sample
+        if sample is not None and sample.waiting is not None and sample.running is not None:
+            self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
+
+    def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
+        """A stream has shown `tokens` so far; once it is enough they say how fast its replica is."""
+        facts = attempt.facts
+        if facts is None or attempt.first_at is None:
+            return
+        each = tokens // attempt.live.ask.choices
+        if facts.teaches:
+            facts.edges = facts.bucket.passes(each, facts.edges)
+        steps = each - 1
+        if steps >= EARLY_STEPS and not facts.shown:
+            facts.engine.advance(attempt.replica, now)
+            facts.show(self._of(attempt.replica.pool).costs, steps, now)
+
+    def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
+        """Whether nearly all answers of its kind end before they have so many tokens."""
+        return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
+
+    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+        """An attempt ended."""
+        facts = attempt.facts
+        if facts is None:
+            return
+        attempt.facts = None
+        engine = facts.engine
+        learned = self._of(attempt.replica.pool)
+        engine.advance(attempt.replica, now)
+        pulse = attempt.replica.pulse
+        if finish.end is not AttemptOutcome.COMPLETE:
+            engine.forget(attempt.id, now)
+            waited_s = now - attempt.opened_at
+            if attempt.first_at is None and attempt.live.ask.visible and waited_s > facts.expected_s:
+                facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
+            return
+        engine.read(attempt.id, now)
+        live = attempt.live
+        tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
+        each = tokens // live.ask.choices
+        if each < 1:
+            # An answer with nothing in it says nothing of the time that others take.
+            if not finish.empty and not live.ask.visible and now > attempt.opened_at:
+                facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
+                self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
+            return
+        costs = learned.costs
+        took_s = now - attempt.opened_at
+        costs.stay_s += 0.02 * (took_s - costs.stay_s) if costs.stay_s else took_s
+        if attempt.first_at is not None:
+            decode_s = now - attempt.first_at
+            costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
+        steps = each - 1 if attempt.first_at is not None else each
+        if facts.teaches and each < live.max_tokens:
+            facts.bucket.add(each, facts.edges)
+        elif facts.teaches:
+            facts.bucket.passes(each, facts.edges)
+        facts.teaches = facts.teaches and pulse.is_typical
+        if steps >= 1 and engine.pace.due(now):
+            facts.learn_step(costs, steps, now)
+        if not facts.teaches:
+            return
+        forecast = live.forecast
+        if not live.ask.visible and forecast is not None and took_s > 0.0:
+            expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
+            self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
+        if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
+            error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
+            learned.labels.spread.add(tpot_kind(facts.bucket.median), error)
+
+    def _sampled(self, learned: PoolLearned, error: float) -> None:
+        """A latency came out at exp(error) times what was expected at dispatch."""
+        labels = learned.labels
+        alarm = labels.gate.samples >= COLD_SAMPLES and labels.drift.add(error)
+        if alarm:
+            learned.costs.forget()
+        labels.gate.sampled(alarm)
+
+    # ---- labels
+
+    def watch(self, live: RequestState, now: float) -> None:
+        """`live` was admitted on `live.forecast`: what becomes of it is a label, due when a bound passes."""
+        self._mature(now)
+        forecast = live.forecast
+        if forecast is None:
+            return
+        learned = self._pools.get(forecast.pool)
+        if learned is None:
+            learned = self._pools[forecast.pool] = PoolLearned()
+        learned.labels.gate.forecast(forecast.load)
+        forecast.weight = learned.labels.weigh(now)
+        if forecast.wait_s > 0.0:
+            learned.see_higher(live.ask.tier.name, forecast.features[HIGHER_SHARE], now)
+        slo = live.slo
+        bound_s = math.inf if slo.e2e_up_to_tokens is not None else slo.e2e_bound_s
+        if live.ask.stream:
+            bound_s = min(bound_s, slo.ttft_bound_s)
+        if bound_s < math.inf:
+            due = self._due.setdefault(live.ask.tier.name, deque())
+            due.append((live.ask.body_at + bound_s, live, forecast))
+
+    def judged(self, live: RequestState, breached: bool, now: float) -> None:
+        """Whether an admitted request missed an objective. The first judgement of a forecast stands."""
+        forecast = live.forecast
+        if forecast is None or forecast.judged:
+            return
+        forecast.judged = True
+        learned = self._pools.get(forecast.pool)
+        if learned is None:
+            return  # the pool is gone
+        labels = learned.labels
+        labels.scores.add(forecast.breach, breached)
+        labels.raw_scores.add(forecast.raw, breached)
+        labels.gate.labelled(forecast.breach, breached, forecast.load)
+        if forecast.weight > 0.0:
+            labels.learn(forecast.features, live.ask.tier.name, breached, forecast.weight)
+
+    def dropped(self, live: RequestState) -> None:
+        """Nobody will know: the client left, or a replica failed."""
+        if live.forecast is not None:
+            live.forecast.judged = True
+
+    def _mature(self, now: float) -> None:
+        """A bound that has passed before the first token, or the end, is a breach."""
+        for due in self._due.values():
+            while due and (due[0][0] <= now or due[0][2].judged):
+                _, live, forecast = due.popleft()
+                if not forecast.judged and live.forecast is forecast and _late(live, now):
+                    self.judged(live, True, now)
+
+    # ---- reading
+
+    def trust(self, pool: str) -> Trust:
+        """Whether forecasts for this pool may be acted upon."""
+        learned = self._pools.get(pool)
+        return Trust.COLD if learned is None else learned.labels.gate.state
+
+    def view(self, now: float) -> ForecastView:
+        """A copy of what was learned."""
+        return ForecastView(
+            pools=tuple(
+                PoolLearnedView(
+                    pool=name,
+                    trust=learned.labels.gate.state,
+                    ttft_coefficients=learned.costs.ttft.coefficients,
+                    step_coefficients=learned.costs.step.coefficients,
+                    samples=learned.labels.gate.samples,
+                    labels=learned.labels.gate.labels,
+                    drift_alarms=learned.labels.drift.alarms,
+                    reliability=learned.labels.scores.read(),
+                    uncalibrated=learned.labels.raw_scores.read(),
+                )
+                for name, learned in self._pools.items()
+            ),
+            speeds=tuple((name, engine.factor) for name, engine in self._engines.items()),
+        )
+
+    # ---- finding
+
+    def _of(self, pool: Pool) -> PoolLearned:
+        learned = self._pools.get(pool.spec.name)
+        if learned is None:
+            learned = self._pools[pool.spec.name] = PoolLearned()
+        return learned
+
+    def _engine(self, replica: Replica, now: float) -> ReplicaModel:
+        engine = self._engines.get(replica.spec.name)
+        if engine is None or engine.costs is not self._of(replica.pool).costs:
+            engine = self._engines[replica.spec.name] = ReplicaModel(self._of(replica.pool).costs, now)
+        return engine
+
+    def _bucket(self, live: RequestState) -> Bucket:
+        return self._lengths.bucket(live.ask.model.name, live.ask.tier.name, live.prompt_tokens)
+
+
+def _late(live: RequestState, now: float) -> bool:
+    """Whether a request whose earliest bound has passed had not met it: it has no first token, or no end."""
+    if live.first_at is None:
+        return live.ended_at is None
+    return live.ended_at is None and live.ask.body_at + live.slo.e2e_bound_s <= now

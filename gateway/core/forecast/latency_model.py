@@ -1,0 +1,137 @@
+"""What the typical replica of a pool takes for a request, in coefficients that are learned.
+
+    S     = c0 + c1 decodes + c2 context tokens          a step without prompts
+    TPOT  = S / (1 - u),  u = c3 x prompt tokens sent to the replica per second
+    TTFT  = t0 + t1 W + t2 p + t3 S                      W: prompt tokens before it; p: its own
+
+c is learned from finished answers: what a token took, against the mean load while the answer was made and the prompt
+tokens that the engine read meanwhile, because chunks of prompts share its steps (S + c3 x prompt tokens per step).
+t is learned from first tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.forecast.regression import FIRST, NonNegative
+from gateway.core.stats import Pace
+
+if TYPE_CHECKING:
+    from gateway.core.forecast.replica_model import AttemptPrediction
+
+# Units in which coefficients are of one size: prompt tokens and decoding sequences in thousands, context tokens in
+# hundreds of thousands. Priors are on the slow side: a small model on one card.
+TOKENS: Final = 1e-3
+DECODES: Final = 1e-3
+CONTEXT: Final = 1e-5
+STEP_PRIOR = (0.02, 0.15, 0.03, 0.15)
+TTFT_PRIOR = (0.05, 0.15, 0.15, 1.5)
+RATE_TAU_S: Final = 5.0
+STEP_AND_A_HALF: Final = 1.5
+"""Half of the step that is under way, and one of its own."""
+MAX_BUSY: Final = 0.8
+"""Most of a step that prompts are believed to take for long."""
+SAMPLES_PER_S: Final = 50.0
+"""What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
+LOWER: Final = 0.1
+HIGHER: Final = 0.0125
+"""Weights of a sample below and above the low end of what was met: the expectile of 1/9, which one in four or so is
+below."""
+
+
+class LatencyModel:
+    """What was learned of a pool."""
+
+    __slots__ = (
+        "_low",
+        "_rate",
+        "_rate_at",
+        "decode_s",
+        "pace",
+        "queued_backlog",
+        "queued_context",
+        "queued_decodes",
+        "queued_slot_s",
+        "residual",
+        "stay_s",
+        "step",
+        "ttft",
+    )
+
+    def __init__(self) -> None:
+        self.step = NonNegative(STEP_PRIOR)
+        self._low = (0.0, 0.0, 0.0)
+        """Low end of the loads from which steps were learned."""
+        self.ttft = NonNegative(TTFT_PRIOR)
+        self.residual = 0.0
+        """Mean logarithm of time per token over what was expected: speeds are relative to it."""
+        self.stay_s = 0.0
+        """Mean time from dispatch to end; 0: not known."""
+        self.decode_s = 0.0
+        """Mean time from first token to end."""
+        self.pace = Pace(SAMPLES_PER_S)
+        self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
+        """The load that requests which had waited met at their replica."""
+        self._rate = self._rate_at = 0.0
+
+    def step_s(self, decodes: float, context: float) -> float:
+        """A step without prompts; the lightest that was seen, with its own, where all was put down to those."""
+        c0, c1, c2, _ = self.step.coefficients
+        low = self._low
+        step_s = c0 + c1 * max(low[0], decodes * DECODES) + c2 * max(low[1], context * CONTEXT)
+        return step_s if step_s > 0.0 else self.typical_step_s(0.0, 0.0, 0.0)
+
+    def learn_step(self, decodes: float, context: float, prefill: float, seen_s: float, weight: float) -> None:
+        """Steps took `seen_s` each under this load, in the units of the coefficients."""
+        self.step.add(decodes, context, prefill, seen_s, weight)
+        a, b, c = self._low
+        self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
+
+    def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
+        """What a step takes under this load, or at the low end of those from which that was learned, if it is lighter.
+
+        Beyond, coefficients say nothing: where all replicas are full, it is chance which of them the time is put down
+        to, and one that is nearly idle would be expected to take none.
+        """
+        a, b, c = self._low
+        return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
+
+    def tpot_s(self, step_s: float, replicas: int, now: float) -> float:
+        """Time per token, beside the prompts that arrive at the rate of the last seconds."""
+        rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) / RATE_TAU_S
+        return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
+
+    def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
+        """From sent to first token. Where none was ever seen, what steps have shown must do."""
+        if self.ttft.samples < FIRST:
+            return STEP_AND_A_HALF * step_s + self.prompt_token_s() * (backlog + prompt_tokens)
+        return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
+
+    def prompt_token_s(self) -> float:
+        """What reading one prompt token takes: the greater of what one of its own and one before it adds to TTFT."""
+        if self.ttft.samples < FIRST:
+            return max(self.step.coefficients[3], 1e-3) * TOKENS
+        _, before, own, _ = self.ttft.coefficients
+        return max(before, own, 1e-3) * TOKENS
+
+    def sent(self, prompt_tokens: int, now: float) -> None:
+        """Prompt tokens went to a replica of the pool."""
+        self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
+        self._rate_at = now
+
+    def met(self, facts: AttemptPrediction) -> None:
+        """A request that had waited met this load."""
+        self.queued_backlog += 0.05 * (facts.backlog - self.queued_backlog)
+        self.queued_decodes += 0.05 * (facts.decodes - self.queued_decodes)
+        self.queued_context += 0.05 * (facts.context - self.queued_context)
+        self.queued_slot_s += 0.05 * (facts.slot_s - self.queued_slot_s)
+
+    def forget(self) -> None:
+        """Keep the newest quarter of what was seen."""
+        self.ttft.forget()
+        self.step.forget()
+
+
+def _expectile(low: float, value: float) -> float:
+    return low + (HIGHER if value > low else LOWER) * (value - low)

@@ -1,0 +1,254 @@
+"""The replicas of a pool as engines: what each is reading, the time integrals of its load, and its own speed.
+
+Costs are of the pool's typical replica (costs.py); a replica's `factor` multiplies them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
+from gateway.core.forecast.output_length import Bucket
+from gateway.core.stats import Pace
+
+if TYPE_CHECKING:
+    from gateway.core.fleet.replica import Replica
+    from gateway.core.request_state import Attempt
+
+SPEED_BOUND: Final = math.log(2.0)
+SCRAPE_TAU_S: Final = 5.0
+REPLICA_SAMPLES_PER_S: Final = 5.0
+HEAD_SHARE: Final = 0.9
+"""Most of a prompt that is believed to be read before its first token says so."""
+
+
+class ReplicaModel:
+    """What was learned of one replica, what it is reading, and the time integrals of its load."""
+
+    __slots__ = (
+        "_at",
+        "_foreign",
+        "_foreign_at",
+        "_full",
+        "_head_at",
+        "_most",
+        "_reading",
+        "context",
+        "context_s",
+        "costs",
+        "decodes",
+        "decodes_s",
+        "factor",
+        "pace",
+        "prefilled",
+        "residual",
+        "unread",
+    )
+
+    def __init__(self, costs: LatencyModel, now: float) -> None:
+        self.costs = costs
+        self.factor = 1.0
+        """Its time per token over that of its pool."""
+        self.residual = 0.0
+        """Mean logarithm of its time per token over what was expected."""
+        self.pace = Pace(REPLICA_SAMPLES_PER_S)
+        self.decodes = 0
+        self.context = 0
+        self.decodes_s = 0.0
+        self.context_s = 0.0
+        self._at = now
+        self.prefilled = 0.0
+        """Prompt tokens of all prompts read so far."""
+        self._reading: dict[int, tuple[int, float]] = {}
+        """Attempts whose prompt is not read, oldest first: tokens, and when they are taken for read at the latest."""
+        self.unread = 0
+        """Their tokens."""
+        self._head_at = now
+        """When the engine turned to the oldest of these."""
+        self._foreign = 0.0
+        """Requests that a scrape saw beyond our own: other gateways use the replica too."""
+        self._foreign_at = now
+        self._most = self._full = 0
+        """Requests that it works on at most: seen twice in a row while others waited in it. A single one may just have
+        waited for room in the next step. 0: not known."""
+
+    def advance(self, replica: Replica, now: float) -> None:
+        """Account for the time since the load changed last, and take on the load there is now."""
+        passed = now - self._at
+        if passed > 0.0:
+            self.decodes_s += self.decodes * passed
+            self.context_s += self.context * passed
+            self._at = now
+        self.decodes = max(0, replica.in_flight - len(self._reading))
+        self.context = max(0, replica.held_tokens - self.unread)
+
+    def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
+        """The engine said how many requests it holds, while `in_flight` were ours."""
+        self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
+        self._foreign_at = now
+        if running > self._most:
+            self._most = 0
+        if waiting > 0 and running == self._full:
+            self._most = running
+        self._full = running if waiting > 0 else 0
+
+    def foreign(self, now: float) -> float:
+        """Requests of others, believed less the older the scrape is that saw them."""
+        if self._foreign < 1.0:
+            return 0.0
+        return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
+
+    def slot_s(self, in_flight: float) -> float:
+        """How long a newcomer waits inside the engine until one of those that it works on ends."""
+        if self._most == 0 or in_flight < self._most:
+            return 0.0
+        return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
+
+    def backlog(self, now: float) -> float:
+        """Prompt tokens before a newcomer, less what was probably done of the first of them."""
+        unread, since = self.unread, self._head_at
+        for tokens, read_by in self._reading.values():
+            if read_by > now:
+                done = (now - since) / (self.costs.prompt_token_s() * self.factor)
+                most = HEAD_SHARE * tokens
+                return unread - (done if done < most else most)
+            unread -= tokens
+            since = read_by
+        return 0.0
+
+    def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
+        """An attempt was sent. `read_by`: inf where a first token will tell."""
+        while self._reading and next(iter(self._reading.values()))[1] <= now:
+            self._pop(next(iter(self._reading.values()))[1])
+        if not self._reading:
+            self._head_at = now
+        self._reading[attempt_id] = (prompt_tokens, read_by)
+        self.unread += prompt_tokens
+
+    def read(self, attempt_id: int, now: float) -> None:
+        """The prompt of an attempt is read, hence those of all before it: engines read in order of arrival."""
+        if attempt_id in self._reading:
+            while self._pop(now) != attempt_id:
+                pass
+
+    def forget(self, attempt_id: int, now: float) -> None:
+        """An attempt is over."""
+        found = self._reading.pop(attempt_id, None)
+        if found is not None:
+            self.unread -= found[0]
+            self._head_at = now
+
+    def _pop(self, now: float) -> int:
+        attempt_id = next(iter(self._reading))
+        tokens, _ = self._reading.pop(attempt_id)
+        self.unread -= tokens
+        self.prefilled += tokens
+        self._head_at = now
+        return attempt_id
+
+
+class AttemptPrediction:
+    """The load that an attempt met, and where the integrals stood when its answer began."""
+
+    __slots__ = (
+        "backlog",
+        "bucket",
+        "context",
+        "context_s",
+        "decodes",
+        "decodes_s",
+        "edges",
+        "engine",
+        "expected_s",
+        "itl",
+        "prefilled",
+        "shown",
+        "since",
+        "slot_s",
+        "step_s",
+        "teaches",
+        "ttft",
+        "ttft_s",
+    )
+
+    def __init__(self, attempt: Attempt, engine: ReplicaModel, bucket: Bucket, costs: LatencyModel, now: float) -> None:
+        self.engine = engine
+        self.bucket = bucket
+        pulse = attempt.replica.pulse
+        self.ttft = pulse.ttft
+        self.itl = pulse.itl
+        """The scores that it counts for: those of before its replica was ejected say nothing of it afterwards."""
+        self.teaches = costs.pace.due(now)
+        """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
+        self.edges = 0
+        """Lengths that its answer has passed, as far as its bucket knows."""
+        self.backlog = engine.backlog(now)
+        self.decodes = engine.decodes
+        self.context = engine.context
+        self.step_s = costs.step_s(engine.decodes, engine.context)
+        foreign = engine.foreign(now)
+        self.slot_s = engine.slot_s(attempt.replica.in_flight - 1 + foreign)
+        engine_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s)
+        self.ttft_s = engine_s * engine.factor + self.slot_s
+        self.expected_s = max(engine_s + self.slot_s, 1e-6)
+        """What the pool's typical replica would take to the first token."""
+        self.shown = False
+        """Whether the speed of its answer was looked at before its end."""
+        # Where no first token will tell, the answer is taken to begin now.
+        self.since = now
+        self.decodes_s = engine.decodes_s
+        self.context_s = engine.context_s
+        self.prefilled = engine.prefilled + engine.unread - self.backlog
+
+    def begin(self, now: float) -> None:
+        """The answer begins."""
+        engine = self.engine
+        self.since = now
+        self.decodes_s = engine.decodes_s
+        self.context_s = engine.context_s
+        self.prefilled = engine.prefilled + engine.unread - engine.backlog(now)
+
+    def learn_ttft(self, costs: LatencyModel, prompt_tokens: int, seen_s: float) -> float:
+        """The first token came `seen_s` (> 0) after it was sent; the logarithm of that over what was expected."""
+        read_s = max(seen_s - self.slot_s, 0.1 * seen_s) / self.engine.factor
+        costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
+        return math.log(seen_s / max(self.ttft_s, 1e-6))
+
+    def learn_step(self, costs: LatencyModel, steps: int, now: float) -> None:
+        """The answer took `steps` (>= 1) steps since it began."""
+        engine = self.engine
+        span_s = now - self.since
+        if span_s <= 0.0:
+            return
+        decodes, context, prefill = self._met(steps, span_s, now)
+        seen_s = span_s / steps
+        error = math.log(seen_s / costs.typical_step_s(decodes, context, prefill))
+        weight = _weight(steps)
+        self.itl.add(error, weight)
+        engine.residual += 0.05 * weight * (error - engine.residual)
+        costs.residual += 0.02 * weight * (error - costs.residual)
+        engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
+        if self.teaches:
+            costs.learn_step(decodes, context, prefill, seen_s / engine.factor, weight)
+
+    def show(self, costs: LatencyModel, steps: int, now: float) -> None:
+        """The answer has come so far: enough to score its replica, long before a long answer ends."""
+        self.shown = True
+        span_s = now - self.since
+        if span_s > 0.0:
+            decodes, context, prefill = self._met(steps, span_s, now)
+            self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
+
+    def _met(self, steps: int, span_s: float, now: float) -> tuple[float, float, float]:
+        """What its engine had to do since the answer began, as regressors of a step."""
+        engine = self.engine
+        decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
+        context = (engine.context_s - self.context_s) / span_s * CONTEXT
+        read = engine.prefilled + engine.unread - engine.backlog(now)
+        return decodes, context, (read - self.prefilled) / steps * TOKENS
+
+
+def _weight(steps: int) -> float:
+    """Of so many steps: of few tokens, one chunk of somebody's prompt more or less is much."""
+    return steps / (steps + 32.0)

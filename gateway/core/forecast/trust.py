@@ -1,0 +1,143 @@
+"""Whether a forecast may be acted upon."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+COLD_SAMPLES: Final = 30
+"""First tokens or whole answers seen before costs are believed."""
+COLD_LABELS: Final = 100
+"""Labels before probabilities are believed."""
+DRIFT_OFFSET: Final = 0.5
+"""Log-offset of latencies while cold and after an alarm (x 1.65)."""
+OFFSET_KEPT: Final = 0.97
+"""What of the offset is left after one more sample: a tenth after 75."""
+DRIFTED_OFFSET: Final = 0.1
+SCORE_WEIGHT: Final = 0.0005
+"""Of one label, in the running Brier scores: about the last 2,000 count,"""
+DOUBTED_WEIGHT: Final = 0.003
+"""and the last 330 while it is not trusted. What it said while it knew little would keep it shut for minutes, and in
+these nothing can be foretold: who waits until a deadline is in time, or just not, by chance."""
+BASE_WEIGHT: Final = 0.0001
+"""Of one label, in the base rate. Slower: a base rate that follows every burst is itself a forecast, and a good one."""
+MAX_EXCESS: Final = 0.02
+"""Brier score over that of always saying the base rate, from which on probabilities are no good."""
+UNLABELLED: Final = 200
+"""Forecasts in a row without one label, or out of what labels covered, after which nothing is known of them."""
+
+
+class Trust(StrEnum):
+    """TRUSTED, or why not."""
+
+    TRUSTED = "trusted"
+    COLD = "cold"
+    """Too little was seen."""
+    DRIFTED = "drifted"
+    """What is seen is not what was learned."""
+    UNCOVERED = "uncovered"
+    """The load is outside of what was seen, or labels have stopped coming."""
+
+
+class PageHinkley:
+    """Says when the mean of a series has moved, up or down, by a cumulative test (Page 1954, Hinkley 1971).
+
+    `slack` per sample is tolerated; an alarm is `threshold` of the sum beyond it. The series is taken relative to its
+    own slow mean. After an alarm it begins anew.
+    """
+
+    __slots__ = ("_down", "_mean", "_n", "_up", "alarms", "slack", "threshold")
+
+    def __init__(self, slack: float = 0.15, threshold: float = 12.0) -> None:
+        self.slack = slack
+        self.threshold = threshold
+        self.alarms = 0
+        self._n = 0
+        self._mean = self._up = self._down = 0.0
+
+    def add(self, value: float) -> bool:
+        """Take one sample; True if that raises the alarm."""
+        self._n += 1
+        self._mean += (value - self._mean) / min(self._n, 500)
+        error = value - self._mean
+        self._up = max(0.0, self._up + error - self.slack)
+        self._down = max(0.0, self._down - error - self.slack)
+        if self._up <= self.threshold and self._down <= self.threshold:
+            return False
+        self.alarms += 1
+        self._n = 0
+        self._mean = self._up = self._down = 0.0
+        return True
+
+
+class TrustMonitor:
+    """The state, kept in O(1) per event. Lest it flutter, each bound has a second one inside it: it closes at the outer
+    one and opens at the inner. Scores lead it back faster than they lead it out (`DOUBTED_WEIGHT`)."""
+
+    __slots__ = (
+        "_base",
+        "_brier",
+        "_excess",
+        "_highest",
+        "_reference",
+        "_unlabelled",
+        "labels",
+        "offset",
+        "samples",
+        "state",
+    )
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.labels = 0
+        self.offset = DRIFT_OFFSET
+        """Added to the logarithm of every latency."""
+        self.state = Trust.COLD
+        self._base = 0.5
+        self._brier = self._reference = 0.0
+        self._excess = 0.0
+        self._highest = 0.0
+        """The heaviest load that a label spoke of, slowly forgotten."""
+        self._unlabelled = 0
+
+    def sampled(self, alarm: bool) -> None:
+        """A latency was compared with its forecast."""
+        self.samples += 1
+        if alarm:
+            self.offset = DRIFT_OFFSET
+        elif self.samples >= COLD_SAMPLES:
+            self.offset *= OFFSET_KEPT
+        self._judge()
+
+    def forecast(self, load: float) -> None:
+        """A forecast was made of a request under `load` (any measure that grows with it)."""
+        if load > 1.5 * self._highest or self._unlabelled > 0:
+            self._unlabelled += 1
+        if self._unlabelled == UNLABELLED:
+            self._judge()
+
+    def labelled(self, probability: float, breached: bool, load: float) -> None:
+        """A label has come, of a forecast made under `load`."""
+        self.labels += 1
+        self._unlabelled = 0
+        self._highest = max(load, self._highest * 0.9999)
+        y = 1.0 if breached else 0.0
+        weight = max(SCORE_WEIGHT if self.state is Trust.TRUSTED else DOUBTED_WEIGHT, 1.0 / self.labels)
+        self._brier += weight * ((probability - y) ** 2 - self._brier)
+        self._reference += weight * ((self._base - y) ** 2 - self._reference)
+        self._base += max(BASE_WEIGHT, 1.0 / self.labels) * (y - self._base)
+        self._judge()
+
+    def _judge(self) -> None:
+        trusted = self.state is Trust.TRUSTED
+        excess = self._brier - self._reference
+        if self.samples < COLD_SAMPLES or self.labels < COLD_LABELS:
+            self.state = Trust.COLD
+        elif self._unlabelled >= UNLABELLED:
+            self.state = Trust.UNCOVERED
+        elif self.offset > DRIFTED_OFFSET * (2.0 if trusted else 1.0) or excess > MAX_EXCESS * (
+            1.0 if trusted else 0.5
+        ):
+            self.state = Trust.DRIFTED
+        else:
+            self.state = Trust.TRUSTED

@@ -1,0 +1,1 @@
+"""Calls of the controller as plain data, and back."""

@@ -1,0 +1,39 @@
+"""Class names of format 1 of the journal, and the names they have had since format 2."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RENAMED: Final = {
+    "Admission": "AdmissionSpec",
+    "Ask": "Request",
+    "End": "AttemptOutcome",
+    "Engine": "EngineKind",
+    "Finish": "AttemptResult",
+    "Hedged": "HedgeResult",
+    "Pool": "PoolSpec",
+    "Repetition": "RepetitionSpec",
+    "Why": "Reason",
+}
+
+
+def upgraded(data: object) -> object:
+    """Plain data of format 1 as format 2 writes it. Keys of maps (names of pools, tiers, models) stay as they are."""
+    if isinstance(data, list):
+        return [upgraded(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if len(data) == 1:
+        for name, inner in data.items():
+            if name == "map" and isinstance(inner, dict):
+                return {"map": {key: upgraded(item) for key, item in inner.items()}}
+            return {RENAMED.get(name, name): upgraded(inner)}
+    return {key: upgraded(item) for key, item in data.items()}
+
+
+def upgraded_header(header: dict[str, object]) -> dict[str, object]:
+    """The first line of a journal of format 1, as format 2 writes it."""
+    fields = header.get("fields")
+    if isinstance(fields, dict):
+        fields = {RENAMED.get(name, name): names for name, names in fields.items()}
+    return {**header, "journal": 2, "policy": upgraded(header.get("policy")), "fields": fields}

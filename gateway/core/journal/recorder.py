@@ -1,0 +1,299 @@
+"""The journal of a controller: every call with its arguments and its answer, as plain data and back.
+
+    {"journal": 2, "run": ..., "policy": {...}, "seed": ..., "share": ..., "fields": {...}}     the header
+    [now, call, [argument, ...], [command, ...]]                                                a call
+    {"let": "2", "be": {"Policy": {...}}}                                                       a name for later use
+    {"gap": 17}                                                                                 17 calls are missing
+
+A list is a call, an object says something about the journal; `plain` says how values are written. Policies, their tiers
+and their models are written once and referred to by name ("2", "2/premium"), requests inside an answer by their id.
+
+The draws of a controller happen inside its calls, so a controller that is new, with the same policy and a random source
+of the same seed, gives the same answers to the same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.commands import Command, Commit, Dispatch, Ended
+from gateway.core.controller import Controller
+from gateway.core.journal import rows as written
+from gateway.core.journal.codec import RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.request import AttemptResult, Random, Reason, Request, Sample
+
+FORMAT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The call did not answer: there was a bug. `error` is the type of the exception."""
+
+    error: str
+
+
+class Unnamed(Unreadable):
+    """Nothing said what a name stands for."""
+
+
+Told = tuple[str, tuple[object, ...], list[Command] | Raised]
+"""One call as it happened: its name, its arguments, its answer."""
+Row = tuple[object, str, Sequence[object], object]
+"""One call as plain data: now, name, the other arguments, answer."""
+
+
+class Recorded(Controller):
+    """A controller that tells each call, with its answer, to whoever keeps them."""
+
+    def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object], share: float = 1.0) -> None:
+        super().__init__(policy, random, share)
+        self._tell = tell
+
+    def arrive(self, ask: Request, now: float) -> list[Command]:
+        return self._told("arrive", Controller.arrive, ask, now)
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("sent", Controller.sent, attempt_id, now)
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("first_token", Controller.first_token, attempt_id, now)
+
+    def full(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("full", Controller.full, attempt_id, now)
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        return self._told("progress", Controller.progress, attempt_id, tokens, now)
+
+    def repeats(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("repeats", Controller.repeats, attempt_id, now)
+
+    def paused(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("paused", Controller.paused, attempt_id, now)
+
+    def resumed(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("resumed", Controller.resumed, attempt_id, now)
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        return self._told("finish", Controller.finish, attempt_id, finish, now)
+
+    def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
+        return self._told("leave", Controller.leave, ask_id, now, why)
+
+    def shut(self, now: float) -> list[Command]:
+        return self._told("shut", Controller.shut, now)
+
+    def fail(self, ask_id: int, now: float) -> list[Command]:
+        return self._told("fail", Controller.fail, ask_id, now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        return self._told("observe", Controller.observe, replica_name, sample, now)
+
+    def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
+        return self._told("drain", Controller.drain, replica_name, on, now)
+
+    def configure(self, policy: Policy, now: float) -> list[Command]:
+        return self._told("configure", Controller.configure, policy, now)
+
+    def wake(self, now: float) -> list[Command]:
+        return self._told("wake", Controller.wake, now)
+
+    def _told(self, name: str, method: Callable[..., list[Command]], *args: object) -> list[Command]:
+        try:
+            answer = method(self, *args)
+        except Exception as error:
+            self._tell((name, args, Raised(type(error).__name__)))
+            raise
+        self._tell((name, args, answer))
+        return answer
+
+
+CALLS: Final = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
+NOW_AT: Final = {"leave": 1}
+"""Which argument is `now`, where it is not the last."""
+
+
+class Encoder:
+    """Writes calls, and what they refer to before it is first referred to."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._first = policy
+        self._news: list[Mapping[str, object]] = []
+        self._kept: list[object] = []
+        """What has a name, so that no other object ever gets its id()."""
+        self._names: dict[int, Mapping[str, str]] = {}
+        self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
+        self._add(policy)
+
+    def header(self, seed: int, share: float) -> dict[str, object]:
+        """What a fresh controller needs, for the first line."""
+        lists = {name: names_of(kind) for name, kind in RECORDS.items() if not is_frozen(kind)}
+        return {"policy": WHOLE.value(self._first), "seed": seed, "share": share, "fields": lists}
+
+    def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
+        """So many calls, for as many lines. Raises TypeError if there is no way to write one."""
+        out: list[Row | Mapping[str, object]] = []
+        for name, args, answer in calls:
+            rest = list(args)
+            now = rest.pop(NOW_AT.get(name, -1))
+            row = (now, name, [self._argument(item) for item in rest], self.answer(answer) if answer else ())
+            if self._news:
+                out += self._news
+                self._news = []
+            out.append(row)
+        return out
+
+    def answer(self, answer: list[Command] | Raised) -> object:
+        """The answer to a call."""
+        if isinstance(answer, Raised):
+            return {"raised": answer.error}
+        return [self._command(command) for command in answer]
+
+    def _argument(self, value: object) -> object:
+        if isinstance(value, Request):
+            slo = None if value.slo is None else self._value(value.slo)
+            return written.ask(value, self._name(value.policy), self._name(value.tier), self._name(value.model), slo)
+        return written.finish(value) if isinstance(value, AttemptResult) else self._value(value)
+
+    def _command(self, command: Command) -> object:
+        if isinstance(command, Dispatch):
+            return written.dispatch(command)
+        if isinstance(command, Commit):
+            return written.commit(command)
+        return written.ended(command.record) if isinstance(command, Ended) else self._value(command)
+
+    def _name(self, value: object) -> object:
+        name = self._names.get(id(value))
+        if name is None:
+            self._add(value)
+            name = self._names[id(value)]
+        return name
+
+    def _add(self, value: object) -> None:
+        """Give a name to a policy and all that is in it, or to something of a policy that was never seen."""
+        self._kept.append(value)
+        name = str(len(self._kept))
+        self._names[id(value)] = {type(value).__name__: name}
+        if isinstance(value, Policy):
+            for key, tier in value.tiers.items():
+                self._names.setdefault(id(tier), {"Tier": f"{name}/{key}"})
+            for key, model in value.models.items():
+                self._names.setdefault(id(model), {"Model": f"{name}/{key}"})
+        if len(self._kept) > 1:
+            self._news.append({"let": name, "be": WHOLE.value(value)})
+
+
+class Decoder:
+    """Reads calls. Raises `Unreadable` for what is no journal, or one of another version."""
+
+    def __init__(self, header: Mapping[str, object]) -> None:
+        fields, seed, share = header.get("fields"), header.get("seed"), header.get("share")
+        if header.get("journal") != FORMAT or not isinstance(fields, dict):
+            raise Unreadable(f"the header is not that of a journal in format {FORMAT}")
+        if not isinstance(seed, int) or not isinstance(share, float):
+            raise Unreadable("the header has no seed, or no share")
+        self.seed = seed
+        self.share = share
+        self.asks: dict[int, Request] = {}
+        """Those that are not over, by id."""
+        self._named: dict[tuple[str, str], object] = {}
+        references: dict[str, Code] = {"Request": self._over}
+        for kind in ("Policy", "Tier", "Model"):
+            references[kind] = self._finder(kind)
+        self._reader = Reader(fields, references)
+        policy = self._let("1", header.get("policy"))
+        if not isinstance(policy, Policy):
+            raise Unreadable("the header has no policy")
+        self.policy = policy
+
+    def let(self, row: Mapping[str, object]) -> None:
+        """Take note of a name."""
+        self._let(str(row.get("let")), row.get("be"))
+
+    def call(self, row: Sequence[object]) -> tuple[str, tuple[object, ...]]:
+        """The call and its arguments, in the order in which the controller takes them."""
+        if len(row) != 4 or row[1] not in CALLS or not isinstance(row[2], list):
+            raise Unreadable(f"{brief(row)} is no call")
+        name = str(row[1])
+        args = [self._reader.value(item) for item in row[2]]
+        for item in args:
+            if isinstance(item, Request):
+                self.asks[item.id] = item
+        args.insert(NOW_AT.get(name, len(args)), self._reader.value(row[0]))
+        return name, tuple(args)
+
+    def answer(self, row: Sequence[object]) -> list[object] | Raised:
+        """What the controller answered, after `call` of the same row."""
+        written = row[3]
+        if isinstance(written, dict) and "raised" in written:
+            return Raised(str(written["raised"]))
+        if not isinstance(written, list):
+            raise Unreadable(f"{brief(written)} is no answer")
+        return [self._reader.value(command) for command in written]
+
+    @staticmethod
+    def ends(command: object) -> int | None:
+        """Which ask the `Ended` ends that one command of an answer is, as it is written; None if it is another."""
+        match command:
+            case {"Ended": [{"Record": [{"Request": int(ask_id)}, *_]}]}:
+                return ask_id
+            case _:
+                return None
+
+    def _let(self, name: str, data: object) -> object:
+        value = self._reader.value(data)
+        if not isinstance(value, Policy | Tier | Model):
+            raise Unreadable(f"{name} is neither a policy nor a tier nor a model")
+        self._named[type(value).__name__, name] = value
+        if isinstance(value, Policy):
+            for key, tier in value.tiers.items():
+                self._named["Tier", f"{name}/{key}"] = tier
+            for key, model in value.models.items():
+                self._named["Model", f"{name}/{key}"] = model
+        return value
+
+    def _finder(self, kind: str) -> Code:
+        def find(name: object) -> object:
+            value = self._named.get((kind, str(name)))
+            if value is None:
+                raise Unnamed(f"nothing said before what {kind} {name!r} is")
+            return value
+
+        return find
+
+    def _over(self, ask_id: object) -> object:
+        """The request of a record; nothing is said of it afterwards."""
+        ask = self.asks.pop(ask_id, None) if isinstance(ask_id, int) else None
+        if ask is None:
+            raise Unreadable(f"request {ask_id!r} never arrived, or ended before")
+        return ask
+
+
+class Replay:
+    """A fresh controller that is told what another one was told."""
+
+    def __init__(self, header: Mapping[str, object], random: Callable[[int], Random]) -> None:
+        self._decoder = Decoder(header)
+        self._encoder = Encoder(self._decoder.policy)
+        self.controller = Controller(self._decoder.policy, random(self._decoder.seed), self._decoder.share)
+
+    def let(self, row: Mapping[str, object]) -> None:
+        """Take note of a name."""
+        self._decoder.let(row)
+
+    def answer(self, row: Sequence[object]) -> object:
+        """What it answers to the call of a row, as plain data: what stands in the row, if all is well."""
+        name, args = self._decoder.call(row)
+        try:
+            answer: list[Command] = getattr(self.controller, name)(*args)
+        except Exception as error:  # noqa: BLE001 - whatever the journal says it raised
+            return self._encoder.answer(Raised(type(error).__name__))
+        for command in answer:
+            if isinstance(command, Ended):
+                self._decoder.asks.pop(command.record.ask.id, None)
+        return self._encoder.answer(answer)
+
+
+WHOLE: Final = Writer({})

@@ -1,0 +1,100 @@
+"""What the journal writes of every request, field by field: `plain` does it for any value, in eight times as long.
+
+The form is that of `plain`, and the order of fields that of their class: journals are read by it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.commands import Commit, Dispatch
+from gateway.core.journal.codec import members
+from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, HedgeResult, Outcome, Reason, Record, Request
+
+_ENDPOINTS: Final = members(Endpoint)
+_ENDS: Final = members(AttemptOutcome)
+_HEDGED: Final = members(HedgeResult)
+_OUTCOMES: Final = members(Outcome)
+_WHYS: Final = members(Reason)
+
+
+def ask(ask: Request, policy: object, tier: object, model: object, slo: object) -> object:
+    """A request in full; what is not its own is given as it is written."""
+    row = (
+        ask.id,
+        policy,
+        tier,
+        model,
+        ask.tenant,
+        _ENDPOINTS[ask.endpoint],
+        ask.stream,
+        ask.prompt_bytes,
+        ask.prompt_exact,
+        ask.max_tokens,
+        ask.choices,
+        ask.body_bytes,
+        _number(ask.head_at),
+        _number(ask.body_at),
+        ask.batch,
+        ask.asked_model,
+        ask.body_hash,
+        slo,
+        ask.assembled,
+    )
+    return {"Request": row}
+
+
+def finish(finish: AttemptResult) -> object:
+    """The end of an attempt."""
+    row = (
+        _ENDS[finish.end],
+        finish.prompt_tokens,
+        finish.output_tokens,
+        finish.tokens_seen,
+        finish.status,
+        _number(finish.retry_after_s),
+        finish.body_hash,
+        finish.empty,
+    )
+    return {"AttemptResult": row}
+
+
+def dispatch(command: Dispatch) -> object:
+    """A command."""
+    return {"Dispatch": (command.ask, command.attempt, command.replica, command.max_tokens, command.degraded)}
+
+
+def commit(command: Commit) -> object:
+    """A command."""
+    return {"Commit": (command.ask, command.attempt, None if command.hedged is None else _HEDGED[command.hedged])}
+
+
+def ended(record: Record) -> object:
+    """The command that has this record. The request is named by its id."""
+    row = (
+        {"Request": record.ask.id},
+        _OUTCOMES[record.outcome],
+        None if record.why is None else _WHYS[record.why],
+        record.pool,
+        record.replica,
+        _number(record.queue_s),
+        _number(record.ttft_s),
+        _number(record.tpot_s),
+        _number(record.e2e_s),
+        record.prompt_tokens,
+        record.output_tokens,
+        record.tokens_exact,
+        record.good,
+        record.attempts,
+        _number(record.breach),
+        record.would_shed,
+        record.explored,
+        record.degraded,
+        None if record.hedged is None else _HEDGED[record.hedged],
+    )
+    return {"Ended": ({"Record": row},)}
+
+
+def _number(value: float | None) -> object:
+    """JSON has no infinity, and nothing that is no number; of either the difference to itself is none."""
+    return value if value is None or value - value == 0.0 else {"float": str(value)}

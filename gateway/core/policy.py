@@ -1,0 +1,409 @@
+"""What the operator ordered, compiled: tiers, pools, models, keys and the policy that holds them.
+
+`gateway.policy` builds these from a policy file; nothing here reads a file. Everything is immutable: a reload
+makes a new `Policy`, and each request keeps the one it arrived under.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+
+class Metric(StrEnum):
+    """The latencies that an objective can be set on."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    E2E = "e2e"
+
+
+class EngineKind(StrEnum):
+    """What a replica runs: decides metric names and which extras it understands."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TGI = "tgi"
+    OPENAI = "openai"
+
+
+class AdmissionMode(StrEnum):
+    """Whether admission decisions are acted on, only counted, or not taken."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+    OFF = "off"
+
+
+class EjectionMode(StrEnum):
+    """Whether replicas are ejected."""
+
+    ENFORCE = "enforce"
+    OFF = "off"
+
+
+class OnTotal(StrEnum):
+    """What becomes of an answer that has begun when its time is up."""
+
+    CUT = "cut"
+    """It ends as one that ran into its length, and says why."""
+    ERROR = "error"
+
+
+class Report(StrEnum):
+    """Which name of the model stands in answers."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    ASKED = "asked"
+    """The one that the client asked for."""
+    UPSTREAM = "upstream"
+    """The engine's own."""
+
+
+ASKED_QUANTILE: Final = 0.99
+"""Of an objective that a request asks for where its tier has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """`quantile` (0-1, exclusive) of a latency shall be at most `threshold_s` seconds."""
+
+    quantile: float
+    threshold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The objectives of a tier. The bound of a metric is the threshold of its highest percentile; inf if none."""
+
+    ttft: tuple[Objective, ...] = ()
+    tpot: tuple[Objective, ...] = ()
+    e2e: tuple[Objective, ...] = ()
+    e2e_up_to_tokens: int | None = None
+    ttft_bound_s: float = field(init=False)
+    tpot_bound_s: float = field(init=False)
+    e2e_bound_s: float = field(init=False)
+    bounded: bool = field(init=False)
+    """Whether it has any bound at all."""
+
+    def __post_init__(self) -> None:
+        for metric in Metric:
+            objectives: tuple[Objective, ...] = getattr(self, metric.value)
+            top = max(objectives, key=lambda o: o.quantile, default=Objective(1.0, math.inf))
+            object.__setattr__(self, f"{metric.value}_bound_s", top.threshold_s)
+        object.__setattr__(self, "bounded", bool(self.ttft or self.tpot or self.e2e))
+
+    def objectives(self) -> tuple[tuple[Metric, Objective], ...]:
+        """Every objective with its metric, in the order TTFT, TPOT, e2e."""
+        return tuple(
+            (metric, objective)
+            for metric, group in ((Metric.TTFT, self.ttft), (Metric.TPOT, self.tpot), (Metric.E2E, self.e2e))
+            for objective in group
+        )
+
+    def tightened(self, ttft_s: float | None, tpot_s: float | None) -> Slo:
+        """The same with bounds that are at most these, as a request may ask for; a looser wish changes nothing."""
+        return replace(self, ttft=_tightened(self.ttft, ttft_s), tpot=_tightened(self.tpot, tpot_s))
+
+    def covers(self, output_tokens: int) -> bool:
+        """Whether the e2e objective holds for an answer of so many tokens."""
+        return self.e2e_up_to_tokens is None or output_tokens <= self.e2e_up_to_tokens
+
+    def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float, output_tokens: int) -> bool:
+        """True if every latency that was observed lies within its bound; None means it could not be observed."""
+        if ttft_s is not None and ttft_s > self.ttft_bound_s:
+            return False
+        if tpot_s is not None and tpot_s > self.tpot_bound_s:
+            return False
+        return e2e_s <= self.e2e_bound_s or not self.covers(output_tokens)
+
+
+def _tightened(objectives: tuple[Objective, ...], bound_s: float | None) -> tuple[Objective, ...]:
+    if bound_s is None:
+        return objectives
+    held = tuple(replace(o, threshold_s=min(o.threshold_s, bound_s)) for o in objectives)
+    return held or (Objective(ASKED_QUANTILE, bound_s),)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
+
+    max_tokens_default: int = 0
+    """0: where a request asks for nothing the engine is told nothing, and does as it likes."""
+    max_tokens_limit: int = 32768
+    """The most that one request may name: about the longest answers of reasoning models."""
+    degrade: bool = False
+    watch: bool = False
+    """Whether an answer that is longer than nearly all of its kind is cut short where others need its place."""
+    n: int = 1
+    best_of: int = 1
+    top_logprobs: int = 20
+    """Largest `top_logprobs`/`logprobs` accepted; 0 forbids log-probabilities."""
+    prompt_logprobs: int = 0
+    """Largest `prompt_logprobs` accepted; 0 forbids them."""
+    stop: tuple[str, ...] = ()
+    """Stop sequences added to every generation."""
+    batch: int = 256
+    """Largest number of prompts, inputs or documents in one request."""
+    engine_priority: int | None = None
+    """`priority` set on the upstream request (vLLM: lower is served earlier); None sends none."""
+    media: bool = False
+    """Whether messages may carry images, audio or video."""
+    aggregate: bool = False
+    """Whether answers that are not streamed are asked of engines as streams, and put together."""
+
+    def granted(self, asked: int | None) -> int:
+        """Tokens that an answer may have where so many were asked for, or none were named."""
+        wanted = self.max_tokens_default if asked is None else asked
+        return min(wanted or self.max_tokens_limit, self.max_tokens_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; inf is no limit.
+
+    `queue` counts from body complete, `ttft` from sent, `idle` between bytes, `total` from head received.
+    """
+
+    queue_s: float = 10.0
+    ttft_s: float = 60.0
+    idle_s: float = 30.0
+    total_s: float = 600.0
+
+    def narrowed(self, other: Timeouts) -> Timeouts:
+        """The tighter of the two in every phase."""
+        return Timeouts(
+            min(self.queue_s, other.queue_s),
+            min(self.ttft_s, other.ttft_s),
+            min(self.idle_s, other.idle_s),
+            min(self.total_s, other.total_s),
+        )
+
+
+NO_TIMEOUTS: Final = Timeouts(math.inf, math.inf, math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one tenant may use; None is no limit. Rates refill continuously; a full minute is the burst."""
+
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSpec:
+    """When a request whose objective is in doubt is let in (0-1 each)."""
+
+    mode: AdmissionMode = AdmissionMode.ENFORCE
+    max_breach_probability: float = 0.5
+    exploration: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """Duplicates past `quantile` of TTFT; `budget` and `holdout` are shares of requests (0-1)."""
+
+    quantile: float = 0.95
+    budget: float = 0.05
+    holdout: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Retries before commit, as a share of requests (0-1)."""
+
+    budget: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionSpec:
+    """An answer is cut short once at least `characters` of it are one piece, at least `repeats` times over."""
+
+    characters: int = 2000
+    repeats: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A class of service. `priority`: lower is served first. `weight`: what one good request is worth."""
+
+    name: str
+    priority: int = 0
+    weight: float = 1.0
+    floor: float = 0.0
+    """Share of service (0-1) that higher tiers cannot take."""
+    pools: tuple[str, ...] | None = None
+    """Pools that this tier is bound to; None is every pool of the model."""
+    slo: Slo = Slo()
+    caps: Caps = Caps()
+    timeouts: Timeouts = Timeouts()
+    on_total: OnTotal = OnTotal.CUT
+    keep_alive_s: float = 0.0
+    """For how long the client of a stream may hear nothing before a comment is sent; 0: for ever."""
+    repetition: RepetitionSpec | None = None
+    limits: Limits = Limits()
+    admission: AdmissionSpec = AdmissionSpec()
+    hedge: Hedge | None = None
+    retry: Retry = Retry()
+    apis: tuple[tuple[str, bool], ...] = ()
+    """(API, whether it is served) pairs, for those of which the policy says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ejection:
+    """When a replica that is slower than its pool, or silent, is left out. Durations in seconds, shares 0-1."""
+
+    slowdown: float = 2.0
+    """Times the pool's median latency that are put up with, > 1."""
+    time_s: float = 30.0
+    """How long the first ejection lasts, the second twice as long, and so on,"""
+    max_time_s: float = 300.0
+    """up to this."""
+    max_share: float = 0.1
+    """Of the pool's replicas, what may be out for slowness; but at least one, and two of eight or more."""
+    panic_share: float = 0.5
+    """With less than this share of the pool well, the slow ones are used all the same."""
+    canary_s: float = 5.0
+    """One request per so much time goes to a replica that is out."""
+    stall_s: float = 5.0
+    """Least silence, of a replica that has something to do, that counts as a stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a pool's replicas are watched. Intervals and durations in seconds."""
+
+    path: str = "/health"
+    interval_s: float = 2.0
+    timeout_s: float = 2.0
+    failures: int = 3
+    """Consecutive failures (active checks and connections together) that open the breaker."""
+    open_s: float = 5.0
+    """How long an open breaker keeps requests away before one probe."""
+    metrics_path: str = "/metrics"
+    scrape_interval_s: float = 1.0
+    warmup: int = 0
+    """Completions of one token that a replica is asked for before it is known to be well again."""
+    slow_start_s: float = 30.0
+    """Over which a replica that comes, or comes back, is given its slots; 0: it has them at once."""
+    ejection: Ejection | None = Ejection()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """One engine: `name` is unique in the policy, `url` is `http://host:port` without a path."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """Replicas that are alike. `max_prompt_tokens` None: anything fits. `slots` per replica, None: learned."""
+
+    name: str
+    replicas: tuple[ReplicaSpec, ...]
+    engine: EngineKind = EngineKind.VLLM
+    max_prompt_tokens: int | None = None
+    slots: int | None = None
+    queue_limit: int = 256
+    """Requests that may wait for a slot."""
+    queue_bytes: int = 256 * 1024 * 1024
+    """Bytes of request bodies that may wait for a slot. Those of agents, with files and pictures, have 2 to 10 MB."""
+    connect_timeout_s: float = 2.0
+    timeouts: Timeouts = NO_TIMEOUTS
+    kv_headroom: float = 0.2
+    """Share (0-1) of the engines' KV cache that is left for answers to grow into."""
+    reserve: tuple[tuple[str, float], ...] = ()
+    """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
+    spill_from: tuple[str, ...] = ()
+    router: str = "least-prefill"
+    health: Health = Health()
+    upstream_key: str | None = field(default=None, repr=False)
+    """Bearer token that the replicas want, if any."""
+
+    def takes(self, prompt_tokens: int, prompts: int = 1) -> bool:
+        """Whether so many prompts, together of so many tokens, are short enough: a batch is judged by its mean."""
+        return self.max_prompt_tokens is None or prompt_tokens <= self.max_prompt_tokens * prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A name clients use. `upstream` is the name the replicas know it by. `any_name`: the catch-all model `*`."""
+
+    name: str
+    pools: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    upstream: str = ""
+    tokenizer: str | None = None
+    any_name: bool = False
+    report: Report = Report.ASKED
+
+    def sent_as(self, asked: str) -> str:
+        """The name that replicas get where a client asked for `asked`."""
+        return self.upstream or (asked if self.any_name else self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A client's key, known by the SHA-256 of it (32 bytes)."""
+
+    sha256: bytes = field(repr=False)
+    tenant: str
+    tier: str
+
+
+ANONYMOUS: Final = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One whole policy. `generation` counts loads of this process; `digest` is of the source text."""
+
+    models: Mapping[str, Model]
+    """By name and by alias; the key "*" holds the catch-all, if there is one."""
+    pools: Mapping[str, PoolSpec]
+    tiers: Mapping[str, Tier]
+    keys: Mapping[bytes, Key]
+    """By SHA-256; empty: nobody needs a key, every request is of `default_tier`."""
+    default_tier: str
+    generation: int = 0
+    digest: str = ""
+    open_on_any_address: bool = False
+    """Whether serving without keys on other than loopback was asked for in words."""
+    host_names: tuple[str, ...] = ()
+    """Names in a Host header that are served without keys, in lower case."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the API, in lower case; "*" is every one."""
+    _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Routes found so far: a policy is read by every request and written by none."""
+    _timeouts: dict[tuple[str, str], Timeouts] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def model(self, name: str) -> Model | None:
+        """The model that a client's `name` stands for, or None if this policy has none."""
+        return self.models.get(name) or self.models.get("*")
+
+    def route(self, model: Model, tier: Tier) -> tuple[PoolSpec, ...]:
+        """The pools that serve `model` to `tier`, in the order in which they are tried."""
+        route = self._routes.get((model.name, tier.name))
+        if route is None:
+            allowed = tier.pools
+            route = tuple(self.pools[p] for p in model.pools if allowed is None or p in allowed)
+            self._routes[model.name, tier.name] = route
+        return route
+
+    def timeouts(self, tier: Tier, pool: str) -> Timeouts:
+        """The tighter of those of `tier` and of the pool, in every phase."""
+        timeouts = self._timeouts.get((tier.name, pool))
+        if timeouts is None:
+            timeouts = self._timeouts[tier.name, pool] = tier.timeouts.narrowed(self.pools[pool].timeouts)
+        return timeouts

@@ -1,0 +1,1 @@
+"""Second attempts: hedges, retries and their budgets."""

@@ -1,0 +1,102 @@
+"""How long first tokens take after a request was sent, in one pool, by the length of the prompt.
+
+The quantile is that of first attempts alone, with those that were cut short counted as such
+(`core.redundancy.survival`). A bucket of prompt lengths that has few samples leans on those of the whole pool; a pool
+that has few says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gateway.core.redundancy.survival import Survival
+from gateway.core.snapshot import HedgeThresholdView
+
+MIN_SAMPLES: Final = 50
+"""Of a pool, before it says anything; of a bucket of prompt lengths, before it stands for itself."""
+REFRESH_S: Final = 3.0
+HALF_S: Final = 30.0
+HALF_SAMPLES: Final = 200
+MAX_HALF_S: Final = 300.0
+"""The window is two halves; a half ends after 30 s if it has 200 samples by then, else once it has, or after 5 min."""
+
+
+def bucket_of(prompt_tokens: int) -> int:
+    """`b`, for prompts of more than half of 2**b tokens, up to that many."""
+    return max(0, prompt_tokens - 1).bit_length()
+
+
+class TtftQuantiles:
+    """Of one pool: a sliding window of times, and quantiles of it that are taken anew every few seconds."""
+
+    def __init__(self) -> None:
+        self._old: dict[int, Survival] = {}
+        self._new: dict[int, Survival] = {}
+        self._began: float | None = None
+        self._samples = 0
+        self._now: dict[int, Survival] = {}
+        """Both halves together, as of the last refresh."""
+        self._quantiles: dict[tuple[int, float], float | None] = {}
+        self._refresh_at = -math.inf
+
+    def add(self, bucket: int, elapsed_s: float, censored: bool, now: float) -> None:
+        """One first attempt came to its first token, or was cut short before, so long after it was sent."""
+        if self._began is None:
+            self._began = now
+        age_s = now - self._began
+        if age_s >= HALF_S and (self._samples >= HALF_SAMPLES or age_s >= MAX_HALF_S):
+            self._old, self._new = self._new, {}
+            self._began, self._samples = now, 0
+        self._samples += 1
+        survival = self._new.get(bucket)
+        if survival is None:
+            survival = self._new[bucket] = Survival()
+        survival.add(elapsed_s, censored)
+
+    def quantile(self, bucket: int, quantile: float, now: float) -> float | None:
+        """The quantile for prompts of that bucket, seconds since sent; None as long as too little is known."""
+        if now >= self._refresh_at:
+            self._refresh(now)
+        key = bucket, quantile
+        if key not in self._quantiles:
+            self._quantiles[key] = _estimate(self._now, bucket, quantile)
+        return self._quantiles[key]
+
+    def views(self) -> tuple[HedgeThresholdView, ...]:
+        """Every bucket that has samples, with its p95. Nothing is changed: whoever looks must not move a threshold."""
+        merged = self._merged()
+        return tuple(
+            HedgeThresholdView(
+                2**bucket, survival.total, survival.total - survival.events, _estimate(merged, bucket, 0.95)
+            )
+            for bucket, survival in merged.items()
+            if bucket >= 0
+        )
+
+    def _refresh(self, now: float) -> None:
+        self._refresh_at = now + REFRESH_S
+        self._quantiles.clear()
+        self._now = self._merged()
+
+    def _merged(self) -> dict[int, Survival]:
+        """Both halves together, by bucket of prompt lengths; -1: all of them."""
+        merged: dict[int, Survival] = {}
+        nothing = everything = Survival()
+        for bucket in sorted({*self._old, *self._new}):
+            both = merged[bucket] = self._old.get(bucket, nothing).merged(self._new.get(bucket, nothing))
+            everything = everything.merged(both)
+        merged[-1] = everything
+        return merged
+
+
+def _estimate(merged: dict[int, Survival], bucket: int, quantile: float) -> float | None:
+    everything, own = merged[-1], merged.get(bucket)
+    if everything.total < MIN_SAMPLES:
+        return None
+    all_s = everything.quantile(quantile)
+    own_s = None if own is None else own.quantile(quantile)
+    if own is None or own_s is None or all_s is None:
+        return all_s
+    weight = min(1.0, own.total / MIN_SAMPLES)
+    return math.exp(weight * math.log(own_s) + (1.0 - weight) * math.log(all_s))

@@ -1,0 +1,416 @@
+"""The nouns of a request: what is asked, what happened to it, and what is written down of it.
+
+Time anchors, all from `time.monotonic` (seconds), all of one request:
+
+    head_at       request head received         absolute deadlines count from here
+    body_at       request body complete         the SLO clocks start: TTFT, e2e and queue time
+    sent_at       attempt written to a replica  engine TTFT, the TTFT timeout and the hedge clock start
+    first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
+    ended_at      answer complete or refused    TPOT and e2e end
+
+What is made for every request (asks, commands, records) is not frozen, though nobody changes it: a frozen dataclass
+takes four times as long to make. Where it is made for every request its `__init__` is written out: what `dataclass`
+generates is never compiled, and takes ten times as long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+from gateway.core.policy import Model, Policy, Slo, Tier
+
+
+class Random(Protocol):
+    """The caller's seeded source of randomness; `random.Random` is one."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+
+class Endpoint(StrEnum):
+    """The API calls that reach a replica; the value is the path."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+    RERANK = "/v1/rerank"
+    RERANK_BARE = "/rerank"
+    RERANK_V2 = "/v2/rerank"
+    SCORE = "/v1/score"
+    SCORE_BARE = "/score"
+    POOLING = "/pooling"
+    CLASSIFY = "/classify"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+    TRANSCRIPTIONS = "/v1/audio/transcriptions"
+    TRANSLATIONS = "/v1/audio/translations"
+
+
+GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
+"""Endpoints whose answers have an output cap. The others answer with numbers, or as long as the input makes them."""
+WEIGHTLESS: Final = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
+"""Endpoints that an engine answers without its GPU: how long they take says nothing of anything else."""
+
+
+class Reason(StrEnum):
+    """Why a request was not served: the machine-readable reason, `x-tailgate-reason` and a metric label."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    # refused before it became an Ask
+    BAD_REQUEST = "bad-request"
+    UNAUTHORIZED = "unauthorized"
+    HOST_NOT_ALLOWED = "host-not-allowed"
+    ORIGIN_NOT_ALLOWED = "origin-not-allowed"
+    NOT_FOUND = "not-found"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    MODEL_NOT_FOUND = "model-not-found"
+    BODY_TOO_LARGE = "body-too-large"
+    HEADERS_TOO_LARGE = "headers-too-large"
+    RECEIVE_TIMEOUT = "receive-timeout"
+    UNSUPPORTED_ENCODING = "unsupported-encoding"
+    EXPECTATION_FAILED = "expectation-failed"
+    NO_WEBSOCKETS = "no-websockets"
+    RECEIVING_FULL = "receiving-full"
+    # refused for what it did to replicas
+    QUARANTINED = "quarantined"
+    # impossible whatever the load
+    CONTEXT_LENGTH = "context-length"
+    FORBIDDEN_MODEL = "forbidden-model"
+    # the tenant's own limits
+    LIMIT_REQUESTS = "limit-requests"
+    LIMIT_TOKENS = "limit-tokens"
+    LIMIT_CONCURRENCY = "limit-concurrency"
+    # contended: worth trying again
+    PREDICTED = "predicted-breach"
+    """The forecast says that it would miss its objective."""
+    QUEUE_FULL = "queue-full"
+    EVICTED = "evicted"
+    # no capacity at all
+    NO_REPLICAS = "no-replicas"
+    SHUTTING_DOWN = "shutting-down"
+    # deadlines
+    QUEUE_TIMEOUT = "queue-timeout"
+    CONNECT_TIMEOUT = "connect-timeout"
+    TTFT_TIMEOUT = "ttft-timeout"
+    IDLE_TIMEOUT = "idle-timeout"
+    TOTAL_TIMEOUT = "total-timeout"
+    # ended by us, since it would not have ended well by itself
+    REPETITION = "repetition"
+    OUTPUT_LENGTH = "output-length"
+    # the replica's doing
+    UPSTREAM_UNREACHABLE = "upstream-unreachable"
+    UPSTREAM_BUSY = "upstream-busy"
+    UPSTREAM_ERROR = "upstream-error"
+    UPSTREAM_TRUNCATED = "upstream-truncated"
+    UPSTREAM_UNREADABLE = "upstream-unreadable"
+    UPSTREAM_REJECTED = "upstream-rejected"
+    # the client's doing
+    CLIENT_GONE = "client-gone"
+    CLIENT_STALLED = "client-stalled"
+    # ours
+    INTERNAL = "internal"
+
+
+class Outcome(StrEnum):
+    """How a request ended, for metrics. Goodput counts OK within the SLO over everything in the denominator."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    OK = "ok"
+    REFUSED = "refused"
+    """By us, for want of capacity: a miss."""
+    TIMEOUT = "timeout"
+    """A deadline of ours passed: a miss."""
+    CUT = "cut"
+    """We ended an answer that had begun, and said so in it: a miss."""
+    ERROR = "error"
+    """A replica failed it: a miss."""
+    QUOTA = "quota"
+    """The tenant's own limit: counted apart."""
+    INVALID = "invalid"
+    """The request was wrong (4xx): counted apart."""
+    ABANDONED = "abandoned"
+    """The client left: counted apart."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it stands in the denominator of goodput."""
+        return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
+
+
+class Callback(StrEnum):
+    """Which callback of ours raised: a bug. A metric label."""
+
+    DECISION = "decision"
+    """A call of the controller."""
+    COMMAND = "command"
+    """Carrying out what it decided."""
+    REPLICA = "replica"
+    """Bytes or news from a connection to a replica."""
+    CLIENT = "client"
+    """Bytes or news from a client's connection."""
+    ADMIN = "admin"
+    """Bytes or news from a connection to the admin port."""
+    TIMER = "timer"
+    """A deadline of a connection, or what is done several times a second."""
+    WATCH = "watch"
+    """A health check, a scrape or a list of models."""
+
+
+class HedgeResult(StrEnum):
+    """What became of a request that was sent a second time because its first token was late."""
+
+    WON = "won"
+    """The duplicate had the first token."""
+    LOST = "lost"
+    """The first attempt had it after all."""
+    FAILED = "failed"
+    """Neither had one."""
+
+
+@dataclass(slots=True, init=False)
+class Request:
+    """One request that wants a replica. Filled once by the caller, then read only."""
+
+    id: int
+    policy: Policy
+    tier: Tier
+    model: Model
+    tenant: str
+    endpoint: Endpoint
+    stream: bool
+    prompt_bytes: int
+    """UTF-8 bytes of everything that becomes prompt: messages, tools, instructions."""
+    prompt_exact: int | None
+    """Prompt tokens where known exactly (token ids, a tokenizer); else None and an estimate is learned."""
+    max_tokens: int | None
+    """What the client asked for per choice; None where it asked for nothing."""
+    choices: int
+    """Number of sequences generated: n (or best_of) times the batch size, >= 1."""
+    body_bytes: int
+    head_at: float
+    body_at: float
+    batch: int = 1
+    """How many prompts there are; each has to fit a pool by itself."""
+    asked_model: str = ""
+    """The name that was asked for, where that of `model` is no model's: the catch-all."""
+    body_hash: int | None = None
+    """64 bits for what is asked; None as long as the controller has no `suspects`."""
+    slo: Slo | None = None
+    """That of its tier, tightened as the request asks for; None: as it is."""
+    assembled: bool = False
+    """Whether it is not streamed, but its replica streams to us, and the answer is put together."""
+
+    def __init__(
+        self,
+        id: int,
+        policy: Policy,
+        tier: Tier,
+        model: Model,
+        tenant: str,
+        endpoint: Endpoint,
+        stream: bool,
+        prompt_bytes: int,
+        prompt_exact: int | None,
+        max_tokens: int | None,
+        choices: int,
+        body_bytes: int,
+        head_at: float,
+        body_at: float,
+        batch: int = 1,
+        asked_model: str = "",
+        body_hash: int | None = None,
+        slo: Slo | None = None,
+        assembled: bool = False,
+    ) -> None:
+        self.id = id
+        self.policy = policy
+        self.tier = tier
+        self.model = model
+        self.tenant = tenant
+        self.endpoint = endpoint
+        self.stream = stream
+        self.prompt_bytes = prompt_bytes
+        self.prompt_exact = prompt_exact
+        self.max_tokens = max_tokens
+        self.choices = choices
+        self.body_bytes = body_bytes
+        self.head_at = head_at
+        self.body_at = body_at
+        self.batch = batch
+        self.asked_model = asked_model
+        self.body_hash = body_hash
+        self.slo = slo
+        self.assembled = assembled
+
+    @property
+    def visible(self) -> bool:
+        """Whether its first token, and each after it, can be seen as it comes."""
+        return self.stream or self.assembled
+
+
+class AttemptOutcome(StrEnum):
+    """How one attempt at one replica ended."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    COMPLETE = "complete"
+    REJECTED = "rejected"
+    """The engine answered 4xx: the request's fault, neutral to health."""
+    BUSY = "busy"
+    """The engine answered 429 or 503, or a 200 that carries such an error: neutral to the breaker."""
+    CLOSING = "closing"
+    """The engine answered that it is shutting down: it has not worked on the request, and will not on others."""
+    FAILED = "failed"
+    """The engine answered another 5xx, or an error event."""
+    UNREACHABLE = "unreachable"
+    """No connection; the replica never saw the request."""
+    CONNECT_TIMEOUT = "connect-timeout"
+    RESET = "reset"
+    """The connection broke before any byte of the answer."""
+    TRUNCATED = "truncated"
+    """The answer broke off, was not HTTP, or was given up by the engine."""
+    UNREADABLE = "unreadable"
+    """The answer is whole in HTTP, and nothing in it can be given to the client: neutral to health."""
+    CANCELLED = "cancelled"
+    """We closed it: the client left, a deadline passed, or another attempt won."""
+
+
+@dataclass(slots=True, init=False)
+class AttemptResult:
+    """What is known when an attempt ends. Token counts are the engine's own `usage`, None where it gave none."""
+
+    end: AttemptOutcome
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    tokens_seen: int = 0
+    """Events with content that passed: the estimate where there is no usage."""
+    status: int | None = None
+    retry_after_s: float | None = None
+    body_hash: int | None = None
+    """64 bits for what was asked, where the connection broke off before commit."""
+    empty: bool = False
+    """Whether it is complete and of no use: nothing was generated, or nobody can read it."""
+
+    def __init__(
+        self,
+        end: AttemptOutcome,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        tokens_seen: int = 0,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        body_hash: int | None = None,
+        empty: bool = False,
+    ) -> None:
+        self.end = end
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.tokens_seen = tokens_seen
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.body_hash = body_hash
+        self.empty = empty
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a health check, a scrape or a model list of one replica said; None where it did not say."""
+
+    healthy: bool | None = None
+    waiting: int | None = None
+    running: int | None = None
+    kv_fraction: float | None = None
+    preemptions: int | None = None
+    """Requests that lost their KV cache for want of room, since the engine started."""
+    context_tokens: int | None = None
+    """The shortest `max_model_len` of the models it serves."""
+    late: bool = False
+    """Whether the health check failed for want of an answer in time."""
+    asked_at: float | None = field(default=None, compare=False)
+    """When the health check was begun; None: just now. No part of what was said: two that say the same are equal."""
+
+
+@dataclass(slots=True, init=False)
+class Record:
+    """One ask from end to end, for metrics, logs and the journal. Durations in seconds."""
+
+    ask: Request
+    outcome: Outcome
+    why: Reason | None
+    pool: str | None
+    replica: str | None
+    queue_s: float
+    """From body complete to the first dispatch, or to the end if it never was dispatched."""
+    ttft_s: float | None
+    """From body complete to the first content token; None if there was none, or the answer was not streamed."""
+    tpot_s: float | None
+    """(ended - first token) / (output tokens - 1); None below two tokens, or where TTFT is None."""
+    e2e_s: float
+    prompt_tokens: int
+    output_tokens: int
+    tokens_exact: bool
+    """Whether the counts are the engine's `usage`, or our own estimate."""
+    good: bool
+    """OK and within every bound of its tier's SLO."""
+    attempts: int
+    breach: float | None = None
+    """P(it misses an objective), as it was forecast when it arrived; None where nothing was."""
+    would_shed: bool = False
+    """Whether its tier is in shadow, and it would have been shed."""
+    explored: bool = False
+    """Whether it was admitted for what can be learned from it, though it would have been shed."""
+    degraded: bool = False
+    """Whether its answer was held shorter than it asked for."""
+    hedged: HedgeResult | None = None
+    """What became of it if it was sent a second time for being late."""
+
+    def __init__(
+        self,
+        ask: Request,
+        outcome: Outcome,
+        why: Reason | None,
+        pool: str | None,
+        replica: str | None,
+        queue_s: float,
+        ttft_s: float | None,
+        tpot_s: float | None,
+        e2e_s: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        tokens_exact: bool,
+        good: bool,
+        attempts: int,
+        breach: float | None = None,
+        would_shed: bool = False,
+        explored: bool = False,
+        degraded: bool = False,
+        hedged: HedgeResult | None = None,
+    ) -> None:
+        self.ask = ask
+        self.outcome = outcome
+        self.why = why
+        self.pool = pool
+        self.replica = replica
+        self.queue_s = queue_s
+        self.ttft_s = ttft_s
+        self.tpot_s = tpot_s
+        self.e2e_s = e2e_s
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.tokens_exact = tokens_exact
+        self.good = good
+        self.attempts = attempts
+        self.breach = breach
+        self.would_shed = would_shed
+        self.explored = explored
+        self.degraded = degraded
+        self.hedged = hedged

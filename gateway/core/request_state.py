@@ -1,0 +1,253 @@
+"""Requests under way and their attempts: each opened once, each closed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.admission.limits import TenantUse
+from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
+
+if TYPE_CHECKING:
+    from gateway.core.fleet.pool import Pool
+    from gateway.core.fleet.replica import Replica
+    from gateway.core.forecast.ahead import Forecast
+    from gateway.core.forecast.replica_model import AttemptPrediction
+
+UNNAMED_TOKENS: Final = 1024
+"""Reserved for an answer that nobody capped, until its usage is known: reserving the most would serve one at a time."""
+
+
+class Attempt:
+    """One try at one replica; holds a slot from creation until it is closed."""
+
+    __slots__ = (
+        "cancelled",
+        "facts",
+        "first",
+        "first_at",
+        "hedge",
+        "id",
+        "last_at",
+        "live",
+        "opened_at",
+        "paused",
+        "prompt_tokens",
+        "replica",
+        "sent_at",
+        "tokens",
+    )
+
+    def __init__(self, attempt_id: int, live: RequestState, replica: Replica, now: float, hedge: bool = False) -> None:
+        self.id = attempt_id
+        self.live = live
+        self.replica = replica
+        self.opened_at = now
+        self.first = not live.attempts
+        """Whether it is the first of its request."""
+        self.hedge = hedge
+        """Whether it was made beside another one that is late."""
+        self.prompt_tokens = live.prompt_tokens
+        """What it added to its replica's un-prefilled tokens, and takes away again."""
+        self.facts: AttemptPrediction | None = None
+        """The forecast's own: the load that it met."""
+        self.sent_at: float | None = None
+        self.first_at: float | None = None
+        self.last_at = now
+        self.paused = False
+        """Whether nobody reads its answer, because the client does not keep up."""
+        self.cancelled = False
+        self.tokens = 0
+
+
+class RequestState:
+    """One ask that is not over. It is over when it has an outcome and no open attempt."""
+
+    __slots__ = (
+        "ask",
+        "attempts",
+        "body_hash",
+        "charged",
+        "committed",
+        "deadline",
+        "degraded",
+        "dispatched_at",
+        "ended_at",
+        "explored",
+        "first_at",
+        "forecast",
+        "hedged",
+        "max_tokens",
+        "open",
+        "outcome",
+        "output_tokens",
+        "pool",
+        "prompt_likely",
+        "prompt_tokens",
+        "reached",
+        "replica",
+        "reserved_tokens",
+        "slo",
+        "start_by",
+        "ticket",
+        "timeouts",
+        "tokens_exact",
+        "use",
+        "waiting",
+        "why",
+        "would_shed",
+    )
+
+    def __init__(self, ask: Request) -> None:
+        self.ask = ask
+        self.body_hash = ask.body_hash
+        """64 bits for what is asked, once they are needed (quarantine.py)."""
+        self.pool: Pool | None = None
+        self.replica: Replica | None = None
+        """The replica of the latest attempt; the committed one once there is a commit."""
+        self.slo = ask.slo or ask.tier.slo
+        self.timeouts = ask.tier.timeouts
+        """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
+        self.deadline = math.inf
+        """When its first token, or the whole of an answer that is not streamed, would come too late."""
+        self.start_by = math.inf
+        """When it has to be sent, to be in time by its forecast; known once it waits."""
+        self.charged = 0.0
+        """What it has cost its tenant in the order of turns, in tokens."""
+        self.forecast: Forecast | None = None
+        """The one on which it was admitted."""
+        self.would_shed = False
+        """Whether its tier is in shadow and it would have been shed."""
+        self.explored = False
+        """Whether it was doubtful and let in all the same, for what can be learned from it."""
+        self.degraded = False
+        """Whether its answer is held shorter than it was asked for, to be in time."""
+        self.hedged: HedgeResult | None = None
+        """What became of it if it was sent a second time for being late; FAILED until there is a first token."""
+        self.ticket = 0
+        """Where it stands in a waiting room; 0: nowhere."""
+        self.use: TenantUse | None = None
+        self.prompt_tokens = 0
+        """Of all prompts together; at most, until an engine has counted."""
+        self.prompt_likely = 0
+        """Of one prompt, between the estimates."""
+        self.max_tokens = 0
+        self.reserved_tokens = 0
+        self.output_tokens = 0
+        self.tokens_exact = False
+        self.open: list[Attempt] = []
+        self.attempts = 0
+        self.reached = False
+        """Whether any attempt was sent to an engine."""
+        self.waiting = False
+        self.committed: Attempt | None = None
+        self.dispatched_at: float | None = None
+        self.first_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: Outcome | None = None
+        self.why: Reason | None = None
+
+    def move(self, pool: Pool) -> None:
+        """Have `pool` serve it from now on."""
+        self.pool = pool
+        self.timeouts = self.ask.policy.timeouts(self.ask.tier, pool.spec.name)
+
+    def cap(self) -> None:
+        """Grant as many tokens of output as are asked for, within the tier's caps."""
+        if self.ask.endpoint in GENERATING:
+            self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether its engine is told how many tokens of output it may have.
+
+        Not where nothing is named and the context leaves less than the tier's limit: the engine's own bound is tighter
+        then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
+        """
+        if self.ask.max_tokens is not None or self.degraded:
+            return True
+        caps = self.ask.tier.caps
+        unnamed = caps.max_tokens_default
+        return unnamed > 0 and (unnamed < caps.max_tokens_limit or self.max_tokens >= caps.max_tokens_limit)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the client has a part of the answer that can be ended in peace."""
+        return self.ask.visible and self.outcome is None and self.committed in self.open
+
+    @property
+    def most_tokens(self) -> int:
+        """Of its prompts and answers together, at most: what its tenant has to have left."""
+        output = self.max_tokens
+        if self.ask.max_tokens is None and not self.ask.tier.caps.max_tokens_default:
+            output = min(output, UNNAMED_TOKENS)
+        return self.prompt_tokens + output * self.ask.choices
+
+    def decide(self, outcome: Outcome, why: Reason | None, now: float) -> None:
+        """Fix how this ask ended; the first decision stands."""
+        if self.outcome is None:
+            self.outcome, self.why, self.ended_at = outcome, why, now
+
+    def settle(self, now: float) -> bool:
+        """Give its tenant back what was reserved and not used; whether an engine worked on it.
+
+        What an engine rejected it has not read.
+        """
+        assert self.use is not None
+        worked = self.reached and self.outcome is not Outcome.INVALID
+        used = self.prompt_tokens + self.output_tokens if worked else 0
+        self.use.settle(self.reserved_tokens, used, self.reached, now)
+        return worked
+
+    def record(self) -> Record:
+        """The facts of an ask that is over."""
+        ask = self.ask
+        assert self.outcome is not None
+        assert self.ended_at is not None
+        started = ask.body_at
+        ended = self.ended_at
+        ttft_s = tpot_s = None
+        if self.first_at is not None:
+            ttft_s = self.first_at - started
+            if self.output_tokens > 1:
+                tpot_s = (ended - self.first_at) / (self.output_tokens - 1)
+        e2e_s = ended - started
+        good = self.outcome is Outcome.OK and self.slo.met(ttft_s, tpot_s, e2e_s, self.output_tokens)
+        if self.degraded and self.output_tokens >= self.max_tokens:
+            good = False  # it was cut short by us
+        return Record(
+            ask=ask,
+            outcome=self.outcome,
+            why=self.why,
+            pool=None if self.pool is None else self.pool.spec.name,
+            replica=None if self.replica is None else self.replica.spec.name,
+            queue_s=(ended if self.dispatched_at is None else self.dispatched_at) - started,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            e2e_s=e2e_s,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            tokens_exact=self.tokens_exact,
+            good=good,
+            attempts=self.attempts,
+            breach=None if self.forecast is None else self.forecast.breach,
+            would_shed=self.would_shed,
+            explored=self.explored,
+            degraded=self.degraded,
+            hedged=self.hedged,
+        )
+
+
+def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
+    """Of those that were dispatched: how many each pool has, and for how many seconds, all of them together.
+
+    Their `Record`s will say e2e less queue time; one that is over, but for the closing of its attempts, gets no older.
+    """
+    held: dict[str, tuple[int, float]] = {}
+    for live in lives:
+        if live.dispatched_at is not None and live.pool is not None:
+            count, seconds = held.get(live.pool.spec.name, (0, 0.0))
+            age_s = (now if live.ended_at is None else live.ended_at) - live.dispatched_at
+            held[live.pool.spec.name] = count + 1, seconds + age_s
+    return held

@@ -1,0 +1,1 @@
+"""Journal files: written while requests are served, and replayed."""

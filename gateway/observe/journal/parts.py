@@ -1,0 +1,108 @@
+"""The files of a journal on disk: one is written, the ones before it are kept beside it, none has half a line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+
+from gateway.core.journal.recorder import FORMAT
+
+
+class JournalError(Exception):
+    """The journal cannot be begun; the message is for the operator."""
+
+
+class Parts:
+    """Lines in `path`, up to about `max_bytes`; then that file is called `path`.1, what was .1 is .2, and so on.
+
+    `files` is how many there are in all. Each begins with `header` and its number in the run, from 1. A process that
+    starts keeps what one before it has left in the same way. Used by one thread at a time.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, object], max_bytes: int, files: int) -> None:
+        self.path = path
+        self._header = header
+        self._max_bytes = max_bytes
+        self._files = files
+        self._part = 0
+        self._size = 0
+        self._empty = True
+        """But for its header."""
+        self._fd = -1
+        try:
+            _refuse_if_in_use(path)
+            self._turn()
+        except OSError as error:
+            raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
+
+    def write(self, lines: bytes) -> None:
+        """Append whole lines. Raises OSError, and then nothing of them is there."""
+        if self._size + len(lines) > self._max_bytes and not self._empty:
+            self._turn()
+        try:
+            _write(self._fd, lines)
+        except OSError:
+            with suppress(OSError):  # the first error is the one to tell of
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(lines)
+        self._empty = False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+    def _turn(self) -> None:
+        """Begin the next file. It is made under another name first: if that fails, all stays as it was."""
+        header = orjson.dumps(
+            {"journal": FORMAT, "part": self._part + 1, **self._header}, option=orjson.OPT_APPEND_NEWLINE
+        )
+        new = self._named("new")
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write(fd, header)
+            self._make_room()
+            os.replace(new, self.path)
+        except OSError:
+            os.close(fd)
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._size, self._empty = fd, len(header), True
+        self._part += 1
+
+    def _make_room(self) -> None:
+        for number in range(self._files - 1, 0, -1):
+            younger = self.path if number == 1 else self._named(number - 1)
+            if younger.exists():
+                os.replace(younger, self._named(number))
+
+    def _named(self, suffix: object) -> Path:
+        return self.path.with_name(f"{self.path.name}.{suffix}")
+
+
+def _refuse_if_in_use(path: Path) -> None:
+    """Two processes would rename each other's files."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise JournalError(f"the journal {path} cannot be written: it is not a file")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalError(f"another process writes the journal {path}: give each its own file") from None
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]

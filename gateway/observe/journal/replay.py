@@ -1,0 +1,183 @@
+"""Reads a journal and tells a fresh controller the same: it must give the same answers, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import orjson
+
+from gateway.core.journal.aliases import upgraded, upgraded_header
+from gateway.core.journal.codec import Unreadable
+from gateway.core.journal.recorder import FORMAT, Replay
+
+
+class NotReplayable(Exception):
+    """This is no journal, or not one that can be replayed from here; the message is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a file. `about` is the whole of it, in the current format."""
+
+    path: Path
+    run: str
+    part: int
+    version: str
+    form: int
+    """The format in which the rest of the file is written."""
+    about: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first call that was answered otherwise; both answers as plain data."""
+
+    file: str
+    line: int
+    now: float
+    call: str
+    arguments: object
+    recorded: object
+    replayed: object
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What came of it, and of how much."""
+
+    calls: int = 0
+    """Those that were answered alike."""
+    requests: int = 0
+    began_at: float | None = None
+    ended_at: float | None = None
+    """`now` of the first call and of the last."""
+    divergence: Divergence | None = None
+    stopped: str = ""
+    """Why it went no further, though there is more."""
+    cut: bool = False
+    """Whether the last line is cut off: the process was killed."""
+
+    def alike(self, call: str, now: float) -> None:
+        """Count a call that was answered alike."""
+        self.calls += 1
+        self.requests += call == "arrive"
+        self.began_at = now if self.began_at is None else self.began_at
+        self.ended_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line after the header, and the bytes it takes."""
+
+    file: str
+    number: int
+    size: int
+    row: object
+    """None if it is cut off."""
+
+
+def header(path: Path) -> Header:
+    """The first line of a file. Raises `NotReplayable` or OSError."""
+    match _first(path):
+        case {"journal": 1 | 2 as form, "run": str(run), "part": int(part), "version": str(version)} as about:
+            return Header(path, run, part, version, form, about if form == FORMAT else upgraded_header(about))
+        case {"journal": form, "version": version} if form not in (1, FORMAT):
+            raise NotReplayable(
+                f"{path} is a journal of form {form}, of tailgate {version}: this one reads forms 1 and {FORMAT}"
+            )
+    raise NotReplayable(f"{path} is not a journal: its first line is not the header of one")
+
+
+def is_journal(path: Path) -> bool:
+    """Whether the first line of a file says that it is one, of whatever form. Raises OSError."""
+    return "journal" in _first(path)
+
+
+def _first(path: Path) -> dict[str, object]:
+    """The object in the first line of a file; empty if there is none."""
+    with path.open("rb") as file:
+        try:
+            found = orjson.loads(file.readline())
+        except orjson.JSONDecodeError:
+            return {}
+    return found if isinstance(found, dict) else {}
+
+
+def in_order(paths: Sequence[Path]) -> list[Header]:
+    """The parts of one run, from the first. Raises `NotReplayable` or OSError."""
+    parts = sorted((header(path) for path in paths), key=lambda part: part.part)
+    if len({part.run for part in parts}) > 1:
+        runs = ", ".join(f"{part.path}: {part.run}" for part in parts)
+        raise NotReplayable(f"these are of different runs of the process; give the parts of one ({runs})")
+    for expected, part in enumerate(parts, start=1):
+        if part.part != expected:
+            raise NotReplayable(
+                f"{part.path} begins in the middle: it is part {part.part} of its run, and what the controller knew by "
+                f"then is not in it. Part {expected} is needed too, which is {_earlier(part, expected)} unless it was "
+                "renamed; if that was deleted (TAILGATE_JOURNAL_FILES are kept), this run cannot be replayed"
+            )
+    return parts
+
+
+def _earlier(part: Header, number: int) -> Path:
+    """What an earlier part of the run is called beside `part`: FILE.2 was written before FILE.1, that before FILE."""
+    name, suffix = part.path.name, part.path.suffix[1:]
+    base, turn = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
+    return part.path.with_name(f"{base}.{turn + part.part - number}")
+
+
+def replay(parts: Sequence[Header], progress: Callable[[int], None]) -> Replayed:
+    """Tell a fresh controller what these files say; `progress` is told bytes. Raises `NotReplayable` or OSError."""
+    done, where = Replayed(), f"{parts[0].path}:1"
+    try:
+        fresh = Replay(parts[0].about, Random)
+        for line in lines(parts):
+            where = f"{line.file}:{line.number}"
+            if not _take(line, fresh, done):
+                break
+            progress(line.size)
+    except Unreadable as error:
+        raise NotReplayable(f"{where}: {error} (written by tailgate {parts[0].version})") from error
+    return done
+
+
+def _take(line: Line, fresh: Replay, done: Replayed) -> bool:
+    """Act on one line; False if no other can follow."""
+    match line.row:
+        case {"let": name, "be": value}:
+            fresh.let({"let": name, "be": value})
+        case {"gap": int(missing)}:
+            done.stopped = f"{missing} calls are missing at {line.file}:{line.number}: the rest cannot be replayed"
+        case [int() | float() as now, str(call), list(arguments), recorded]:
+            replayed = orjson.loads(orjson.dumps(fresh.answer([now, call, arguments, recorded])))
+            # 1 and 1.0 are the same here: a compiled core makes floats of whole numbers where a float belongs.
+            if replayed == recorded:
+                done.alike(call, now)
+            else:
+                done.divergence = Divergence(line.file, line.number, now, call, arguments, recorded, replayed)
+        case None:
+            done.cut = True
+        case _:
+            raise Unreadable("this is neither a call nor anything known about a journal")
+    return not (done.stopped or done.divergence)
+
+
+def lines(parts: Sequence[Header]) -> Iterator[Line]:
+    """Every line after the headers. Only the very last may be cut off."""
+    for part in parts:
+        with part.path.open("rb") as file:
+            for number, text in enumerate(file, start=1):
+                if number == 1:
+                    continue
+                try:
+                    row = orjson.loads(text)
+                except orjson.JSONDecodeError as error:
+                    if text.endswith(b"\n") or part is not parts[-1]:
+                        raise NotReplayable(f"{part.path}:{number}: this is not JSON: {error}") from error
+                    row = None
+                if part.form != FORMAT:
+                    row = upgraded(row)
+                yield Line(str(part.path), number, len(text), row)

@@ -1,0 +1,155 @@
+"""Writes the journal of the controller while requests are served: in batches, by a thread, and never at their cost.
+
+The request path only keeps each call in a list. Every `BATCH` calls, and every `FLUSH_S`, the list is made into lines,
+and a thread writes them. If it does not keep up (the disk is slow) or cannot write (the disk is full), calls are
+dropped and counted, a line says so when writing works again, and the log says it once. What names stand for is no call,
+and is written after all: what follows refers to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from uuid import uuid4
+
+import orjson
+
+from gateway.core.journal.recorder import Encoder, Told
+from gateway.core.policy import Policy
+from gateway.observe.journal.parts import Parts
+
+log = logging.getLogger("tailgate")
+
+BATCH = 64
+"""Calls made into lines at a time: while the processor's cache still has them that costs a quarter less."""
+FLUSH_S = 0.05
+BUFFER_BYTES = 16 * 2**20
+"""Lines that may wait for the disk."""
+CLOSE_S = 5.0
+
+
+class Journal:
+    """Takes calls (`tell`) until it is closed. `run` has to run meanwhile. Raises `JournalError` if it cannot begin."""
+
+    def __init__(
+        self,
+        path: Path,
+        policy: Policy,
+        seed: int,
+        share: float,
+        version: str,
+        *,
+        max_bytes: int,
+        files: int,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self.path = path
+        self._encoder = Encoder(policy)
+        about: Mapping[str, object] = {"run": uuid4().hex, "version": version}
+        self._parts = Parts(path, {**about, **self._encoder.header(seed, share)}, max_bytes, files)
+        self._told: list[Told] = []
+        self._chunks: list[bytes] = []
+        self._calls = 0
+        """Calls in `_chunks`."""
+        self._gap = 0
+        """Calls dropped after those already handed over, and before `_chunks`."""
+        self._dropped = self._lost = 0
+        """Calls that never were handed over, and those that could not be written."""
+        self._offered = self._taken = 0
+        """Bytes: the first is counted here, the second by the thread."""
+        self._buffer_bytes = buffer_bytes
+        self._quiet = False
+        self._work: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Calls that are not in the journal."""
+        return self._dropped + self._lost
+
+    def tell(self, told: Told) -> None:
+        """Keep one call, with its answer."""
+        self._told.append(told)
+        if len(self._told) >= BATCH:
+            self._encode()
+
+    async def run(self) -> None:
+        """Hand over what there is every `FLUSH_S`, until cancelled."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        self._encode()
+        self._hand_over()
+
+    async def aclose(self) -> None:
+        """Write the rest, for at most `CLOSE_S`."""
+        self.flush()
+        self._work.put((self._gap, 0, b""))
+        self._work.put(None)
+        await asyncio.to_thread(self._thread.join, CLOSE_S)
+        if self._thread.is_alive():
+            log.error("the journal %s is not complete: the disk did not take its end within %.0f s", self.path, CLOSE_S)
+
+    # ---- on the event loop
+
+    def _encode(self) -> None:
+        told = self._told
+        if not told:
+            return
+        if self._offered - self._taken > self._buffer_bytes:
+            self._drop(len(told), "the disk does not keep up")
+        else:
+            try:
+                lines = b"\n".join(map(orjson.dumps, self._encoder.rows(told)))
+            except TypeError as error:
+                self._drop(len(told), f"a call cannot be written: {error}")
+            else:
+                self._chunks.append(lines)
+                self._calls += len(told)
+                self._offered += len(lines) + 1
+        told.clear()
+
+    def _hand_over(self) -> None:
+        if self._chunks:
+            self._chunks.append(b"")
+            self._work.put((self._gap, self._calls, b"\n".join(self._chunks)))
+            self._chunks, self._calls, self._gap = [], 0, 0
+
+    def _drop(self, calls: int, why: str) -> None:
+        self._hand_over()
+        self._gap += calls
+        self._dropped += calls
+        self._complain(why)
+
+    # ---- in the thread
+
+    def _write(self) -> None:
+        gap, names = 0, b""
+        while (work := self._work.get()) is not None:
+            dropped, calls, lines = work
+            gap += dropped
+            missing = b'{"gap":%d}\n' % gap if gap else b""
+            try:
+                self._parts.write(missing + names + lines)
+            except OSError as error:
+                gap += calls
+                names += b"".join(line for line in lines.splitlines(keepends=True) if line.startswith(b'{"let"'))
+                self._lost += calls
+                self._complain(str(error.strerror))
+            else:
+                gap, names = 0, b""
+            self._taken += len(lines)
+        self._parts.close()
+
+    def _complain(self, why: str) -> None:
+        if not self._quiet:
+            self._quiet = True
+            log.error("calls are missing in the journal %s, what follows cannot be replayed: %s", self.path, why)

@@ -1,0 +1,84 @@
+"""The metrics page: OpenMetrics or the classic text format, written in small pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
+from prometheus_client import exposition as classic
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from gateway.observe.metrics.families import RequestFamilies
+from gateway.observe.metrics.gauges import ProcessFamilies
+from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.sources import Sources
+
+SAMPLES_AT_ONCE = 200
+"""The page is written on the thread that relays tokens: 200 samples hold it up for about 2 ms."""
+
+
+def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
+    """Everything that the page shows; nothing of it is global."""
+    own = CollectorRegistry()
+    own.register(RequestFamilies(metrics))
+    own.register(ProcessFamilies(sources))
+    ProcessCollector(registry=own)
+    PlatformCollector(registry=own)
+    GCCollector(registry=own)
+    return own
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A text format: `encode` writes families, `end` stands after the last one."""
+
+    content_type: str
+    encode: Callable[[Collector], bytes]
+    end: bytes
+
+
+CLASSIC = Format(classic.CONTENT_TYPE_PLAIN_0_0_4, classic.generate_latest, b"")
+OPENMETRICS = Format(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest, b"# EOF\n")
+
+
+def chosen(accept: str) -> Format:
+    """The format for an Accept header: OpenMetrics for those who name it, as Prometheus does."""
+    return OPENMETRICS if "application/openmetrics-text" in accept else CLASSIC
+
+
+async def render(collector: Collector, form: Format) -> AsyncIterator[bytes]:
+    """The page, letting the event loop run between pieces. Each family is read at one moment."""
+    for family in collector.collect():
+        for piece in _pieces(family, form):
+            yield piece
+            await asyncio.sleep(0)
+    yield form.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """A collector of one family."""
+
+    family: Metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.family
+
+
+def _pieces(family: Metric, form: Format) -> Iterator[bytes]:
+    samples = family.samples
+    for start in range(0, len(samples) or 1, SAMPLES_AT_ONCE):
+        part = Metric(family.name, family.documentation, family.type, family.unit)
+        part.samples = samples[start : start + SAMPLES_AT_ONCE]
+        text = form.encode(_Some(part)).removesuffix(form.end)
+        yield text if start == 0 else _without_head(text)
+
+
+def _without_head(text: bytes) -> bytes:
+    """`text` less the HELP, TYPE and UNIT lines at its beginning."""
+    while text.startswith(b"# "):
+        text = text.partition(b"\n")[2]
+    return text

@@ -1,0 +1,175 @@
+"""What is counted about requests per tier, per pool and per replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gateway.core.policy import Metric, Policy, Tier
+from gateway.core.request import Outcome, Reason, Record
+from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.window import Quantiles, Sliding
+
+# Buckets of the OpenTelemetry GenAI conventions, continued upwards for long queues and long answers.
+TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+TPOT_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+ITL_EDGES = (*TPOT_EDGES, 5, 7.5, 10)
+E2E_EDGES = tuple(0.01 * 2**step for step in range(17))
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Bucket edges in seconds, of each latency."""
+
+    ttft: tuple[float, ...]
+    tpot: tuple[float, ...]
+    itl: tuple[float, ...]
+    e2e: tuple[float, ...]
+    queue: tuple[float, ...]
+
+    @classmethod
+    def of(cls, policy: Policy) -> Edges:
+        """The standard edges with every SLO threshold of `policy` among them."""
+        slos = [tier.slo for tier in policy.tiers.values()]
+        ttft = {o.threshold_s for slo in slos for o in slo.ttft}
+        tpot = {o.threshold_s for slo in slos for o in slo.tpot}
+        e2e = {o.threshold_s for slo in slos for o in slo.e2e}
+
+        def edges(standard: Sequence[float], thresholds: set[float]) -> tuple[float, ...]:
+            return tuple(sorted({float(edge) for edge in (*standard, *thresholds)}))
+
+        return cls(
+            edges(TTFT_EDGES, ttft),
+            edges(TPOT_EDGES, tpot),
+            edges(ITL_EDGES, tpot),
+            edges(E2E_EDGES, e2e),
+            edges(TTFT_EDGES, set()),
+        )
+
+
+class Attainment:
+    """Requests that met an objective, and all that it applied to; since the start and over the window."""
+
+    GOOD: Final = 0
+    TOTAL: Final = 1
+
+    __slots__ = ("counts", "recent")
+
+    def __init__(self) -> None:
+        self.counts: list[float] = [0, 0]
+        self.recent = Sliding(self.counts)
+
+
+class Decided(StrEnum):
+    """Why a request was let in whose breach was forecast."""
+
+    __hash__ = str.__hash__  # Enum's own is a function in Python
+
+    ADMITTED = "admitted"
+    EXPLORED = "explored"
+    DEGRADED = "degraded"
+    WOULD_SHED = "would-shed"
+
+
+def decided(record: Record) -> Decided:
+    """The decision on a request that was let in."""
+    if record.would_shed:
+        return Decided.WOULD_SHED
+    if record.explored:
+        return Decided.EXPLORED
+    return Decided.DEGRADED if record.degraded else Decided.ADMITTED
+
+
+class TierFacts:
+    """What is counted per tier, since the start and over the window."""
+
+    GOOD: Final = 0
+    FINISHED: Final = 1
+    OFFERED: Final = 2
+
+    __slots__ = ("counts", "e2e", "forecasts", "objectives", "queue", "recent", "slo", "tier", "tpot", "ttft")
+
+    def __init__(self, tier: Tier) -> None:
+        self.counts: list[float] = [0, 0, 0]
+        """Good, finished and offered requests."""
+        self.recent = Sliding(self.counts)
+        self.ttft, self.tpot, self.e2e, self.queue = Quantiles(), Quantiles(), Quantiles(), Quantiles()
+        self.forecasts: dict[tuple[Decided, bool], int] = {}
+        """Requests let in, by decision and whether they turned out good."""
+        self.slo: dict[tuple[Metric, str], Attainment] = {}
+        """By metric and percentile ("p99")."""
+        self.follow(tier)
+
+    def follow(self, tier: Tier) -> None:
+        """Count by the objectives of `tier` from now on."""
+        self.tier = tier
+        self.objectives = tuple(
+            (metric, objective.threshold_s, self.slo.setdefault((metric, percentile(objective.quantile)), Attainment()))
+            for metric, objective in tier.slo.objectives()
+        )
+
+    def judge(self, record: Record) -> None:
+        """Count `record`, whose outcome stands in the denominator, for every objective that applies to it.
+
+        TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. Whoever
+        did not finish missed them all; a finished answer too short to have the latency is left out.
+        """
+        finished = record.outcome is Outcome.OK
+        for metric, threshold_s, attainment in self.objectives:
+            if metric is Metric.E2E:
+                if not self.tier.slo.covers(record.output_tokens):
+                    continue
+                value_s: float | None = record.e2e_s
+            elif not record.ask.stream:
+                continue
+            else:
+                value_s = record.ttft_s if metric is Metric.TTFT else record.tpot_s
+            if not finished:
+                attainment.counts[Attainment.TOTAL] += 1
+            elif value_s is not None:
+                attainment.counts[Attainment.TOTAL] += 1
+                attainment.counts[Attainment.GOOD] += value_s <= threshold_s
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the window."""
+        for sliding in (self.recent, self.ttft, self.tpot, self.e2e, self.queue):
+            sliding.roll(now)
+        for attainment in self.slo.values():
+            attainment.recent.roll(now)
+
+
+@dataclass(slots=True)
+class Lane:
+    """What is counted per tier and pool; the pool is "" for requests that never got to one."""
+
+    requests: dict[tuple[str, Outcome, Reason | None], int] = field(default_factory=dict)
+    """By model, outcome and reason."""
+    attempts: int = 0
+    dispatched: int = 0
+    """Requests that were sent to a replica,"""
+    held_s: float = 0.0
+    """and how long they took from then on, all of them together."""
+    prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
+    """Estimated, exact."""
+    output_tokens: list[int] = field(default_factory=lambda: [0, 0])
+
+
+class LatencyCell:
+    """The latency histograms of one tier, pool and replica."""
+
+    __slots__ = ("e2e", "facts", "lane", "queue", "tpot", "ttft")
+
+    def __init__(self, edges: Edges, facts: TierFacts, lane: Lane) -> None:
+        self.facts = facts
+        self.lane = lane
+        self.ttft = LogHistogram(edges.ttft)
+        self.tpot = LogHistogram(edges.tpot)
+        self.e2e = LogHistogram(edges.e2e)
+        self.queue = LogHistogram(edges.queue)
+
+
+def percentile(quantile: float) -> str:
+    """0.99 -> "p99", 0.999 -> "p99.9"."""
+    return f"p{round(quantile * 100, 6):g}"

@@ -1,0 +1,225 @@
+"""What the process is at this moment as Prometheus families: queues, slots, replicas, policy, build."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import InfoMetricFamily
+
+from gateway.core.fleet.outlier_score import EjectionReason
+from gateway.core.request import Sample
+from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
+from gateway.observe.metrics.families import counter, gauge, histogram
+from gateway.observe.metrics.forecasts import admission_families
+from gateway.observe.metrics.hedging import hedging_families
+from gateway.observe.metrics.planning import planning_families
+from gateway.observe.sources import Sources
+
+POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
+    ("tailgate_pool_in_flight", "Requests that hold a slot.", "", lambda p: p.in_flight),
+    ("tailgate_pool_slots", "Slots of the replicas that get requests.", "", lambda p: p.slots),
+    ("tailgate_queue_depth", "Requests in the waiting room.", "", lambda p: p.queued),
+    ("tailgate_queue_limit", "Requests that may be in the waiting room.", "", lambda p: p.queue_limit),
+    ("tailgate_queue_bytes", "Bytes of request bodies in the waiting room.", "bytes", lambda p: p.queued_bytes),
+    (
+        "tailgate_queue_drain_rate",
+        "Requests per second that there is room for, while newcomers have to wait; none before any had to.",
+        "",
+        lambda p: p.drain_rate,
+    ),
+    (
+        "tailgate_pool_panic",
+        "1 while so few replicas are well that those that are ejected are used all the same.",
+        "",
+        lambda p: p.panic,
+    ),
+    (
+        "tailgate_pool_prefill_limit_tokens",
+        "Unread prompt tokens beyond which a replica of the pool is sent no more.",
+        "",
+        lambda p: p.prefill_limit_tokens,
+    ),
+)
+
+REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]], ...] = (
+    ("tailgate_replica_in_flight", "Requests that hold a slot.", "", lambda r: r.in_flight),
+    (
+        "tailgate_replica_unprefilled_tokens",
+        "Prompt tokens sent whose request has no first token yet.",
+        "",
+        lambda r: r.unprefilled_tokens,
+    ),
+    ("tailgate_replica_slots", "Requests it may be sent at once: written or learned.", "", lambda r: r.slots),
+    ("tailgate_replica_held_tokens", "Tokens of context of its open requests.", "", lambda r: r.held_tokens),
+    (
+        "tailgate_replica_kv_capacity_tokens",
+        "Tokens of context that its KV cache holds, as far as scrapes tell.",
+        "",
+        lambda r: r.kv_capacity_tokens,
+    ),
+    (
+        "tailgate_replica_preemption_ratio",
+        "Preemptions in the engine per request sent, of the last minute or so.",
+        "ratio",
+        lambda r: r.preemption_ratio,
+    ),
+    ("tailgate_replica_consecutive_failures", "Failures in a row that the breaker counts.", "", lambda r: r.failures),
+    (
+        "tailgate_replica_slow_start_ratio",
+        "Share of its slots that slow start gives the replica.",
+        "ratio",
+        lambda r: r.health.share,
+    ),
+    (
+        "tailgate_replica_rest_seconds",
+        "For how long the replica is still passed over, since it refused with 429 or 503.",
+        "seconds",
+        lambda r: r.rests_s,
+    ),
+    ("tailgate_replica_waiting", "Requests waiting in the engine, as it says.", "", lambda r: _sample(r).waiting),
+    ("tailgate_replica_running", "Requests running in the engine, as it says.", "", lambda r: _sample(r).running),
+    (
+        "tailgate_replica_kv_usage_ratio",
+        "Share of the engine's KV cache in use, as it says.",
+        "ratio",
+        lambda r: _sample(r).kv_fraction,
+    ),
+    (
+        "tailgate_scrape_age_seconds",
+        "Age of the last scrape that the replica answered; +Inf if it never did.",
+        "seconds",
+        lambda r: math.inf if r.sample_age_s is None else r.sample_age_s,
+    ),
+)
+
+
+class ProcessFamilies:
+    """A prometheus-client collector over the process's `Sources`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, at this moment."""
+        snapshot, readings = self._sources.snapshot(), self._sources.watched()
+        yield from _pools(snapshot)
+        yield from planning_families(snapshot, self._sources.little(snapshot))
+        yield from _replicas(snapshot)
+        yield from admission_families(snapshot)
+        yield from hedging_families(snapshot)
+        yield from self._policy()
+        yield counter(
+            "tailgate_fleet_failures",
+            "Readings of a replica that failed, by what was read and how.",
+            ("pool", "replica", "reading", "fault"),
+            [
+                ((watched.pool, watched.name, reading, fault), n)
+                for watched in readings
+                for (reading, fault), n in watched.failures.items()
+            ],
+        )
+        yield gauge(
+            "tailgate_reading_age_seconds",
+            "Age of the last health check and the last model list that succeeded; +Inf if none did.",
+            ("pool", "replica", "reading"),
+            [((w.pool, w.name, reading), age_s) for w in readings for reading, age_s in w.ages_s.items()],
+            "seconds",
+        )
+        yield gauge(
+            "tailgate_client_connections", "Client connections that are open.", (), _one(self._sources.connections())
+        )
+        yield gauge(
+            "tailgate_loop_lag_seconds",
+            "Longest wait of anything ready to run on the event loop, during the last 15 to 30 s.",
+            (),
+            _one(self._sources.loop_lag_s()),
+            "seconds",
+        )
+        yield histogram(
+            "tailgate_loop_wait_seconds",
+            "Waits on the event loop, looked at ten times a second.",
+            (),
+            [((), self._sources.loop_waits)],
+        )
+        yield counter(
+            "tailgate_journal_dropped",
+            "Calls to the controller that are missing in the journal: what follows them cannot be replayed.",
+            (),
+            _one(self._sources.journal_dropped()),
+        )
+        build = {"version": self._sources.version, "python": platform.python_version()}
+        yield InfoMetricFamily("tailgate_build", "What is running.", value=build)
+
+    def _policy(self) -> Iterator[Metric]:
+        policy, reload = self._sources.policy(), self._sources.reload()
+        yield gauge("tailgate_policy_generation", "Policies loaded by this process.", (), _one(policy.generation))
+        yield InfoMetricFamily("tailgate_policy", "The policy in force.", value={"digest": policy.digest})
+        yield gauge(
+            "tailgate_config_last_reload_successful",
+            "1 if the last load of the policy succeeded, 0 if an older one is still in force.",
+            (),
+            _one(not reload.error),
+        )
+        yield gauge(
+            "tailgate_config_last_reload_timestamp_seconds",
+            "Unix time of the last load of the policy, successful or not.",
+            (),
+            _one(reload.at_unix_s),
+            "seconds",
+        )
+
+
+def _pools(snapshot: Snapshot) -> Iterator[Metric]:
+    for name, text, unit, read in POOL_GAUGES:
+        rows = [((pool.name,), read(pool)) for pool in snapshot.pools]
+        yield gauge(name, text, ("pool",), [(key, value) for key, value in rows if value is not None], unit)
+
+
+def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
+    replicas = [replica for pool in snapshot.pools for replica in pool.replicas]
+    yield gauge(
+        "tailgate_replica_state",
+        "1 for the state that the replica is in.",
+        ("pool", "replica", "state"),
+        [((r.pool, r.name, state.value), r.state is state) for r in replicas for state in ReplicaState],
+    )
+    yield gauge(
+        "tailgate_replica_ejected",
+        "1 for the reason for which the replica is ejected now.",
+        ("pool", "replica", "reason"),
+        [((r.pool, r.name, out.value), r.health.out == out.value) for r in replicas for out in EjectionReason],
+    )
+    yield counter(
+        "tailgate_replica_ejections",
+        "Ejections of the replica, by reason; of one that is still slow when its time is up, each time.",
+        ("pool", "replica", "reason"),
+        [
+            ((r.pool, r.name, out.value), dict(r.health.ejections).get(out.value, 0))
+            for r in replicas
+            for out in EjectionReason
+        ],
+    )
+    yield gauge(
+        "tailgate_replica_score",
+        "Latency of the replica over what its pool takes for the same requests, against the pool's median: 2 is twice.",
+        ("pool", "replica", "latency"),
+        [
+            ((r.pool, r.name, latency), math.exp(excess))
+            for r in replicas
+            for latency, excess in (("ttft", r.health.ttft_excess), ("itl", r.health.itl_excess))
+        ],
+    )
+    for name, text, unit, read in REPLICA_GAUGES:
+        rows = [((replica.pool, replica.name), read(replica)) for replica in replicas]
+        yield gauge(name, text, ("pool", "replica"), [(key, value) for key, value in rows if value is not None], unit)
+
+
+def _sample(replica: ReplicaView) -> Sample:
+    return replica.sample or Sample()
+
+
+def _one(value: float) -> list[tuple[tuple[str, ...], float]]:
+    return [((), value)]

@@ -1,0 +1,62 @@
+"""How late the event loop is: how long what is ready to run has to wait, and the longest of it lately."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.core.stats import LogHistogram
+
+INTERVAL_S = 0.1
+HOLD_S = 15.0
+EDGES = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds. What is felt in a stream of tokens begins at some 5 ms."""
+
+
+class LoopLag:
+    """Sleeps in short steps, counts how much it oversleeps, and keeps the largest of the last 15 to 30 seconds.
+
+    A maximum since the last scrape would be torn between two scrapers; one over a fixed time is the same for all.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], each: Callable[[float], None], interval_s: float = INTERVAL_S
+    ) -> None:
+        """`each(now)` is called at every step, for whoever wants to know that time passes."""
+        self.waits = LogHistogram(EDGES)
+        """What every moment since the start had to wait, one in each interval. A loop that stands still for a second
+        makes all the moments of that second wait, the last of them the least, and not only the one it was found at:
+        else this would be a closed loop, and leave out the waiting that it is there to see."""
+        self._clock = clock
+        self._each = each
+        self._interval_s = interval_s
+        self._turn = clock() + HOLD_S
+        self._now_s = 0.0
+        self._before_s = 0.0
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        now = self._clock()
+        while True:
+            # From when it woke, so that what `each` takes counts: others wait for that, too.
+            due = now + self._interval_s
+            await asyncio.sleep(max(0.0, due - self._clock()))
+            now = self.woke(due)
+
+    def woke(self, due: float) -> float:
+        """Note one wake-up that should have come at `due`, and say when it came."""
+        now = self._clock()
+        if now >= self._turn:
+            self._turn = now + HOLD_S
+            self._before_s, self._now_s = self._now_s, 0.0
+        wait_s = max(0.0, now - due)
+        self._now_s = max(self._now_s, wait_s)
+        self.waits.add(wait_s)
+        while (wait_s := wait_s - self._interval_s) > 0.0:
+            self.waits.add(wait_s)
+        self._each(now)
+        return now
+
+    def read(self) -> float:
+        """The largest lag lately, in seconds."""
+        return max(self._now_s, self._before_s)

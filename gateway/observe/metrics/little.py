@@ -1,0 +1,129 @@
+"""Little's law, held against the process: L = arrival rate x time, of the requests in each pool.
+
+Three figures that are counted in two places. L is the integral of the requests that the server's side of connections
+has in a pool (`proxy.presence`), over the window. The arrival rate and the mean time are those of the ledger: of the
+`Record`s, and of the requests that it holds open. Requests count from their first dispatch to the end of their answer;
+of those that began before the window or have not ended in it, so much as lies in it. Then the law holds for any window,
+not only in the long run, and a gap says that the two disagree: a request that one of them has lost or never let go,
+or a clock that starts or stops at another moment than it should.
+
+The gap is told for windows of at least `SOJOURNS` mean times: then it is small against what matters, whatever way a
+request is cut by the edges.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.observe.metrics.metrics import Metrics
+
+WINDOW_S = 60.0
+"""The shortest window, where the process has run for so long."""
+SOJOURNS = 100.0
+EVERY_S = 5.0
+"""Marks are set no closer than this, however often somebody reads."""
+UNREAD_S = 15.0
+"""After so long without a mark one is due, whoever reads: a window is longer than it has to be by no more."""
+MAX_MARKS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LittleView:
+    """One pool over one window."""
+
+    pool: str
+    window_s: float
+    in_flight: float
+    """L: requests that the door had in the pool, in the mean."""
+    rate_per_s: float
+    """Requests that were dispatched to it."""
+    time_s: float | None
+    """W: from the first dispatch to the end; None where none was dispatched."""
+    gap: float | None
+    """(L - rate x time) / the larger of both; None where the window is too short, or nobody was there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Sums since the start, of one pool."""
+
+    door_s: float = 0.0
+    dispatched: int = 0
+    held_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Everything that was counted by `at`."""
+
+    at: float
+    pools: Mapping[str, _Flow]
+
+
+class Little:
+    """Reads both sides when it is asked, and keeps marks of what it has read for windows to begin at.
+
+    Has to be asked whenever it `is_due`: else windows begin when somebody last looked, which may be an hour ago.
+    """
+
+    def __init__(self, metrics: Metrics, presences: Callable[[float], Mapping[str, float]], now: float) -> None:
+        self._metrics = metrics
+        self._presences = presences
+        self._marks = [_Mark(now, {})]
+
+    def is_due(self, now: float) -> bool:
+        """Whether it has to be read for the sake of its marks."""
+        return now - self._marks[-1].at >= UNREAD_S
+
+    def read(self, now: float, held: Mapping[str, tuple[int, float]]) -> tuple[LittleView, ...]:
+        """Every pool over the window that ends now; `held`: what the ledger holds open (`Controller.held`)."""
+        mark = self._mark(now, held)
+        views = tuple(self._view(pool, mark) for pool in held)
+        if mark.at - self._marks[-1].at >= EVERY_S:
+            self._marks.append(mark)
+            if len(self._marks) > MAX_MARKS:
+                # The older half at half the density: windows that begin there are long.
+                self._marks[: MAX_MARKS // 2] = self._marks[: MAX_MARKS // 2 : 2]
+        return views
+
+    def _mark(self, now: float, held: Mapping[str, tuple[int, float]]) -> _Mark:
+        presences = self._presences(now)
+        ended: dict[str, tuple[int, float]] = {}
+        for (_, pool), lane in self._metrics.lanes.items():
+            count, seconds = ended.get(pool, (0, 0.0))
+            ended[pool] = count + lane.dispatched, seconds + lane.held_s
+        pools = {}
+        for pool, (open_now, open_s) in held.items():
+            count, seconds = ended.get(pool, (0, 0.0))
+            pools[pool] = _Flow(presences.get(pool, 0.0), count + open_now, seconds + open_s)
+        return _Mark(now, pools)
+
+    def _view(self, pool: str, end: _Mark) -> LittleView:
+        """Over `WINDOW_S`, or over as much more as its requests take."""
+        view = self._over(pool, WINDOW_S, end)
+        all_s = end.at - self._marks[0].at
+        while view.window_s < min(all_s, SOJOURNS * (view.time_s or 0.0)):
+            view = self._over(pool, SOJOURNS * (view.time_s or 0.0), end)  # in which the mean is another
+        return view
+
+    def _over(self, pool: str, window_s: float, end: _Mark) -> LittleView:
+        """Over the shortest window of at least that length that begins at a mark, or over all there is."""
+        place = bisect_right(self._marks, end.at - window_s, key=lambda mark: mark.at)
+        begin = self._marks[max(0, place - 1)]
+        before, after = begin.pools.get(pool, _Flow()), end.pools[pool]
+        seconds = end.at - begin.at
+        dispatched = after.dispatched - before.dispatched
+        door_s, held_s = after.door_s - before.door_s, after.held_s - before.held_s
+        time_s = held_s / dispatched if dispatched > 0 else None
+        most_s = max(door_s, held_s)
+        whole = seconds >= SOJOURNS * (time_s or 0.0)
+        return LittleView(
+            pool=pool,
+            window_s=seconds,
+            in_flight=door_s / seconds if seconds > 0 else 0.0,
+            rate_per_s=dispatched / seconds if seconds > 0 else 0.0,
+            time_s=time_s,
+            gap=(door_s - held_s) / most_s if most_s > 0 and whole else None,
+        )

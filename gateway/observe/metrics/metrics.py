@@ -1,0 +1,188 @@
+"""The one sink of facts about requests: plain counters, cheap enough for the request path.
+
+Nothing is formatted here: `families` turns the counters into Prometheus families when somebody asks. Edges of
+histograms are fixed when the process starts (they include the SLO thresholds of the first policy) and cannot change on
+reload; the truth about objectives lies in the `slo` counters, which follow every reload. Nothing is ever reset.
+Labels come from policies and enums only: a name that no policy knows is counted under "".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, Callback, Outcome, Reason, Record
+from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided
+from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
+from gateway.wire.answers.oddity import Oddity
+
+REPLICA_LABEL_LIMIT: Final = 64
+"""More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
+
+COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
+LEFT_THE_QUEUE: Final = frozenset({Reason.QUEUE_TIMEOUT, Reason.EVICTED, Reason.CLIENT_GONE})
+"""Why one that waited was never dispatched: it had a queue time; a request refused at the door had none."""
+
+WHYS: Final = tuple(Reason)
+_WHY_INDEX: Final = {why: index for index, why in enumerate(WHYS)}
+
+_EARLY: Final = {
+    Reason.RECEIVING_FULL: Outcome.REFUSED,
+    Reason.QUEUE_FULL: Outcome.REFUSED,
+    Reason.NO_REPLICAS: Outcome.REFUSED,
+    Reason.SHUTTING_DOWN: Outcome.REFUSED,
+    Reason.LIMIT_REQUESTS: Outcome.QUOTA,
+    Reason.LIMIT_TOKENS: Outcome.QUOTA,
+    Reason.LIMIT_CONCURRENCY: Outcome.QUOTA,
+    Reason.CLIENT_GONE: Outcome.ABANDONED,
+    Reason.CLIENT_STALLED: Outcome.ABANDONED,
+    Reason.INTERNAL: Outcome.ERROR,
+}
+
+
+def early_outcome(why: Reason) -> Outcome:
+    """The outcome of a request that never became an `Request`: it was wrong in itself, unless `why` says otherwise."""
+    return _EARLY.get(why, Outcome.INVALID)
+
+
+class Metrics:
+    """Counts what happened to requests. One per process; every method is called on the event loop's thread."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.edges = Edges.of(policy)
+        self.tiers: dict[str, TierFacts] = {}
+        self.lanes: dict[tuple[str, str], Lane] = {}
+        """By tier and pool."""
+        self.cells: dict[tuple[str, str, str], LatencyCell] = {}
+        """By tier, pool and replica label."""
+        self.itl: dict[tuple[str, str], Quantiles] = {}
+        """By tier and pool; fine buckets that have the exported edges among theirs."""
+        self.early: dict[Reason, int] = {}
+        self.upstream_errors: dict[tuple[str, str, AttemptOutcome], int] = {}
+        """By pool, replica label and kind."""
+        self.oddities: dict[tuple[str, str, Oddity], int] = {}
+        """Answers that were whole and odd, by pool, replica label and kind."""
+        self.bugs: dict[Callback, int] = dict.fromkeys(Callback, 0)
+        self.whys: list[float] = [0] * len(WHYS)
+        """Refusals and failures by reason, in the order of `WHYS`."""
+        self.recent_whys = Sliding(self.whys)
+        self._itl_edges = tuple(sorted(set(EDGES) | set(self.edges.itl)))
+        self._pools: dict[str, set[str]] = {}
+        self._by_name: dict[tuple[str, str | None, str | None], LatencyCell] = {}
+        self._due = NEVER
+        self.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Follow a new policy. What was counted stays, also for tiers and pools that are gone."""
+        self.policy = policy
+        for tier in policy.tiers.values():
+            if tier.name in self.tiers:
+                self.tiers[tier.name].follow(tier)
+            else:
+                self.tiers[tier.name] = TierFacts(tier)
+        for pool in policy.pools.values():
+            self._pools.setdefault(pool.name, set()).update(replica.name for replica in pool.replicas)
+        replicas = sum(len(pool.replicas) for pool in policy.pools.values())
+        self._label_replicas = replicas <= REPLICA_LABEL_LIMIT
+        self._by_name.clear()
+
+    def ended(self, record: Record) -> None:
+        """Count one request that is over."""
+        ask, outcome, why = record.ask, record.outcome, record.why
+        now = ask.body_at + record.e2e_s
+        if now >= self._due:
+            self.roll(now)
+        cell = self._by_name.get((ask.tier.name, record.pool, record.replica)) or self._cell(record)
+        facts, lane = cell.facts, cell.lane
+
+        key = (ask.model.name, outcome, why)
+        lane.requests[key] = lane.requests.get(key, 0) + 1
+        lane.attempts += record.attempts
+        lane.dispatched += record.attempts > 0
+        lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
+        lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
+        lane.output_tokens[record.tokens_exact] += record.output_tokens
+        if why is not None:
+            self.whys[_WHY_INDEX[why]] += 1
+
+        if record.ttft_s is not None:
+            cell.ttft.add(record.ttft_s)
+            facts.ttft.histogram.add(record.ttft_s)
+        if record.tpot_s is not None:
+            cell.tpot.add(record.tpot_s)
+            facts.tpot.histogram.add(record.tpot_s)
+        if record.attempts or why in LEFT_THE_QUEUE:
+            cell.queue.add(record.queue_s)
+            facts.queue.histogram.add(record.queue_s)
+        if outcome is Outcome.OK:
+            cell.e2e.add(record.e2e_s)
+            facts.e2e.histogram.add(record.e2e_s)
+            facts.counts[TierFacts.FINISHED] += 1
+            facts.counts[TierFacts.GOOD] += record.good
+        if outcome in COUNTED:
+            facts.counts[TierFacts.OFFERED] += 1
+            if facts.tier is not ask.tier:
+                facts.follow(ask.tier)
+            facts.judge(record)
+            if record.breach is not None and why is not Reason.PREDICTED:
+                said = decided(record), record.good
+                facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
+
+    def gaps(self, tier: str, pool: str) -> LogHistogram:
+        """Where a relay counts the seconds between the chunks of a stream, with `add(gap_s)`."""
+        found = self.itl.get((tier, pool))
+        if found is None:
+            key = (tier if tier in self.tiers else "", pool if pool in self._pools else "")
+            found = self.itl.get(key)
+            if found is None:
+                found = self.itl[key] = Quantiles(self._itl_edges)
+        return found.histogram
+
+    def refused_early(self, why: Reason) -> None:
+        """Count one request that was refused before it was understood: no tier, no model."""
+        self.early[why] = self.early.get(why, 0) + 1
+        self.whys[_WHY_INDEX[why]] += 1
+
+    def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None:
+        """Count one attempt that failed."""
+        key = (*self._place(pool, replica), end)
+        self.upstream_errors[key] = self.upstream_errors.get(key, 0) + 1
+
+    def oddity(self, pool: str, replica: str, kind: Oddity) -> None:
+        """Count one answer, or event of one, that was whole in HTTP and odd in what it said."""
+        key = (*self._place(pool, replica), kind)
+        self.oddities[key] = self.oddities.get(key, 0) + 1
+
+    def bug(self, callback: Callback) -> None:
+        """Count one exception that a callback of ours raised."""
+        self.bugs[callback] += 1
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the windows; wanted once a second, because `gaps` and `refused_early` tell no time."""
+        if now < self._due:
+            return
+        self.recent_whys.roll(now)
+        self._due = self.recent_whys.due
+        for facts in self.tiers.values():
+            facts.roll(now)
+        for quantiles in self.itl.values():
+            quantiles.roll(now)
+
+    def _cell(self, record: Record) -> LatencyCell:
+        tier = record.ask.tier
+        pool, replica = self._place(record.pool or "", record.replica or "")
+        facts = self.tiers.get(tier.name) or self.tiers.setdefault(tier.name, TierFacts(tier))
+        lane = self.lanes.setdefault((tier.name, pool), Lane())
+        labels = tier.name, pool, replica
+        cell = self.cells.get(labels) or self.cells.setdefault(labels, LatencyCell(self.edges, facts, lane))
+        if record.replica is None or record.replica in self._pools.get(pool, ()):
+            self._by_name[tier.name, record.pool, record.replica] = cell
+        return cell
+
+    def _place(self, pool: str, replica: str) -> tuple[str, str]:
+        """The labels of a pool and a replica."""
+        replicas = self._pools.get(pool)
+        if replicas is None:
+            return "", ""
+        return pool, replica if self._label_replicas and replica in replicas else ""

@@ -1,0 +1,73 @@
+"""What plans are made of, as Prometheus families: Little's law of each pool, and the replicas that it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import Metric
+
+from gateway.core.forecast.views import ScaleView
+from gateway.core.snapshot import Snapshot
+from gateway.observe.metrics.families import gauge
+from gateway.observe.metrics.little import LittleView
+
+LITTLE_GAUGES: tuple[tuple[str, str, str, Callable[[LittleView], float | None]], ...] = (
+    ("tailgate_little_in_flight", "Mean of the requests that the door had in the pool.", "", lambda p: p.in_flight),
+    ("tailgate_little_rate", "Requests per second that were dispatched to the pool.", "", lambda p: p.rate_per_s),
+    (
+        "tailgate_little_time_seconds",
+        "Mean time from the first dispatch of a request to its end, by the ledger.",
+        "seconds",
+        lambda p: p.time_s,
+    ),
+    (
+        "tailgate_little_gap_ratio",
+        "What the first is more than the product of the two others, over the larger; none in too short a window.",
+        "ratio",
+        lambda p: p.gap,
+    ),
+    ("tailgate_little_window_seconds", "The window of these four.", "seconds", lambda p: p.window_s),
+)
+
+SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
+    (
+        "tailgate_pool_replicas_wanted",
+        "Replicas that the pool wants for the demand that is coming; none before that is known.",
+        lambda p: p.wanted,
+    ),
+    (
+        "tailgate_pool_replicas_serving",
+        "Replicas that get requests; one that is starting slowly counts in part.",
+        lambda p: p.serving,
+    ),
+    (
+        "tailgate_pool_replicas_worth",
+        "What the pool wants before it is rounded and held: predicted demand over the knee.",
+        lambda p: p.worth,
+    ),
+    (
+        "tailgate_pool_knee",
+        "Replicas' worth of work that one replica carries inside the objectives, as learned.",
+        lambda p: p.knee,
+    ),
+    (
+        "tailgate_pool_prompt_token_rate",
+        "Prompt tokens per second that come to the pool, those of refused requests included.",
+        lambda p: p.prompt_tokens_per_s,
+    ),
+    (
+        "tailgate_pool_output_token_rate",
+        "Tokens of output per second that these requests want, by the mean length of answers.",
+        lambda p: p.output_tokens_per_s,
+    ),
+)
+
+
+def planning_families(snapshot: Snapshot, little: Sequence[LittleView]) -> Iterator[Metric]:
+    """Every family, at this moment."""
+    for name, text, unit, read in LITTLE_GAUGES:
+        rows = [((view.pool,), read(view)) for view in little]
+        yield gauge(name, text, ("pool",), [(key, value) for key, value in rows if value is not None], unit)
+    wants = [(pool.name, pool.scale) for pool in snapshot.pools]
+    for name, text, measure in SCALE_GAUGES:
+        yield gauge(name, text, ("pool",), [((pool,), measure(scale)) for pool, scale in wants if scale is not None])

@@ -1,0 +1,1 @@
+"""Sections of a policy file, and the values in them."""

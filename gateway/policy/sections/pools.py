@@ -1,0 +1,145 @@
+"""The pools section of a policy file: where requests are served."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from gateway.core import policy as rules
+from gateway.core.fleet.routing import ROUTERS
+from gateway.policy.sections import units, values
+from gateway.policy.sections.section import Section, duration, field, nested, optional, plain, share
+from gateway.policy.sections.values import (
+    Count,
+    CountOrZero,
+    Deadline,
+    Duration,
+    HttpPath,
+    Name,
+    Secret,
+    Share,
+    Size,
+    Slots,
+    Span,
+    Url,
+)
+
+_POOL = rules.PoolSpec("", ())
+_EJECTION = rules.Ejection()
+
+Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
+Engine = Annotated[str, AfterValidator(values.one_of(rules.EngineKind)), values.choice(rules.EngineKind)]
+
+EjectionMode = Annotated[str, AfterValidator(values.one_of(rules.EjectionMode)), values.choice(rules.EjectionMode)]
+
+
+class ReplicaSection(Section):
+    """One engine that serves requests."""
+
+    url: Url = Field(description="http://host:port, without a path.")
+    name: Name | None = optional("What it is called in metrics; host:port unless given.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [values.URL_JSON, handler(core)]}
+
+
+class QueueSection(Section):
+    """The waiting room of a pool, bounded both in requests and in bytes."""
+
+    limit: CountOrZero = plain(_POOL.queue_limit, "Requests that may wait for a slot; more are refused with 429.")
+    bytes: Size = field(
+        _POOL.queue_bytes, units.write_size(_POOL.queue_bytes), "Bytes of request bodies that may wait for a slot."
+    )
+
+
+class PoolTimeouts(Section):
+    """Timeouts that hold in this pool for every tier; the tighter of tier and pool counts."""
+
+    queue: Deadline = duration(rules.NO_TIMEOUTS.queue_s, "Waiting for a slot, from the request complete.")
+    ttft: Deadline = duration(rules.NO_TIMEOUTS.ttft_s, "From sent to the replica to the first content token.")
+    idle: Deadline = duration(rules.NO_TIMEOUTS.idle_s, "Silence between two pieces of an answer.")
+    total: Deadline = duration(rules.NO_TIMEOUTS.total_s, "The whole request, from its head received.")
+
+
+class EjectionSection(Section):
+    """When a replica that is slower than its pool, or silent, is left out for a while."""
+
+    mode: EjectionMode = plain(
+        rules.EjectionMode.ENFORCE.value, "enforce: replicas that are slow or silent are left out; off: none is."
+    )
+    slowdown: Annotated[float, Field(gt=1, le=100, strict=False, allow_inf_nan=False)] = plain(
+        _EJECTION.slowdown, "Times the median latency of the pool, of TTFT or between tokens, that is too slow."
+    )
+    time: Duration = duration(_EJECTION.time_s, "How long the first ejection lasts, the second twice as long, ...")
+    max_time: Duration = duration(_EJECTION.max_time_s, "The longest ejection.")
+    max_share: Share = share(
+        _EJECTION.max_share, "Most of the pool that is out for slowness; one always may be, two of eight and more."
+    )
+    panic: Share = share(
+        _EJECTION.panic_share, "With less than this share of the replicas well, slow ones are used all the same."
+    )
+    canary: Duration = duration(_EJECTION.canary_s, "One request per so much time goes to a replica that is out.")
+    stall: Duration = duration(
+        _EJECTION.stall_s, "Least silence of a replica that has requests to answer that counts as a stall."
+    )
+
+
+class HealthSection(Section):
+    """How the replicas of a pool are watched."""
+
+    path: HttpPath = plain(_POOL.health.path, "What is asked to see whether a replica is alive.")
+    interval: Duration = duration(_POOL.health.interval_s, "Time between two checks.")
+    timeout: Duration = duration(_POOL.health.timeout_s, "A check that takes longer has failed.")
+    failures: Count = plain(
+        _POOL.health.failures, "Consecutive failures, of checks and connections together, that open the breaker."
+    )
+    open: Duration = duration(_POOL.health.open_s, "How long an open breaker keeps requests away before one probe.")
+    metrics_path: HttpPath = plain(_POOL.health.metrics_path, "Where the engine's Prometheus metrics are.")
+    scrape_interval: Duration = duration(_POOL.health.scrape_interval_s, "Time between two scrapes of them.")
+    warmup: CountOrZero = plain(
+        _POOL.health.warmup, "Completions of one token that a replica answers first, when it comes or comes back."
+    )
+    slow_start: Span = duration(
+        _POOL.health.slow_start_s, "Over which a replica that comes, or comes back, is given its slots; none: at once."
+    )
+    ejection: EjectionSection = nested(EjectionSection(), "When a replica that is slow or silent is left out.")
+
+
+def _no_discovery(value: object) -> object:
+    raise ValueError("is not yet supported in this version: list the replicas under `replicas`")
+
+
+class PoolSection(Section):
+    """Replicas that are alike: same engine, same limits, same kind of requests."""
+
+    engine: Engine = plain(
+        _POOL.engine.value, "What the replicas run: decides metric names and which extra fields they understand."
+    )
+    replicas: list[ReplicaSection] = plain([], "Where the replicas are, as URLs or as {name, url}.")
+    discover: Annotated[object, AfterValidator(_no_discovery)] = optional(
+        "Reserved for finding replicas by DNS or Kubernetes; not yet supported in this version."
+    )
+    max_prompt_tokens: Count | None = optional("Longest prompt this pool takes, in tokens; any length unless given.")
+    slots: Slots = field(
+        None,
+        "auto",
+        "Requests that one replica serves at once: at most the engine's max_num_seqs. `auto` learns it.",
+    )
+    queue: QueueSection = nested(QueueSection(), "The waiting room.")
+    connect_timeout: Duration = duration(_POOL.connect_timeout_s, "Longest time to open a connection to a replica.")
+    timeouts: PoolTimeouts = nested(PoolTimeouts(), "Timeouts of this pool; the tighter of tier and pool counts.")
+    kv_headroom: Share = share(_POOL.kv_headroom, "Share of the engines' KV cache left free for answers to grow into.")
+    reserve: dict[Name, Share] = plain({}, "Tier to share: slots of the pool that only this tier may take.")
+    spill_from: list[Name] = plain([], "Pools whose requests may come here when they would be shed there.")
+    router: Router = plain(_POOL.router, "How a replica is picked.")
+    health: HealthSection = nested(HealthSection(), "How the replicas are watched.")
+    api_key: Secret | None = optional("Bearer token the replicas want. Take it from the environment: ${VLLM_API_KEY}.")

@@ -1,0 +1,53 @@
+"""What every section of a policy file has in common, and how its fields are declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.policy.sections import units
+
+
+def _title(section: type[Any]) -> str:
+    return section.__name__.removesuffix("Section")
+
+
+class Section(BaseModel):
+    """Part of a policy file: nothing is guessed, converted or ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, model_title_generator=_title)
+
+
+def field(default: Any, written: str, description: str) -> Any:
+    """A field whose default is held as a number and shown as people write it."""
+    return Field(default=default, description=description, json_schema_extra={"default": written})
+
+
+def duration(default_s: float, description: str) -> Any:
+    """A field of a duration, default in seconds."""
+    return field(default_s, units.write_seconds(default_s), description)
+
+
+def share(part: float, description: str) -> Any:
+    """A field of a share, default from 0 to 1."""
+    return field(part, units.write_share(part), description)
+
+
+def plain(value: object, description: str) -> Any:
+    """A field whose default is shown as it is."""
+    return Field(default=value, description=description)
+
+
+def nested(empty: Section, description: str) -> Any:
+    """A section that may be absent, which means the same as an empty one."""
+    return Field(default=empty, description=description, json_schema_extra=_no_default)
+
+
+def optional(description: str) -> Any:
+    """A field that may be absent; the description says what that means."""
+    return Field(default=None, description=description, json_schema_extra=_no_default)
+
+
+def _no_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)

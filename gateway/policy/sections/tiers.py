@@ -1,0 +1,215 @@
+"""The tiers section of a policy file: what each class of clients gets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from gateway.core import policy as rules
+from gateway.policy.sections import values
+from gateway.policy.sections.section import Section, duration, nested, optional, plain, share
+from gateway.policy.sections.values import (
+    Count,
+    CountOrZero,
+    Deadline,
+    DefaultTokens,
+    Duration,
+    Name,
+    Rate,
+    Share,
+    Text,
+)
+
+_TIER = rules.Tier("")
+_HEDGE = rules.Hedge()
+_REPETITION = rules.RepetitionSpec()
+
+Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
+OnTotal = Annotated[str, AfterValidator(values.one_of(rules.OnTotal)), values.choice(rules.OnTotal)]
+
+
+def _some(part: float) -> float:
+    if not part:
+        raise ValueError(
+            "{value} lets nothing show that a forecast which sheds the whole tier is wrong: "
+            "write a share above 0%, such as 1%"
+        )
+    return part
+
+
+Exploration = Annotated[Share, AfterValidator(_some), values.SHARE_ABOVE_ZERO]
+
+
+class TierTimeouts(Section):
+    """How long each phase of a request may take. Past it: 504, or an error event once the answer has begun."""
+
+    queue: Deadline = duration(_TIER.timeouts.queue_s, "Waiting for a slot, from the request complete.")
+    ttft: Deadline = duration(_TIER.timeouts.ttft_s, "From sent to the replica to the first content token.")
+    idle: Deadline = duration(_TIER.timeouts.idle_s, "Silence between two pieces of an answer.")
+    total: Deadline = duration(_TIER.timeouts.total_s, "The whole request, from its head received.")
+    on_total: OnTotal = plain(
+        _TIER.on_total.value,
+        "How a stream ends whose total time is up. cut: as one that ran into its length; error: with an error.",
+    )
+
+
+class ObjectiveSection(Section):
+    """Percentiles of a latency; the highest one given is also the bound for a single request to count as good."""
+
+    p50: Duration | None = optional("Half of the requests are at most this slow.")
+    p90: Duration | None = optional("90% of the requests are at most this slow.")
+    p95: Duration | None = optional("95% of the requests are at most this slow.")
+    p99: Duration | None = optional("99% of the requests are at most this slow.")
+    p999: Duration | None = optional("99.9% of the requests are at most this slow.")
+
+
+class EndToEndSection(ObjectiveSection):
+    """Percentiles of the time from request complete to answer complete."""
+
+    up_to_tokens: Count | None = optional("The objective holds for answers of at most this many tokens.")
+
+
+class SloSection(Section):
+    """What a tier promises."""
+
+    ttft: ObjectiveSection | None = optional("Time from request complete to the first content token.")
+    tpot: ObjectiveSection | None = optional("Mean time per output token after the first.")
+    e2e: EndToEndSection | None = optional("Time from request complete to answer complete.")
+
+
+class MaxTokensSection(Section):
+    """How many tokens an answer may have."""
+
+    default: DefaultTokens | None = optional(
+        "Used where a request asks for nothing; none leaves it to the engine. The limit, if one is written, else none."
+    )
+    limit: Count | None = optional("More is cut down to this. 32768, or the default if that is higher.")
+    degrade: bool = plain(
+        _TIER.caps.degrade, "Allow shorter answers than asked for when capacity is short; needs an e2e objective."
+    )
+    watch: bool = plain(
+        _TIER.caps.watch, "Cut answers short that are longer than nearly all others, where the pool is busy."
+    )
+
+
+class CapsSection(Section):
+    """Bounds on what else makes a request expensive; what lies beyond is refused with 400."""
+
+    n: Count = plain(_TIER.caps.n, "Largest `n`: answers per request.")
+    best_of: Count = plain(_TIER.caps.best_of, "Largest `best_of`.")
+    top_logprobs: CountOrZero = plain(_TIER.caps.top_logprobs, "Largest `top_logprobs`; 0 forbids them.")
+    prompt_logprobs: CountOrZero = plain(_TIER.caps.prompt_logprobs, "Largest `prompt_logprobs`; 0 forbids them.")
+    batch: Count = plain(_TIER.caps.batch, "Most prompts, inputs or documents in one request.")
+    media: bool = plain(_TIER.caps.media, "Whether messages may carry images, audio or video.")
+
+
+def _api(paths: str) -> Any:
+    return optional(f"{paths}. true: served; false: not. Unless given, paths below /v1 are served and others are not.")
+
+
+class ApisSection(Section):
+    """Which APIs a tier has: those below /v1, unless said otherwise. vLLM asks for its key nowhere else."""
+
+    chat: bool | None = _api("/v1/chat/completions")
+    completions: bool | None = _api("/v1/completions")
+    embeddings: bool | None = _api("/v1/embeddings")
+    responses: bool | None = _api("/v1/responses")
+    messages: bool | None = _api("/v1/messages")
+    rerank: bool | None = _api("/v1/rerank, /rerank, /v2/rerank")
+    score: bool | None = _api("/v1/score, /score")
+    pooling: bool | None = _api("/pooling")
+    classify: bool | None = _api("/classify")
+    tokenize: bool | None = _api("/tokenize")
+    detokenize: bool | None = _api("/detokenize")
+    transcriptions: bool | None = _api("/v1/audio/transcriptions")
+    translations: bool | None = _api("/v1/audio/translations")
+
+
+class LimitsSection(Section):
+    """What one tenant of this tier may use; beyond it 429 with the time to try again."""
+
+    requests: Rate | None = optional("Requests, such as 60/min. A full minute may come at once.")
+    tokens: Rate | None = optional("Prompt and answer tokens, such as 40k/min.")
+    concurrency: Count | None = optional("Requests in progress at the same time.")
+
+
+class AdmissionSection(Section):
+    """When a request whose objective is in doubt is let in."""
+
+    mode: Mode = plain(
+        _TIER.admission.mode.value, "enforce: refuse what would miss its SLO; shadow: only count it; off: do not look."
+    )
+    max_breach_probability: Share = share(
+        _TIER.admission.max_breach_probability, "Refuse when a miss is more likely than this."
+    )
+    exploration: Exploration = share(
+        _TIER.admission.exploration, "Share of doubtful requests let in all the same, so that the forecast can learn."
+    )
+
+
+class HedgeSection(Section):
+    """A duplicate, at another replica, of requests whose first token is late."""
+
+    quantile: Share = plain(
+        _HEDGE.quantile, "A first token is late past this quantile of its pool, for prompts of about the same length."
+    )
+    budget: Share = share(_HEDGE.budget, "Largest share of requests, and of prompt tokens, that are sent twice.")
+    holdout: Share = share(
+        _HEDGE.holdout, "Share of requests that is never sent twice, to know what the tail would be without."
+    )
+
+
+class RepetitionSection(Section):
+    """When an answer goes round in circles, and is cut short."""
+
+    characters: Annotated[Count, Field(ge=100, le=100_000)] = plain(
+        _REPETITION.characters, "Length, in characters, of a repetition that is cut."
+    )
+    repeats: Annotated[Count, Field(ge=2, le=1000)] = plain(
+        _REPETITION.repeats, "How often a piece comes at least before it is cut."
+    )
+
+
+class RetrySection(Section):
+    """Retries before the answer has begun."""
+
+    budget: Share = share(
+        _TIER.retry.budget,
+        "Largest share of requests that are sent to a second replica; 0: not even those that found no connection.",
+    )
+
+
+class TierSection(Section):
+    """A class of service."""
+
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = plain(_TIER.priority, "Lower is served first.")
+    weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
+        _TIER.weight, "What one good request is worth, against other tiers, in figures of goodput."
+    )
+    floor: Share = share(
+        _TIER.floor, "Share of the tokens served that tiers of higher priority cannot take while this one waits."
+    )
+    pools: Annotated[list[Name], Field(min_length=1)] | None = optional("Pools this tier is bound to; all, if absent.")
+    slo: SloSection = nested(SloSection(), "What it promises.")
+    max_tokens: MaxTokensSection = nested(MaxTokensSection(), "Default and ceiling of the length of answers.")
+    caps: CapsSection = nested(CapsSection(), "Bounds on what else makes a request expensive.")
+    stop: list[Text] = plain([], "Stop sequences added to every generation.")
+    aggregate: bool = plain(
+        _TIER.caps.aggregate, "Ask engines for a stream also where the client wants none, and put the answer together."
+    )
+    engine_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = optional(
+        "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
+    )
+    timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
+    keep_alive: Duration | None = optional(
+        "Send the client of a stream a comment before it was silent for so long, also while it waits; off unless given."
+    )
+    repetition: RepetitionSection | None = optional(
+        "Cut answers short that repeat themselves without end; left alone unless given."
+    )
+    apis: ApisSection = nested(ApisSection(), "Which APIs it has.")
+    limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
+    admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
+    hedge: HedgeSection | None = optional("Duplicates of requests whose first token is late; none unless given.")
+    retry: RetrySection = nested(RetrySection(), "Retries before the answer has begun.")

@@ -1,0 +1,188 @@
+"""The kinds of value a policy field can have, each with what an editor shows for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from gateway.policy.errors import among
+from gateway.policy.sections import units
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
+ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}"
+MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
+# An editor must also accept what `${NAME}` stands for.
+_OR_VARIABLE = r"|.*\$\{.+\}.*"
+
+
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """A validator that accepts these names only."""
+    known = tuple(names)
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError("{value} is unknown: " + among(name, known))
+        return name
+
+    return check
+
+
+def choice(names: Iterable[str]) -> WithJsonSchema:
+    """What an editor offers for `one_of`."""
+    return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, {"pattern": r"\$\{.+\}"}]})
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME, text, re.ASCII):
+        raise ValueError("{value} is not a name: use letters, digits, dot, dash and underscore, at most 63")
+    return text
+
+
+def _model_name(text: str) -> str:
+    if not re.fullmatch(MODEL_NAME, text):
+        raise ValueError("{value} is not a model name: it has no spaces and at most 200 characters")
+    return text
+
+
+def _host_name(text: str) -> str:
+    if not re.fullmatch(HOST_NAME, text):
+        raise ValueError("{value} is not a host name: write it as in a URL, without scheme and port")
+    return text.lower()
+
+
+def _origin(text: str) -> str:
+    if text == "*":
+        return text
+    if not re.fullmatch(ORIGIN, text) or not text.isascii():
+        raise ValueError("{value} is not an origin: write scheme://host or scheme://host:port, and nothing behind it")
+    text = text.lower()
+    # Browsers leave out the port that a scheme has anyway.
+    for scheme, port in (("http://", ":80"), ("https://", ":443")):
+        if text.startswith(scheme):
+            return text.removesuffix(port)
+    return text
+
+
+def read_sha256(value: object) -> str:
+    # The value is never shown: it may be the key itself, pasted in the wrong place.
+    text = value.lower() if isinstance(value, str) else ""
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError("is not a SHA-256: it is 64 hexadecimal digits, as `tailgate key new` prints them")
+    return text
+
+
+def _secret(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]+", value):
+        raise ValueError("is not usable as a key: it is a text of printable ASCII without spaces, such as ${NAME}")
+    return value
+
+
+def read_url(value: object) -> str:
+    """`http://host:port`, the port always written."""
+    example = "write http://host:port"
+    if not isinstance(value, str):
+        raise ValueError(f"is not a URL: {example}")
+    try:
+        url = urlsplit(value)
+        port = url.port
+    except ValueError:
+        raise ValueError(f"is not a URL with a valid host and port: {example}") from None
+    if url.scheme == "https":
+        raise ValueError(f"https to replicas is not supported in this version: {example} inside a trusted network")
+    if url.scheme != "http" or not url.hostname or not re.fullmatch(r"[A-Za-z0-9._:%-]+", url.hostname):
+        raise ValueError(f"is not a URL of a replica: {example}")
+    if re.fullmatch(r"[0-9.]+", url.hostname) and not _is_ipv4(url.hostname):
+        raise ValueError(f"is no IPv4 address: four numbers up to 255 without leading zeros, {example}")
+    if url.username is not None:
+        raise ValueError(f"has a user name or password in it: {example}, and put a key into the pool's api_key")
+    if url.path not in ("", "/") or url.query or url.fragment:
+        raise ValueError(f"has more than host and port: {example}, the gateway adds the paths of the API itself")
+    if port == 0:
+        raise ValueError(f"has port 0: {example}")
+    return _written(url, port)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _written(url: SplitResult, port: int | None) -> str:
+    host = (url.hostname or "").lower()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port or 80}"
+
+
+def _http_path(text: str) -> str:
+    if not re.fullmatch(r"/[\x21-\x7e]*", text):
+        raise ValueError("{value} is not a path: it begins with / and has no spaces, such as /health")
+    return text
+
+
+def _slots(value: object) -> int | None:
+    if value == "auto":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
+        return value
+    raise ValueError("{value} is not a number of slots: write a whole number from 1, or auto")
+
+
+def _default_tokens(value: object) -> int:
+    if value == "none":
+        return 0
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000_000:
+        return value
+    raise ValueError("{value} is not a number of tokens: write a whole number from 1, or none")
+
+
+def _text(pattern: str, *examples: str) -> WithJsonSchema:
+    schema: dict[str, object] = {"type": "string", "pattern": f"^({pattern}{_OR_VARIABLE})$"}
+    return WithJsonSchema({**schema, "examples": list(examples)} if examples else schema)
+
+
+def _share(pattern: str, bound: str, *examples: object) -> WithJsonSchema:
+    number = {"type": "number", bound: 0, "maximum": 1}
+    return WithJsonSchema({"anyOf": [_text(pattern).json_schema, number], "examples": list(examples)})
+
+
+_EDITOR_DURATION = r"(\d+(\.\d+)?(h|ms|m|s))+"
+_EDITOR_SHARE = r"\d+(\.\d+)?%"
+
+Duration = Annotated[float, BeforeValidator(units.seconds), _text(_EDITOR_DURATION, "250ms", "2s", "1m30s")]
+Deadline = Annotated[float, BeforeValidator(units.deadline), _text(f"{_EDITOR_DURATION}|none", "10s", "none")]
+Span = Annotated[float, BeforeValidator(units.span), _text(f"{_EDITOR_DURATION}|none", "30s", "none")]
+Rate = Annotated[float, BeforeValidator(units.per_minute), _text(r"\d+(\.\d+)?[kM]?/(s|min|h)", "60/min", "40k/min")]
+Size = Annotated[int, BeforeValidator(units.byte_count), _text(r"\d+(\.\d+)? ?(B|[kMG]B|[KMG]iB)", "64MiB", "512KiB")]
+Share = Annotated[float, BeforeValidator(units.share), _share(_EDITOR_SHARE, "minimum", "5%", "25%", 0.5)]
+SHARE_ABOVE_ZERO = _share(rf"(?![0.]+%){_EDITOR_SHARE}", "exclusiveMinimum", "1%", "5%", 0.01)
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Name = Annotated[str, AfterValidator(_name), _text(NAME)]
+HostName = Annotated[str, AfterValidator(_host_name), _text(HOST_NAME, "tailgate.internal")]
+Origin = Annotated[str, AfterValidator(_origin), _text(rf"\*|{ORIGIN}", "https://chat.example")]
+ModelName = Annotated[str, AfterValidator(_model_name), _text(r"\S{1,200}")]
+Sha256 = Annotated[str, BeforeValidator(read_sha256), _text("[0-9a-fA-F]{64}")]
+Secret = Annotated[str, BeforeValidator(_secret), _text(r"[!-~]+", "${VLLM_API_KEY}")]
+_URL = _text(r"http://[^/?#@]+/?", "http://10.0.0.1:8000")
+URL_JSON = _URL.json_schema
+Url = Annotated[str, BeforeValidator(read_url), _URL]
+HttpPath = Annotated[str, AfterValidator(_http_path), _text(r"/\S*", "/health")]
+Slots = Annotated[
+    int | None,
+    BeforeValidator(_slots),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+]
+DefaultTokens = Annotated[
+    int,
+    BeforeValidator(_default_tokens),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 1_000_000_000}, {"const": "none"}]}),
+]
+Text = Annotated[str, Field(min_length=1)]

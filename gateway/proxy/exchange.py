@@ -1,0 +1,411 @@
+"""One request, from its last byte to the last byte of its answer."""
+
+from __future__ import annotations
+
+from os import urandom
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.policy import Model, OnTotal, Report
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Endpoint, HedgeResult, Reason, Record, Request
+from gateway.core.stats import LogHistogram
+from gateway.proxy.attempt import UpstreamAttempt
+from gateway.proxy.clock import monotonic
+from gateway.proxy.keep_alive import COMMENT, is_due
+from gateway.proxy.upstream import ReplicaConnections
+from gateway.wire.answers.renamed import put_back
+from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
+from gateway.wire.fingerprint import fingerprint
+from gateway.wire.http.framing import LAST_CHUNK, chunk
+from gateway.wire.http.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.http.lines import milliseconds
+from gateway.wire.request import Parsed, render
+
+if TYPE_CHECKING:
+    from gateway.proxy.handler import RequestHandler
+    from gateway.proxy.server import ClientConnection
+
+
+MESSAGES: Final = Endpoint.MESSAGES
+PROCESS: Final = b"%b." % urandom(3).hex().encode()
+"""Tells the requests of this gateway from those of others before the same replicas."""
+
+
+class Exchange:
+    """Joins a client to the attempts made for it. Acts on the controller's commands; decides nothing."""
+
+    __slots__ = (
+        "_bodies",
+        "_client",
+        "_committed",
+        "_dialect",
+        "_dispatched_at",
+        "_extra",
+        "_gate",
+        "_head",
+        "_legs",
+        "_parsed",
+        "_paused",
+        "_renamed",
+        "_rid",
+        "_said_at",
+        "_shown",
+        "ask",
+        "asked_model",
+        "driver",
+        "endpoint",
+        "engine_said",
+        "may_be_cut",
+        "request_id",
+        "streams",
+        "wants_usage",
+    )
+
+    def __init__(
+        self,
+        gate: RequestHandler,
+        client: ClientConnection,
+        dialect: Dialect,
+        head: RequestHead,
+        request_id: str,
+        parsed: Parsed,
+        ask: Request,
+    ) -> None:
+        self.driver = gate.driver
+        self.ask = ask
+        self.endpoint: Endpoint = ask.endpoint
+        self.streams = ask.visible
+        tier = ask.tier
+        self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
+        self.wants_usage = parsed.wants_usage or parsed.assembled
+        self.request_id = request_id
+        self._rid = request_id.encode()
+        self.engine_said = ""
+        """What the engine gave as its reason, when it failed inside an answer."""
+        self._gate = gate
+        self._client: ClientConnection | None = client
+        self._dialect = dialect
+        self._head = head
+        self._parsed: Parsed | None = parsed
+        self._bodies: dict[int, bytes] = {}
+        self._legs: dict[int, UpstreamAttempt] = {}
+        self._committed: UpstreamAttempt | None = None
+        self._paused = False
+        self._renamed = parsed.renamed
+        self._shown = False
+        """Whether the client has been sent a head that an answer follows."""
+        self._dispatched_at = 0.0
+        self._extra = b""
+        self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
+        """The name of the model that the client is to read; None: the engine's own."""
+        self._said_at = ask.body_at
+        """When the client was sent something last, content aside."""
+        if ask.stream and tier.keep_alive_s:
+            gate.keep_alives.start(self, tier.keep_alive_s, ask.body_at)
+
+    # ---- commands
+
+    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
+        """Send the request to a replica."""
+        upstream = self._gate.upstreams.get(replica)
+        if upstream is None:
+            self.driver.finish(attempt, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
+            return
+        assert self._parsed is not None
+        self.engine_said = ""
+        self._dispatched_at = self._dispatched_at or monotonic()
+        if self._client is not None:
+            self._client.placed(upstream.pool.name, self._dispatched_at)
+        model: Model = self.ask.model
+        body = self._bodies.get(max_tokens)
+        if body is None:
+            name = model.sent_as(self._parsed.model)
+            body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
+            self._extra = self._changes(self._parsed, max_tokens)
+            if degraded:
+                self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
+            if self.endpoint is MESSAGES:
+                # The name under which Anthropic's SDK looks for it.
+                self._extra += b"request-id: %b\r\n" % self._rid
+        leg = UpstreamAttempt(self, attempt, upstream)
+        leg.max_tokens = max_tokens
+        self._legs[attempt] = leg
+        request = None if upstream.takes_stream_options else self.without_options(leg)
+        upstream.send(self._message(leg, body) if request is None else request, leg)
+
+    def without_options(self, leg: UpstreamAttempt) -> bytes | None:
+        """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
+        parsed = self._parsed
+        if parsed is None or "stream_options" not in parsed.fields:
+            return None
+        model: Model = self.ask.model
+        return self._message(leg, render(parsed, model.sent_as(parsed.model), leg.max_tokens, False))
+
+    def commit(self, attempt: int, hedged: HedgeResult | None) -> None:
+        """Show the client what this attempt has, and from now on whatever comes."""
+        if hedged is not None:
+            self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
+        leg = self._committed = self._legs[attempt]
+        self._parsed = None
+        self._bodies.clear()
+        client = self._client
+        held = leg.commit(client if client is not None and client.chunked else None)
+        if client is None:
+            return
+        if leg.status != 200 and self._shown:
+            self._end_in_error(upstream_problem(leg.status, leg.upstream.without_key(b"".join(held))))
+        elif leg.status != 200:
+            body = leg.upstream.without_key(b"".join(held))
+            client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
+            self._finish()
+        elif leg.complete and not self._shown and (leg.reader is None or leg.assembly is not None):
+            self._show_whole(leg, held[0])
+        elif leg.assembly is not None:
+            return  # it has won, and shows itself when it is put together
+        elif leg.reader is not None:
+            self._open(STREAM_HEAD, leg, held)
+        else:
+            self._open(whole_head(leg.content_type, None), leg, held)
+
+    def cancel(self, attempt: int) -> int:
+        """Close an attempt; the tokens that it had brought."""
+        leg = self._legs.pop(attempt, None)
+        if leg is None:
+            return 0
+        leg.cancel()
+        return leg.seen
+
+    def cut(self, why: Reason, prompt_tokens: int) -> None:
+        """End the answer as one that is incomplete, and say so in it; `prompt_tokens` where the engine told none."""
+        leg, client = self._committed, self._client
+        assert leg is not None
+        end = leg.cut_short(why, prompt_tokens)
+        if not end:
+            self.refuse(why, None, "")
+        elif client is not None and leg.assembly is not None:
+            self._show_whole(leg, end[0])
+        elif client is not None:
+            self.show(end)
+            if client.chunked:
+                client.write(LAST_CHUNK)
+            self._finish()
+
+    def refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
+        """Tell the client that there is no answer, or no more of it."""
+        client = self._client
+        if client is None:
+            return
+        problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
+        if not self._shown:
+            client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
+            self._finish()
+        elif self._committed is not None and self._committed.reader is None:
+            # Inside a whole answer there is no place for an error: only its missing end can tell.
+            self._client = None
+            client.cut(politely=False)
+        else:
+            self._end_in_error(problem)
+
+    def abort(self) -> None:
+        """Close the client's connection, after a bug that has left no other way to end its request."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.cut(politely=False)
+
+    def ended(self, record: Record) -> None:
+        """Everything is over and counted."""
+        if self._client is not None:
+            self.abort()  # a bug has kept it from being answered
+        # Breaks the cycle between a relay and its legs, which would otherwise wait for the garbage collector.
+        self._committed = None
+        self._legs.clear()
+        if self.ask.stream and self.ask.tier.keep_alive_s:
+            self._gate.keep_alives.stop(self, self.ask.tier.keep_alive_s)
+        self._gate.log(record, self.request_id)
+
+    # ---- from the legs
+
+    def show(self, pieces: list[bytes]) -> None:
+        """Pass payload on, each piece a chunk."""
+        client = self._client
+        if client is not None:
+            if self._renamed:
+                pieces = put_back(pieces, self._renamed)
+            client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
+
+    def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
+        """Pass on payload whose framing may stay as it is."""
+        client = self._client
+        if self._renamed:
+            self.show(pieces)
+        elif client is not None:
+            client.write(raw if client.chunked else b"".join(pieces))
+
+    def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
+        """Where the time between two events of a stream is counted."""
+        return self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name)
+
+    def body_hash(self) -> int | None:
+        """What marks this request as the same as another; None once there was a commit."""
+        return None if self._parsed is None else fingerprint(self._parsed)
+
+    def leg_ended(self, leg: UpstreamAttempt) -> None:
+        """An attempt is over. If the client has been shown all of it, so is the answer."""
+        self._legs.pop(leg.id, None) if leg is self._committed else None
+        if leg is self._committed and leg.complete and self._client is not None:
+            if leg.assembly is not None:
+                self._show_whole(leg, leg.held[0])
+                return
+            if self._client.chunked:
+                self._client.write(LAST_CHUNK)
+            self._finish()
+
+    # ---- from the clock
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has the head of a stream."""
+        return self._shown
+
+    def keep_alive(self, now: float) -> None:
+        """Send a comment if the client of a stream has heard nothing for long, and begin the stream for it.
+
+        That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
+        """
+        client, leg, silence_s = self._client, self._committed, self.ask.tier.keep_alive_s
+        if client is None:
+            return
+        self._gate.keep_alives.start(self, silence_s, now)
+        said_at = self._said_at if leg is None else max(self._said_at, leg.last_at)
+        can_comment = leg is None or (leg.reader is not None and not leg.is_inside_event)
+        if self._paused or not can_comment or not is_due(said_at, silence_s, now):
+            return
+        self._said_at = now
+        comment = chunk(COMMENT) if client.chunked else COMMENT
+        if self._shown:
+            client.write(comment)
+            return
+        self._shown = True
+        dropped = b"" if self._parsed is None else self._dropped(self._parsed)
+        lines = STREAM_HEAD, f"x-request-id: {self.request_id}\r\n".encode(), dropped, self._limit_lines()
+        framing = b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n"
+        client.write(b"".join((*lines, framing, comment)))
+
+    # ---- from the client
+
+    def left(self, why: Reason) -> None:
+        """The client is gone, or will not take what it asked for."""
+        if self._client is not None:
+            self._client = None
+            self.driver.leave(self.ask.id, why)
+
+    def pause(self) -> None:
+        """The client does not keep up: stop reading the answer."""
+        self._paused = True
+        leg = self._committed
+        if leg is not None and leg.line is not None:
+            leg.line.pause()
+            self.driver.paused(leg.id)
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this request."""
+        self.driver.broke(self.ask.id, callback, error)
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self._paused = False
+        leg = self._committed
+        if leg is not None and leg.line is not None:
+            self.driver.resumed(leg.id)
+            leg.line.resume()
+
+    # ---- inside
+
+    def _message(self, leg: UpstreamAttempt, body: bytes) -> bytes:
+        """The whole HTTP message of an attempt."""
+        # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
+        rid = b"%b-%b%x" % (self._rid, PROCESS, leg.id)
+        return upstream_head(leg.upstream.prefix(self.endpoint), self._head, rid, len(body)) + body
+
+    @staticmethod
+    def _changes(parsed: Parsed, max_tokens: int) -> bytes:
+        """What of the request was not sent as it came."""
+        lines = b""
+        if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
+            lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
+        return lines + Exchange._dropped(parsed)
+
+    @staticmethod
+    def _dropped(parsed: Parsed) -> bytes:
+        """Names the fields of the request that were dropped or mended."""
+        return b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b""
+
+    def _open(self, first_lines: bytes, leg: UpstreamAttempt, held: list[bytes]) -> None:
+        client = self._client
+        assert client is not None
+        if self._renamed:
+            held = put_back(held, self._renamed)
+        parts = [] if self._shown else [first_lines, self._lines(leg)]
+        if client.chunked:
+            if not self._shown:
+                parts.append(b"transfer-encoding: chunked\r\n\r\n")
+            parts += [chunk(piece) for piece in held]
+        else:
+            if not self._shown:
+                parts.append(b"\r\n")
+            parts += held
+        if leg.complete and client.chunked:
+            parts.append(LAST_CHUNK)
+        self._shown = True
+        client.write(b"".join(parts))
+        if leg.complete:
+            self._finish()
+        elif self._paused:
+            self.pause()
+
+    def _end_in_error(self, problem: Problem) -> None:
+        """End a stream that has begun with an error event."""
+        client, leg = self._client, self._committed
+        assert client is not None
+        event = error_event(self._dialect, self.endpoint, problem)
+        if leg is not None and leg.is_inside_event:
+            event = b"\n\n" + event  # else it would be read as the rest of the other
+        # With its last chunk: some clients throw on a missing one and never get to read the error.
+        client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
+        self._client = None
+        client.cut(politely=True)
+
+    def _show_whole(self, leg: UpstreamAttempt, body: bytes) -> None:
+        client = self._client
+        assert client is not None
+        if self._renamed:
+            body = put_back([body], self._renamed)[0]
+        client.write(b"".join((whole_head(leg.content_type, len(body)), self._lines(leg), b"\r\n", body)))
+        self._finish()
+
+    def _finish(self) -> None:
+        client, self._client = self._client, None
+        assert client is not None
+        client.done()
+
+    def _lines(self, leg: UpstreamAttempt) -> bytes:
+        """Our own header lines of an answer: who served it, how long it waited, what was changed."""
+        queue = milliseconds(self._dispatched_at - self.ask.body_at)
+        replica = milliseconds(monotonic() - self._dispatched_at)
+        return b"".join(
+            (
+                leg.upstream.served_by(self.ask.tier.name),
+                f"x-request-id: {self.request_id}\r\n"
+                f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n".encode(),
+                self._extra,
+                self._limit_lines(),
+            )
+        )
+
+    def _limit_lines(self) -> bytes:
+        """The lines of answers and errors alike."""
+        limits = self.ask.tier.limits
+        if limits.requests_per_min is None and limits.tokens_per_min is None:
+            return self._head.cors
+        return self._head.cors + rate_limit_lines(
+            self.driver.controller.left(self.ask.tenant, self.ask.tier.name, monotonic())
+        )

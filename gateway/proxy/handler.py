@@ -1,0 +1,249 @@
+"""What every request passes first: its path, its key, its form."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import unquote
+
+import orjson
+
+from gateway.core.policy import ANONYMOUS, Policy, Tier
+from gateway.core.request import Endpoint, Reason, Record, Request
+from gateway.proxy.browsers import BrowserAccess
+from gateway.proxy.clock import monotonic
+from gateway.proxy.counting import CountingEndpoint
+from gateway.proxy.driver import Driver, Meter
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.keep_alive import KeepAlives
+from gateway.proxy.upstream import Upstreams
+from gateway.wire.apis.table import served
+from gateway.wire.body.content import MEDIA_BYTES
+from gateway.wire.body.pictures import correction
+from gateway.wire.errors.replies import Dialect, Problem, dialect_of, error_response
+from gateway.wire.fingerprint import fingerprint
+from gateway.wire.http.cors import preflight_lines
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
+from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, nothing_at
+
+if TYPE_CHECKING:
+    from gateway.proxy.server import ClientConnection
+
+
+class Catalog(Protocol):
+    """What models there are."""
+
+    def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
+        """Every model that `tier` may use, as the API shows it."""
+
+    def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
+        """One of them; under a catch-all any name passes as long as it cannot be known what there is."""
+
+
+TokenCounter = Callable[[Parsed], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the tenant, and the tier it is served in."""
+
+    tenant: str
+    tier: Tier
+    serves: frozenset[Endpoint]
+    """The endpoints that the tier serves."""
+
+
+OPTIONS: Final = b"OPTIONS"
+Callers = dict[bytes, tuple[bytes, Caller | None]]
+"""The caller of each key, by the digest of the key; the value repeats the digest, to be compared in constant time."""
+
+
+def callers_of(policy: Policy) -> Callers:
+    """Thousands of keys take longer than a request should wait: made outside the event loop where there is time."""
+    serves = {tier.name: served(tier) for tier in policy.tiers.values()}
+    return {
+        digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
+        for digest, key in policy.keys.items()
+    }
+
+
+_NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
+
+
+class RequestHandler:
+    """Everything a connection needs to turn a request into an `Request`, or to turn it away.
+
+    `policy` is replaced between two requests; a request that has passed keeps the one it met.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        driver: Driver,
+        upstreams: Upstreams,
+        meter: Meter,
+        catalog: Catalog,
+        log: Callable[[Record, str], None],
+        bound_host: str,
+    ) -> None:
+        self._bound_host = bound_host
+        self.configure(policy)
+        self.driver = driver
+        self.upstreams = upstreams
+        self.meter = meter
+        self.log = log
+        self.leaving = False
+        """Whether the process will end, so that balancers should look elsewhere."""
+        self.draining = False
+        """Whether no connection is accepted any more, and those open are closed after their answers."""
+        self.keep_alives = KeepAlives()
+        """The streams whose clients are to hear a comment when nothing else is sent."""
+        self.counters: dict[str, TokenCounter] = {}
+        """Exact prompt counters by model name, where the policy names a tokenizer."""
+        self._catalog = catalog
+        self.counting = CountingEndpoint(self)
+
+    def configure(self, policy: Policy, callers: Callers | None = None) -> None:
+        """Take on a policy: requests from now on meet it. `callers`: what `callers_of` made of it, elsewhere."""
+        self.policy = policy
+        default = policy.tiers[policy.default_tier]
+        self._anyone = None if policy.keys else Caller(ANONYMOUS, default, served(default))
+        self._browsers = BrowserAccess(policy, self._bound_host)
+        self._callers = callers_of(policy) if callers is None else callers
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are welcome."""
+        return not self.leaving and self.driver.controller.alive()
+
+    # ---- with the head alone
+
+    def check(
+        self, method: bytes, path: bytes, head: RequestHead
+    ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
+        """What may be said before the body: (endpoint, None for a GET; caller; problem)."""
+        if head.has_origin and method == OPTIONS:
+            return None, None, self._browsers.preflight_problem(head)
+        endpoint = POSTS.get(path)
+        if endpoint is None and path not in GETS and not path.startswith(MODELS + b"/"):
+            return None, None, Problem(Reason.NOT_FOUND, nothing_at(path))
+        if method != (b"GET" if endpoint is None else b"POST"):
+            return endpoint, None, Problem(Reason.METHOD_NOT_ALLOWED, allow="GET" if endpoint is None else "POST")
+        if path in (HEALTH, READY):
+            return None, None, None
+        caller = self._anyone
+        if caller is not None:
+            problem = self._browsers.problem(head)
+            if problem is not None:
+                return endpoint, caller, problem
+        else:
+            caller = self.caller(head)
+            if caller is None:
+                return endpoint, None, Problem(Reason.UNAUTHORIZED)
+        if endpoint is not None and endpoint not in caller.serves:
+            return endpoint, caller, Problem(Reason.NOT_FOUND, f"{endpoint.value} is not served in this tier.")
+        return endpoint, caller, None
+
+    def caller(self, head: RequestHead) -> Caller | None:
+        """The caller whose key it is; None if there is none of that key."""
+        given = head.key
+        if not given:
+            return None
+        digest = sha256(given).digest()
+        known, caller = self._callers.get(digest, _NOBODY)
+        # Only whole digests are ever compared, so nothing about a key can be learned from the time this takes.
+        return caller if hmac.compare_digest(known, digest) else None
+
+    def dialect(self, path: bytes, head: RequestHead) -> Dialect:
+        """Whose error format the caller expects."""
+        return dialect_of(path, head.anthropic)
+
+    def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
+        """Take in that a web page asks: the answer, and every error, has to say whether it may read it."""
+        self._browsers.greet(head)
+        if method == OPTIONS and head.cors:
+            head.preflight = preflight_lines(raw)
+
+    def turn_away(self, dialect: Dialect, problem: Problem, request_id: str, cors: bytes, close: bool) -> bytes:
+        """The whole answer to a request that never became an ask."""
+        self.meter.refused_early(problem.why)
+        return error_response(dialect, problem, request_id, cors, close=close)
+
+    # ---- with the body
+
+    def enter(
+        self,
+        client: ClientConnection,
+        endpoint: Endpoint,
+        caller: Caller,
+        dialect: Dialect,
+        head: RequestHead,
+        request_id: str,
+        body: bytes,
+        head_at: float,
+    ) -> Exchange | Problem:
+        """Start a request that is complete."""
+        policy, tier = self.policy, caller.tier
+        try:
+            slo = asked_slo(head, tier.slo)
+            parsed = parse(endpoint, body, tier.caps)
+        except BadHeader as header:  # not both under one name: compiled, a name has one type
+            return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
+        except BadRequest as exc:
+            return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
+        model = policy.model(parsed.model)
+        if model is None or (model.any_name and not self.knows(parsed.model, tier)):
+            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        exact = parsed.prompt_exact
+        counter = self.counters.get(model.name)
+        if exact is None and counter is not None:
+            exact = counter(parsed)
+        prompt_bytes = parsed.prompt_bytes
+        if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
+            prompt_bytes += correction(parsed.fields, model.sent_as(parsed.model))
+        body_at = monotonic()
+        ask = Request(
+            id=self.driver.next_id(),
+            policy=policy,
+            tier=tier,
+            model=model,
+            tenant=caller.tenant,
+            endpoint=endpoint,
+            stream=parsed.stream,
+            prompt_bytes=prompt_bytes,
+            prompt_exact=exact,
+            max_tokens=parsed.max_tokens,
+            choices=parsed.choices,
+            body_bytes=len(body),
+            head_at=head_at,
+            body_at=body_at,
+            batch=parsed.batch,
+            asked_model=parsed.model if model.any_name else "",
+            body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
+            slo=slo,
+            assembled=parsed.assembled,
+        )
+        return Exchange(self, client, dialect, head, request_id, parsed, ask)
+
+    def knows(self, model: str, tier: Tier) -> bool:
+        """Whether there may be a model of that name, under the catch-all."""
+        return self._catalog.one(self.policy, model, tier) is not None
+
+    def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
+        """The answer to a GET: status and JSON."""
+        if path == HEALTH:
+            return 200, b'{"status":"ok"}'
+        if path == READY:
+            return (200, b'{"status":"ready"}') if self.ready else (503, b'{"status":"not ready"}')
+        tier = None if caller is None else caller.tier
+        if path == MODELS:
+            return 200, orjson.dumps({"object": "list", "data": self._catalog.listing(self.policy, tier)})
+        name = path[len(MODELS) + 1 :].decode("utf-8", "replace")
+        model = self._catalog.one(self.policy, unquote(name), tier)
+        if model is None:
+            return Problem(Reason.MODEL_NOT_FOUND, f"The model `{name[:100]}` does not exist.", param="model")
+        return 200, orjson.dumps(model)

@@ -1,0 +1,123 @@
+"""What the connections of one server share: limits, deadlines, and who is connected."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from gateway.core.request import Callback, Reason
+from gateway.proxy.deadlines import Deadline
+from gateway.proxy.handler import RequestHandler
+from gateway.proxy.presence import Presence
+from gateway.proxy.turns import Turns
+from gateway.wire.errors.replies import Problem
+
+LINGER_S: Final = 2.0
+SWEEP_S: Final = 0.25
+
+
+class LimitedConnection(Protocol):
+    """A client connection, to those who watch its time."""
+
+    def too_slow(self) -> None:
+        """The request is not whole in time."""
+
+    def stalled(self) -> None:
+        """The client takes nothing any more."""
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this connection."""
+
+
+def _broke(door: LimitedConnection, error: Exception) -> None:
+    door.broke(Callback.TIMER, error)
+
+
+class ConnectionLimits:
+    """What the connections of one server share: limits, deadlines, and who is connected."""
+
+    def __init__(
+        self,
+        gate: RequestHandler,
+        max_body_bytes: int,
+        max_header_bytes: int,
+        receive_timeout_s: float,
+        keep_alive_s: float,
+        write_stall_s: float,
+        max_connections: int | None = None,
+        max_receiving_bytes: int = 2**62,
+    ) -> None:
+        self.gate = gate
+        self.max_body_bytes = max_body_bytes
+        self.max_header_bytes = max_header_bytes
+        self.max_connections = max_connections
+        self._max_receiving_bytes = max_receiving_bytes
+        self.parts: dict[LimitedConnection, int] = {}
+        """Bytes of bodies that are not whole yet."""
+        self._part_bytes = 0
+        self.presences: dict[str, Presence] = {}
+        """Requests that are in a pool, by its name; pools that are gone keep theirs."""
+        self.turns = Turns()
+        self._doors: set[LimitedConnection] = set()
+        self.receiving: Deadline[LimitedConnection] = Deadline(receive_timeout_s, lambda door: door.too_slow(), _broke)
+        self.idle: Deadline[LimitedConnection] = Deadline(keep_alive_s, lambda door: door.close(), _broke)
+        self.stalled: Deadline[LimitedConnection] = Deadline(write_stall_s, lambda door: door.stalled(), _broke)
+        self.lingering: Deadline[LimitedConnection] = Deadline(LINGER_S, lambda door: door.abort(), _broke)
+
+    @property
+    def connections(self) -> int:
+        """Client connections that are open."""
+        return len(self._doors)
+
+    def opened(self, door: LimitedConnection) -> bool:
+        """A client has connected; False if there are too many."""
+        self._doors.add(door)
+        return self.max_connections is None or len(self._doors) <= self.max_connections
+
+    def closed(self, door: LimitedConnection) -> None:
+        """A client is gone."""
+        self._doors.discard(door)
+        self.let_go(door)
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            deadline.stop(door)
+
+    def presence(self, pool: str) -> Presence:
+        """Who is in that pool."""
+        found = self.presences.get(pool)
+        if found is None:
+            found = self.presences[pool] = Presence()
+        return found
+
+    def holds(self, door: LimitedConnection, part_bytes: int) -> bool:
+        """A door has so much of a body by now; False if all of them together have too much."""
+        self._part_bytes += part_bytes - self.parts.get(door, 0)
+        self.parts[door] = part_bytes
+        return self._part_bytes <= self._max_receiving_bytes
+
+    def too_large(self) -> Problem:
+        """The refusal of a body beyond the limit."""
+        return Problem(Reason.BODY_TOO_LARGE, f"The request body is larger than {self.max_body_bytes} bytes.")
+
+    def let_go(self, door: LimitedConnection) -> None:
+        """What a door had of a body is whole, or dropped."""
+        self._part_bytes -= self.parts.pop(door, 0)
+
+    def abort_all(self) -> None:
+        """Close every connection at once."""
+        for door in list(self._doors):
+            try:
+                door.abort()
+            except Exception as error:  # noqa: BLE001 - the others are closed all the same
+                _broke(door, error)
+
+    def sweep(self, now: float) -> bool:
+        """Act on deadlines that have passed; whether there are more. Called every `SWEEP_S`, and while there are."""
+        more = False
+        for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
+            more = deadline.sweep(now) or more
+        return more

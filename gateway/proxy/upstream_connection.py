@@ -1,0 +1,264 @@
+"""One connection to a replica: sends a request, reads the answer, tells its leg."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from gateway.core.request import AttemptOutcome, Callback
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.http.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
+from gateway.wire.http.framing import ChunkReader, FramingError
+
+if TYPE_CHECKING:
+    from gateway.proxy.attempt import UpstreamAttempt
+    from gateway.proxy.upstream import ReplicaConnections
+
+log = logging.getLogger("tailgate.upstream")
+
+# Of connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and of a stream whose reader is slow
+# all of that would be kept here. A stream needs less in any round trip; whole answers, which may be large, need more.
+STREAM_BUFFER_BYTES: Final = 32 * 1024
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One TCP connection to a replica. `cancel` is the only way to give up a request; it closes the connection."""
+
+    __slots__ = (
+        "_buffer",
+        "_chunks",
+        "_in_body",
+        "_keep_alive",
+        "_left",
+        "_narrow",
+        "_paused",
+        "_started",
+        "idle_since",
+        "receiver",
+        "request",
+        "reused",
+        "transport",
+        "upstream",
+    )
+
+    def __init__(self, upstream: ReplicaConnections) -> None:
+        self.upstream = upstream
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.receiver: UpstreamAttempt | None = None
+        self.request = b""
+        self.reused = False
+        self.idle_since = 0.0
+        self._paused = False
+        self._narrow = False
+        """Whether the kernel takes in no more for it than a stream needs."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._buffer = b""
+        self._chunks: ChunkReader | None = None
+        self._left = 0
+        """Bytes of the body to come, or how else it ends (`wire.http.answer`)."""
+        self._in_body = False
+        self._keep_alive = False
+        self._started = False
+
+    # ---- sending
+
+    def send(self, request: bytes, receiver: UpstreamAttempt) -> None:
+        """Start a request on this connection, which is idle."""
+        if receiver.relay.streams and not self._narrow:
+            self._narrow = True
+            read_from: socket.socket = self.transport.get_extra_info("socket")
+            read_from.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STREAM_BUFFER_BYTES)
+        receiver.line = self
+        self.receiver = receiver
+        self.request = request
+        self.transport.write(request)
+        receiver.on_sent()
+
+    def cancel(self) -> None:
+        """Close at once, unanswered; the receiver hears nothing more."""
+        self.receiver = None
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading: whoever takes the answer is slow. Without a receiver nothing is to be held up."""
+        if self.receiver is not None and not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be used for another request: open, reading, empty, and nobody's."""
+        return (
+            self.receiver is None
+            and not self._paused
+            and not self._started
+            and not self._buffer
+            and not self.transport.is_closing()
+        )
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        receiver, chunks = self.receiver, self._chunks
+        try:
+            # Nearly every token comes so: no call is spent on it that can be spared.
+            if chunks is not None and chunks.at_boundary and receiver is not None and receiver.pass_on(data):
+                return
+            self._received(data, receiver)
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+            self._broke(receiver, error)
+
+    def _received(self, data: bytes, receiver: UpstreamAttempt | None) -> None:
+        if receiver is None:
+            # Bytes nobody asked for: the connection is not in the state we think it is.
+            if not self.transport.is_closing():
+                self.upstream.odd(Oddity.NOT_IDLE, "it sent bytes that no request had asked for")
+                self.upstream.closed(self)
+            self.transport.abort()
+            return
+        try:
+            if self._in_body:
+                self._body(data)
+            else:
+                self._head(data)
+        except LargeHeadError as large:  # not both under one name: compiled, a name has one type
+            self.upstream.odd(Oddity.LARGE_HEAD, str(large))
+            self._lost(AttemptOutcome.UNREADABLE)
+        except FramingError as exc:
+            log.warning("replica %s: its answer is not HTTP: %s", self.upstream.spec.name, exc)
+            self._lost(AttemptOutcome.TRUNCATED)
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.upstream.closed(self)
+        receiver = self.receiver
+        if receiver is None:
+            return
+        try:
+            self._closed(exc)
+        except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
+            self._broke(receiver, error)
+
+    def _broke(self, receiver: UpstreamAttempt | None, error: Exception) -> None:
+        """The receiver's part, or ours, raised; the connection may serve somebody else by now."""
+        if self.receiver is receiver:
+            self.receiver = None
+            self.transport.abort()
+        if receiver is not None:
+            receiver.relay.broke(Callback.REPLICA, error)
+
+    def _closed(self, exc: Exception | None) -> None:
+        if self._in_body and self._left == TO_THE_END:
+            # A body without length ends with the connection, if it ends in peace.
+            if exc is None:
+                self._end()
+            else:
+                self._lost(AttemptOutcome.TRUNCATED)
+        elif self._started:
+            self._lost(AttemptOutcome.TRUNCATED)
+        elif self.reused:
+            receiver, self.receiver = self.receiver, None
+            assert receiver is not None
+            self.upstream.resend(self.request, receiver)
+        else:
+            self._lost(AttemptOutcome.RESET)
+
+    # ---- the head
+
+    def _head(self, data: bytes) -> None:
+        self._started = True
+        self.request = b""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > MAX_HEAD_BYTES:
+                    raise LargeHeadError(f"the head of the answer is longer than {MAX_HEAD_BYTES // 1024} KiB")
+                if not data.startswith(b"HTTP/"[: len(data)]):
+                    raise FramingError("the answer does not begin with HTTP/")
+                self._buffer = data
+                return
+            head = read_answer_head(data[:end])
+            rest = data[end + 4 :]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise FramingError("the answer changes protocol")
+            if not rest:
+                return
+            data = rest
+        self._in_body = True
+        self._keep_alive = head.keep_alive and head.framed
+        self._left = head.body
+        if head.body == CHUNKED:
+            self._chunks = ChunkReader()
+        receiver = self.receiver
+        assert receiver is not None
+        receiver.on_head(head)
+        if self.receiver is receiver and (rest or not self._left):
+            self._body(rest)
+
+    # ---- the body
+
+    def _body(self, data: bytes) -> None:
+        receiver = self.receiver
+        assert receiver is not None
+        chunks = self._chunks
+        if chunks is not None:
+            aligned = chunks.at_boundary
+            pieces = chunks.feed(data)
+            if pieces:
+                whole = aligned and chunks.at_boundary and not chunks.done
+                receiver.on_body(pieces, data if whole else None)
+            if chunks.done and self.receiver is receiver:
+                if chunks.large:
+                    self.upstream.odd(Oddity.LARGE_TRAILERS, "the trailers were not read to their end")
+                self._keep_alive = self._keep_alive and not (chunks.extra or chunks.large)
+                self._end()
+            return
+        if self._left == TO_THE_END:
+            receiver.on_body([data], None)
+            return
+        if len(data) > self._left:
+            data, self._keep_alive = data[: self._left], False
+        self._left -= len(data)
+        if data:
+            receiver.on_body([data], None)
+        if not self._left and self.receiver is receiver:
+            self._end()
+
+    def _end(self) -> None:
+        receiver, self.receiver = self.receiver, None
+        assert receiver is not None
+        keep = self._keep_alive and not self.transport.is_closing()
+        self._reset()
+        # A client that is slow to take the end of this answer must not keep the next one from being heard.
+        self.resume()
+        # First back to the pool, then the news: the next request may come from within it.
+        if keep:
+            self.upstream.release(self)
+        else:
+            self.transport.abort()
+        receiver.on_end()
+
+    def _lost(self, end: AttemptOutcome) -> None:
+        receiver, self.receiver = self.receiver, None
+        self.transport.abort()
+        if receiver is not None:
+            receiver.on_lost(end)

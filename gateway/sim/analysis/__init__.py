@@ -1,0 +1,1 @@
+"""Results of simulations: tallies, comparisons, bounds, reports."""

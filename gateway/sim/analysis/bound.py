@@ -1,0 +1,252 @@
+"""The clairvoyant bound: how much goodput could anybody have got, who had known everything beforehand?
+
+A fluid linear program. Request i is accepted to the share x_i (0-1), and y_ib is the time spent on its prompt in bin b:
+
+    maximise    sum w_i x_i
+    subject to  sum_b y_ib = prefill_i x_i          its prompt is computed before its deadline,
+                y_ib <= overlap of bin b and [arrival_i, deadline_i]        by one replica at a time,
+                sum_i y_ib <= E bin_s               on the E replicas there are,
+                sum_i (prefill_i + decode_i) x_i <= E horizon_s
+
+with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (tokens of context its steps read), where
+A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`), p_i and o_i the tokens of prompt and
+answer.
+
+Why no policy beats it. Each cost is part of what the model of the engine charges, and no part is charged to two
+requests: a step with n decodes takes A0 once, and n <= max_num_seqs; the context of prompts half computed, steps that
+are not full, preemptions, waiting behind others in a step and answers that turn out badly cost nothing here. Work may
+be split, moved and interrupted at will, and requests accepted in part. Requests that cannot be good even alone are left
+out. One thing is missing: decoding after the last arrival, of requests begun before. At most max_num_seqs of each
+replica are under way at that moment, and none begins after the last deadline; `ceiling` adds what this could be worth,
+at the price that the program itself puts on work. So: value <= ceiling, and no policy has more than ceiling.
+
+The constrained program also keeps what an operator asks of a policy: no tier has a larger share accepted than one above
+it, the lowest gets its floor of the tokens, and each length of prompt has its share accepted within 5 points of that of
+its tier (without this, the optimum is to drop the long ones).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import pairwise
+from statistics import fmean
+from typing import Protocol
+
+from gateway.core.policy import Policy, Tier
+from gateway.sim.analysis.costs import FleetCosts, Job, costs, job_of
+from gateway.sim.analysis.program import Program
+from gateway.sim.analysis.tally import length_of
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.workload.arrivals import Arrival, Workload
+
+BIN_S = 0.5
+SPREAD = 0.05
+"""How far the share accepted of a length may lie from that of its tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The optimum. All are shares of what was offered (0-1), as goodput is."""
+
+    weighted: float
+    """Weighted goodput of the program."""
+    ceiling: float
+    """Weighted goodput that no policy exceeds, with what may be decoded after the last arrival."""
+    goodput: float
+    token_weighted: float
+    tiers: dict[str, float]
+    accepted: tuple[float, ...]
+    """Of each request, in the order of the arrivals."""
+
+
+def bound(
+    arrivals: Sequence[Arrival],
+    policy: Policy,
+    fleet: FleetSpec | None = None,
+    *,
+    constrained: bool = True,
+    horizon_s: float | None = None,
+    bin_s: float = BIN_S,
+) -> Bound:
+    """The optimum over `arrivals` (at least one). Work is counted up to `horizon_s`, by default the last arrival.
+
+    Needs scipy (`pip install tailgate[sim]`), else ImportError. Raises ValueError without arrivals.
+    """
+    if not arrivals:
+        raise ValueError("nothing arrives: there is nothing to bound")
+    jobs = [job_of(arrival, policy) for arrival in arrivals]
+    program = _Fluid(jobs, costs(policy, fleet or FleetSpec()), horizon_s or arrivals[-1].at, bin_s)
+    if constrained:
+        program.constrain(policy)
+    return program.solve()
+
+
+def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
+    """The arrivals that the optimum accepts, as whole requests.
+
+    Shares are carried from one request to the next of the same tier and length, so that both keep their part at any
+    time; who is accepted is the same in every run.
+    """
+    carried: dict[tuple[str, int], float] = {}
+    chosen = []
+    for arrival, share in zip(arrivals, found.accepted, strict=True):
+        kind = (arrival.tier, length_of(arrival.prompt_tokens))
+        carry = carried.get(kind, 0.0) + share
+        # Whole shares are accepted, and none is not: only what is in between is rounded.
+        if share > 1 - TINY or (share > TINY and carry >= 0.5):
+            chosen.append(arrival)
+            carry -= 1.0
+        carried[kind] = carry
+    return chosen
+
+
+class Scalable(Protocol):
+    """A workload that can be had at another mean rate."""
+
+    def at_rate(self, rate_per_s: float) -> Workload:
+        """The same, at that rate."""
+
+
+def capacity(
+    workload: Scalable,
+    policy: Policy,
+    fleet: FleetSpec | None = None,
+    *,
+    seeds: Sequence[int] = (1, 2, 3),
+    accepted: float = 0.99,
+    precision: float = 0.002,
+) -> float:
+    """1x: the highest rate (requests/s) at which the constrained optimum accepts so much of the requests.
+
+    In the mean of the seeds, found by bisection to `precision` of itself. The same seed has the same requests at every
+    rate, so acceptance falls as the rate grows. Raises ValueError where even a trickle is not accepted.
+    """
+    low, high = 0.0, 1.0
+    while _accepted(workload, high, policy, fleet, seeds) >= accepted:
+        low, high = high, high * 2
+    while high - low > precision * high:
+        if high < MIN_RATE:
+            raise ValueError(f"less than {accepted:.0%} is accepted at any rate: some requests fit nowhere")
+        middle = (low + high) / 2
+        enough = _accepted(workload, middle, policy, fleet, seeds) >= accepted
+        low, high = (middle, high) if enough else (low, middle)
+    return low
+
+
+MIN_RATE = 0.1
+
+
+def _accepted(
+    workload: Scalable, rate_per_s: float, policy: Policy, fleet: FleetSpec | None, seeds: Sequence[int]
+) -> float:
+    scaled = workload.at_rate(rate_per_s)
+    return fmean(bound(list(scaled.arrivals(seed)), policy, fleet).goodput for seed in seeds)
+
+
+TINY = 1e-6
+
+
+class _Fluid:
+    """The program of one list of requests."""
+
+    def __init__(self, jobs: Sequence[Job], costs: FleetCosts, horizon_s: float, bin_s: float) -> None:
+        self.jobs = jobs
+        self.costs = costs
+        self.horizon_s = horizon_s
+        self.bin_s = bin_s
+        self.program = Program()
+        self.offered = sum(job.tier.weight for job in jobs)
+        self.shares: dict[int, int] = {}
+        """The variable x of each job that can be good."""
+        self.last_s = horizon_s
+        """When the last prompt that counts is computed at the latest."""
+        bins: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+        work = []
+        for i, job in enumerate(jobs):
+            deadline = job.deadline(costs)
+            if deadline is None:
+                continue
+            x = self.shares[i] = self.program.variable(1.0, job.tier.weight)
+            work.append((x, costs.prefill(job) + costs.decode(job)))
+            if costs.prefill(job) and deadline < math.inf:
+                self.last_s = max(self.last_s, deadline)
+                self._spread(x, job, deadline, bins)
+        for terms in bins.values():
+            self.program.at_most(terms, costs.replicas * bin_s)
+        self.work = self.program.at_most(work, costs.replicas * horizon_s)
+
+    def _spread(self, x: int, job: Job, deadline: float, bins: defaultdict[int, list[tuple[int, float]]]) -> None:
+        """The time on its prompt, bin by bin until the deadline."""
+        parts = [(x, -self.costs.prefill(job))]
+        for b in range(int(job.at / self.bin_s), math.ceil(deadline / self.bin_s)):
+            overlap_s = min(deadline, (b + 1) * self.bin_s) - max(job.at, b * self.bin_s)
+            if overlap_s > 0:
+                y = self.program.variable(overlap_s)
+                parts.append((y, 1.0))
+                bins[b].append((y, 1.0))
+        self.program.balanced(parts)
+
+    def constrain(self, policy: Policy) -> None:
+        """Tier order, floors, and lengths alike."""
+        kinds: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for i in self.shares:
+            kinds[self.jobs[i].tier.name][length_of(self.jobs[i].prompt)].append(i)
+        tiers = sorted((policy.tiers[name] for name in kinds), key=lambda tier: tier.priority)
+        means = {tier.name: self._mean([i for of in kinds[tier.name].values() for i in of]) for tier in tiers}
+        for above, below in pairwise(tiers):
+            if above.priority < below.priority:
+                self.program.at_most(_less(means[below.name], means[above.name]), 0.0)
+        for tier in tiers:
+            for members in kinds[tier.name].values():
+                mean = self._mean(members)
+                self.program.at_most(_less(mean, means[tier.name]), SPREAD)
+                self.program.at_most(_less(means[tier.name], mean), SPREAD)
+            self._keep_floor(tier)
+
+    def _keep_floor(self, tier: Tier) -> None:
+        """Of the tokens accepted, at least the tier's floor, or its part of what is offered if that is less."""
+        tokens = {i: self.jobs[i].prompt + self.jobs[i].answer for i in self.shares}
+        own = sum(count for i, count in tokens.items() if self.jobs[i].tier is tier)
+        floor = min(tier.floor, own / sum(tokens.values()))
+        if floor:
+            terms = [(x, (floor - (self.jobs[i].tier is tier)) * tokens[i]) for i, x in self.shares.items()]
+            self.program.at_most(terms, 0.0)
+
+    def _mean(self, members: Sequence[int]) -> list[tuple[int, float]]:
+        return [(self.shares[i], 1 / len(members)) for i in members]
+
+    def solve(self) -> Bound:
+        """Solve it. Raises RuntimeError where HiGHS finds no optimum: it always should, since nothing is one."""
+        solution = self.program.solve()
+        x = [solution.variables[self.shares[i]] if i in self.shares else 0.0 for i in range(len(self.jobs))]
+        accepted = tuple(min(max(share, 0.0), 1.0) for share in x)
+        weighted = solution.value / self.offered
+        return Bound(
+            weighted=weighted,
+            ceiling=min(1.0, weighted + solution.prices[self.work] * self._later_s() / self.offered),
+            goodput=sum(accepted) / len(accepted),
+            token_weighted=_share_of(self.jobs, accepted, lambda job: job.prompt + job.answer),
+            tiers={name: self._of_tier(name, accepted) for name in dict.fromkeys(job.tier.name for job in self.jobs)},
+            accepted=accepted,
+        )
+
+    def _of_tier(self, name: str, accepted: Sequence[float]) -> float:
+        return _share_of(self.jobs, accepted, lambda job: job.tier.name == name)
+
+    def _later_s(self) -> float:
+        """Time of engines after the horizon that any policy can use, at most."""
+        longest = nlargest(self.costs.slots, (self.costs.decode(self.jobs[i]) for i in self.shares))
+        return self.costs.replicas * (self.last_s - self.horizon_s) + sum(longest)
+
+
+def _share_of(jobs: Sequence[Job], accepted: Sequence[float], size: Callable[[Job], float]) -> float:
+    return sum(size(job) * share for job, share in zip(jobs, accepted, strict=True)) / sum(map(size, jobs))
+
+
+def _less(of: Sequence[tuple[int, float]], other: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """One sum less another."""
+    return [*of, *((variable, -factor) for variable, factor in other)]

@@ -1,0 +1,89 @@
+"""Several policies over the same arrivals: every run of a comparison, one after the other or in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import as_completed
+from dataclasses import dataclass, replace
+from random import Random
+
+from gateway.core.policy import Policy
+from gateway.sim.analysis.results import Result
+from gateway.sim.run import baselines
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.processes import processes
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Arrival, Traffic, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class OfModel:
+    """The same workload, but every request asks for `model`."""
+
+    workload: Traffic
+    model: str
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests of one run."""
+        for arrival in self.workload.arrivals(seed):
+            yield replace(arrival, model=self.model)
+
+    def faster(self, times: float) -> OfModel:
+        """The same at so many times its rate."""
+        return OfModel(self.workload.faster(times), self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One row of a comparison: a policy, or the baseline of that text made of it."""
+
+    name: str
+    policy: Policy
+    fleet: FleetSpec
+    baseline: str | None = None
+
+    def setup(self) -> baselines.Setup:
+        """Raises ValueError if there is no such baseline."""
+        if self.baseline is None:
+            return baselines.Setup(self.policy)
+        return baselines.setup(self.baseline, self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Candidates, what all of them are given, and which seeds."""
+
+    candidates: tuple[Contender, ...]
+    workload: Workload
+    seeds: tuple[int, ...]
+    options: Options
+
+    def run(self, candidate: Contender, seed: int) -> Result:
+        """One run. The arrivals are those of the seed, whoever serves them. Raises ValueError as `simulate` does."""
+        setup = candidate.setup()
+        return simulate(
+            setup.policy,
+            self.workload.arrivals(seed),
+            seed=seed,
+            fleet=candidate.fleet,
+            options=self.options,
+            decider=setup.decider(setup.policy, Random(f"{seed} controller")),
+            name=candidate.name,
+        )
+
+    def run_all(self, jobs: int = 1, on_done: Callable[[Result], None] = lambda _: None) -> list[list[Result]]:
+        """Every candidate with every seed, in their order. With `jobs` > 1 in that many processes."""
+        tasks = [(c, s) for s in range(len(self.seeds)) for c in range(len(self.candidates))]
+        found: dict[tuple[int, int], Result] = {}
+        if jobs <= 1:
+            for c, s in tasks:
+                found[c, s] = self.run(self.candidates[c], self.seeds[s])
+                on_done(found[c, s])
+        else:
+            with processes(jobs) as pool:
+                running = {pool.submit(self.run, self.candidates[c], self.seeds[s]): (c, s) for c, s in tasks}
+                for done in as_completed(running):
+                    found[running[done]] = done.result()
+                    on_done(done.result())
+        return [[found[c, s] for s in range(len(self.seeds))] for c in range(len(self.candidates))]

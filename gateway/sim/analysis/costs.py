@@ -1,0 +1,111 @@
+"""What requests cost a fleet at the very least, and by when their prompts must be computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.core.policy import Policy, Tier
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.profiles import Profile
+from gateway.sim.workload.arrivals import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCosts:
+    """A fleet's costs per unit, each the least of its replicas, and how many replicas of that speed it makes."""
+
+    base_s: float
+    slot_s: float
+    """Base cost of a step / max_num_seqs."""
+    prefill_s: float
+    decode_s: float
+    kv_s: float
+    prompt_s: float
+    """Of a prompt's beginning, whatever its length."""
+    chunk_tokens: int
+    replicas: float
+    slots: int
+    """Sequences under way at the same time, on all replicas together."""
+
+    def prefill(self, job: Job) -> float:
+        """Least time of engines that the prompt takes."""
+        return self.prompt_s + self.prefill_s * job.prompt
+
+    def decode(self, job: Job) -> float:
+        """Least time of engines that the answer takes, after its first token."""
+        steps = max(0, job.answer - 1)
+        read = steps * job.prompt + steps * (steps - 1) / 2
+        return steps * (self.decode_s + self.slot_s) + self.kv_s * read
+
+    def ttft(self, job: Job) -> float:
+        """Least TTFT on an idle replica."""
+        return self.prefill(job) + self.base_s * math.ceil(job.prompt / self.chunk_tokens)
+
+    def tpot(self, job: Job) -> float:
+        """Least TPOT on an idle replica."""
+        return self.base_s + self.decode_s + self.kv_s * job.prompt
+
+    def e2e(self, job: Job) -> float:
+        """Least e2e on an idle replica."""
+        return self.ttft(job) + max(0, job.answer - 1) * self.tpot(job)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request as the program sees it."""
+
+    at: float
+    tier: Tier
+    prompt: int
+    answer: int
+    stream: bool
+
+    def deadline(self, costs: FleetCosts) -> float | None:
+        """By when its prompt must be computed; None if it cannot be good even alone."""
+        slo, timeouts = self.tier.slo, self.tier.timeouts
+        e2e_s = min(slo.e2e_bound_s if slo.covers(self.answer) else math.inf, timeouts.total_s)
+        ttft_s = slo.ttft_bound_s if self.stream else math.inf
+        if costs.ttft(self) > ttft_s or costs.e2e(self) > e2e_s:
+            return None
+        if self.stream and self.answer > 1 and costs.tpot(self) > slo.tpot_bound_s:
+            return None
+        return self.at + min(ttft_s, e2e_s - max(0, self.answer - 1) * costs.tpot(self))
+
+
+def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
+    """The least costs of the replicas of a policy; a replica that is k times as slow in everything counts as 1/k."""
+    profiles = [fleet.profile(pool.name, replica.name) for pool in policy.pools.values() for replica in pool.replicas]
+    least = [min(costs) for costs in zip(*map(_shared, profiles), strict=True)]
+    slot_s, prompt_s, prefill_s, decode_s, kv_s = least
+    return FleetCosts(
+        base_s=min(profile.step_base_s for profile in profiles),
+        slot_s=slot_s,
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        kv_s=kv_s,
+        prompt_s=prompt_s,
+        chunk_tokens=max(profile.max_batched_tokens for profile in profiles),
+        replicas=sum(1 / _times_slower(profile, least) for profile in profiles),
+        slots=sum(profile.max_num_seqs for profile in profiles),
+    )
+
+
+def _shared(profile: Profile) -> tuple[float, ...]:
+    """What a replica charges each sequence for: of the base cost of a step, at least its slot's part."""
+    slot_s = profile.step_base_s / profile.max_num_seqs
+    prompt_s, prefill_s = profile.prefill_s_per_sequence, profile.prefill_s_per_token
+    return slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token
+
+
+def _times_slower(profile: Profile, least: Sequence[float]) -> float:
+    """How many times as long any work takes here at least."""
+    return min(own / cost for own, cost in zip(_shared(profile), least, strict=True) if cost)
+
+
+def job_of(arrival: Arrival, policy: Policy) -> Job:
+    """A request with the answer that the client's cap and the tier's leave it."""
+    tier = policy.tiers[arrival.tier]
+    answer = min(arrival.output_tokens, tier.caps.granted(arrival.max_tokens))
+    return Job(arrival.at, tier, arrival.prompt_tokens, answer, arrival.stream)

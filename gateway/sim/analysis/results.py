@@ -1,0 +1,260 @@
+"""What came of a run: goodput, attainment, latencies, and what the replicas did for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.core.request import Outcome
+from gateway.sim.analysis.tally import LENGTHS, WINDOW_S, Tally, TallyCell, TierTally
+from gateway.sim.run.meter import MeterReading
+
+PERCENTS = (0.50, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Raw percentiles (nearest rank) of `n` finished requests, in seconds; None where there is none."""
+
+    n: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of `counted` requests so many `finished`, and so many were `good`. `attainment` is good / counted."""
+
+    counted: int
+    finished: int
+    good: int
+    attainment: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A tier's share of the tokens dispatched, and the smallest in windows of 10 s in which it wanted more.
+
+    A share is 0 where others were given tokens and the tier none, and None where nobody was given any.
+    """
+
+    windows: int
+    """Whole windows of the run after the warm-up."""
+    backlogged: int
+    """Those in which a request of the tier waited at any moment."""
+    short: int
+    """Those, and those in which a request of the tier was refused or waited too long."""
+    share: float | None
+    """Of all tokens dispatched in whole windows."""
+    least: float | None
+    """The smallest share in a backlogged window; None where there is none."""
+    least_short: float | None
+    """The same of the windows in which it went short."""
+    shares: tuple[float | None, ...]
+    """Of each window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Requests by the second of their arrival, from the start of the run, warm-up included."""
+
+    offered: tuple[int, ...]
+    dispatched: tuple[int, ...]
+    good: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TierResult:
+    """One tier of one run. What counts: all but 400s, quota refusals and clients that left."""
+
+    weight: float
+    offered: int
+    counted: int
+    finished: int
+    good: int
+    attainment: float | None
+    """good / counted: refusals are misses."""
+    attainment_served: float | None
+    """good / finished."""
+    lengths: dict[str, Share]
+    """By tokens of the prompt."""
+    queue: Latency
+    ttft: Latency
+    tpot: Latency
+    e2e: Latency
+    outcomes: dict[str, int]
+    misses: dict[str, int]
+    """By reason: refused, timed out or failed."""
+    tokens: int
+    finished_tokens: int
+    good_tokens: int
+    floor: Floor
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run: one policy, one seed."""
+
+    policy: str
+    seed: int
+    seconds: float
+    """Of virtual time in which requests arrived that are counted."""
+    arrived: int
+    """All of the run, those of the warm-up included."""
+    offered: int
+    counted: int
+    finished: int
+    good: int
+    unfinished: int
+    goodput: float
+    """good / counted."""
+    weighted: float
+    """The same, each request worth its tier's weight."""
+    token_weighted: float
+    """Tokens (prompt and answer) of good requests / tokens of all that count."""
+    good_per_s: float
+    output_tokens: float
+    """Of one answer in the mean, of all requests that count: what those that were refused would have got, too."""
+    tiers: dict[str, TierResult]
+    busy: float
+    """Share of the time in which a replica had a step in flight (mean of all)."""
+    slots: float
+    """Share of the slots in use (mean)."""
+    kv: float
+    """Share of the KV cache in use (mean)."""
+    kv_max: float
+    preemptions: int
+    timeline: Timeline
+    in_system: float
+    """Mean number of requests in the system."""
+    little: float
+    """What Little's law makes of it: arrivals per second times mean time in the system."""
+    events: int
+    cpu_s: float
+    """Of this process, the whole run."""
+    requests_per_cpu_s: float
+    events_per_cpu_s: float
+
+
+def latency(values: Sequence[float]) -> Latency:
+    """Percentiles by nearest rank: each is a value that occurred."""
+    ordered = sorted(values)
+    p50, p95, p99 = (ordered[max(0, math.ceil(p * len(ordered)) - 1)] if ordered else None for p in PERCENTS)
+    return Latency(len(ordered), p50, p95, p99)
+
+
+def result(
+    policy: str,
+    seed: int,
+    tally: Tally,
+    opened: MeterReading,
+    closed: MeterReading,
+    replicas: int,
+    events: int,
+    cpu_s: float,
+) -> Result:
+    """Reads the counts of a run that is over."""
+    seconds = closed.at - opened.at
+    tiers = {name: _tier(tier, tally, opened, closed) for name, tier in tally.tiers.items()}
+    rows = tiers.values()
+    offered, counted, good = (sum(getattr(row, name) for row in rows) for name in ("offered", "counted", "good"))
+    return Result(
+        policy=policy,
+        seed=seed,
+        seconds=seconds,
+        arrived=closed.arrived,
+        offered=offered,
+        counted=counted,
+        finished=sum(row.finished for row in rows),
+        good=good,
+        unfinished=tally.unfinished,
+        goodput=_ratio(good, counted),
+        weighted=_ratio(sum(r.weight * r.good for r in rows), sum(r.weight * r.counted for r in rows)),
+        token_weighted=_ratio(sum(r.good_tokens for r in rows), sum(r.tokens for r in rows)),
+        good_per_s=_ratio(good, seconds),
+        output_tokens=_ratio(sum(tier.output_tokens for tier in tally.tiers.values()), counted),
+        tiers=tiers,
+        busy=_ratio(closed.busy_s - opened.busy_s, seconds * replicas),
+        slots=_ratio(sum(tally.slots), len(tally.slots)),
+        kv=_ratio(sum(tally.kv), len(tally.kv)),
+        kv_max=max(tally.kv, default=0.0),
+        preemptions=closed.preemptions - opened.preemptions,
+        timeline=Timeline(*(tuple(second[i] for second in tally.seconds) for i in range(3))),
+        in_system=_ratio(closed.in_system_s - opened.in_system_s, seconds),
+        little=_ratio(tally.sojourn_s, seconds),
+        events=events,
+        cpu_s=cpu_s,
+        requests_per_cpu_s=_ratio(closed.arrived, cpu_s),
+        events_per_cpu_s=_ratio(events, cpu_s),
+    )
+
+
+def _tier(tier: TierTally, tally: Tally, opened: MeterReading, closed: MeterReading) -> TierResult:
+    counted = sum(cell.counted for cell in tier.cells)
+    finished = sum(cell.finished for cell in tier.cells)
+    good = sum(cell.good for cell in tier.cells)
+    return TierResult(
+        weight=tier.tier.weight,
+        offered=tier.offered,
+        counted=counted,
+        finished=finished,
+        good=good,
+        attainment=good / counted if counted else None,
+        attainment_served=good / finished if finished else None,
+        lengths={name: _share(cell) for name, cell in zip(LENGTHS, tier.cells, strict=True) if cell.counted},
+        queue=latency(tier.queue_s),
+        ttft=latency(tier.ttft_s),
+        tpot=latency(tier.tpot_s),
+        e2e=latency(tier.e2e_s),
+        outcomes={outcome.value: tier.outcomes[outcome] for outcome in Outcome if tier.outcomes[outcome]},
+        misses=dict(sorted(tier.whys.items())),
+        tokens=tier.tokens,
+        finished_tokens=tier.finished_tokens,
+        good_tokens=tier.good_tokens,
+        floor=_floor(tier, tally, opened, closed),
+    )
+
+
+def _share(cell: TallyCell) -> Share:
+    return Share(cell.counted, cell.finished, cell.good, cell.good / cell.counted if cell.counted else None)
+
+
+def _floor(tier: TierTally, tally: Tally, opened: MeterReading, closed: MeterReading) -> Floor:
+    """Windows that lie wholly between the warm-up and the last arrival."""
+    windows = range(math.ceil(opened.at / WINDOW_S), math.floor(closed.at / WINDOW_S))
+    spans = [*tier.spans, *([(tier.waiting_since, math.inf)] if tier.waiting else [])]
+    own = totals = 0
+    shares: list[float | None] = []
+    backlogged: list[float | None] = []
+    short: list[float | None] = []
+    for window in windows:
+        total = sum(other.dispatched[window] for other in tally.tiers.values())
+        totals += total
+        begin, end = window * WINDOW_S, (window + 1) * WINDOW_S
+        own += tier.dispatched[window]
+        share = tier.dispatched[window] / total if total else None
+        shares.append(share)
+        waited = any(since <= begin and until >= end for since, until in spans)
+        if waited:
+            backlogged.append(share)
+        if waited or window in tier.short:
+            short.append(share)
+    return Floor(
+        windows=len(windows),
+        backlogged=len(backlogged),
+        short=len(short),
+        share=own / totals if totals else None,
+        least=_least(backlogged),
+        least_short=_least(short),
+        shares=tuple(shares),
+    )
+
+
+def _least(shares: Sequence[float | None]) -> float | None:
+    return min((share for share in shares if share is not None), default=None)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

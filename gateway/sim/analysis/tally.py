@@ -1,0 +1,180 @@
+"""Counts what happens in a run: one row per request that ends, and what each tier was given over time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+
+from gateway.core.policy import Tier
+from gateway.core.request import Outcome, Record
+from gateway.sim.workload.arrivals import Arrival
+
+# Prompts are told apart by these lengths, in tokens: a policy must not buy goodput by dropping the long ones.
+LENGTH_EDGES = (256, 1024, 4096, 16384)
+LENGTHS = ("<256", "256-1023", "1024-4095", "4096-16383", ">=16384")
+
+
+def length_of(prompt_tokens: int) -> int:
+    """Which of LENGTHS a prompt is of."""
+    return bisect_right(LENGTH_EDGES, prompt_tokens)
+
+
+WINDOW_S = 10.0
+"""Tokens dispatched are counted in windows of this length: the floor of a tier holds in each of them."""
+
+
+class TallyCell:
+    """Requests of one tier and one length of prompt."""
+
+    __slots__ = ("counted", "finished", "good")
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.finished = 0
+        self.good = 0
+
+
+class TierTally:
+    """The requests of one tier that arrived after the warm-up."""
+
+    __slots__ = (
+        "cells",
+        "dispatched",
+        "e2e_s",
+        "finished_tokens",
+        "good_tokens",
+        "offered",
+        "outcomes",
+        "output_tokens",
+        "queue_s",
+        "short",
+        "spans",
+        "tier",
+        "tokens",
+        "tpot_s",
+        "ttft_s",
+        "waiting",
+        "waiting_since",
+        "whys",
+    )
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.offered = 0
+        self.cells = [TallyCell() for _ in LENGTHS]
+        self.outcomes: Counter[Outcome] = Counter()
+        self.whys: Counter[str] = Counter()
+        self.tokens = 0
+        """Of prompt and answer of all that count, as far as the client's cap and the tier's let the answer be."""
+        self.output_tokens = 0
+        """Of their answers alone."""
+        self.finished_tokens = 0
+        self.good_tokens = 0
+        # Latencies of finished requests.
+        self.queue_s: list[float] = []
+        self.ttft_s: list[float] = []
+        self.tpot_s: list[float] = []
+        self.e2e_s: list[float] = []
+        self.dispatched: Counter[int] = Counter()
+        """Tokens by window."""
+        self.waiting = 0
+        self.waiting_since = 0.0
+        self.spans: list[tuple[float, float]] = []
+        """From when to when at least one request of the tier waited, where that was for a whole window or longer."""
+        self.short: set[int] = set()
+        """Windows in which a request of the tier was refused, or waited too long."""
+
+    def waits(self, now: float) -> None:
+        """One more request of the tier waits."""
+        if not self.waiting:
+            self.waiting_since = now
+        self.waiting += 1
+
+    def waits_no_more(self, now: float) -> None:
+        """One request of the tier was dispatched, or ended without."""
+        self.waiting -= 1
+        if not self.waiting and now >= self.waiting_since + WINDOW_S:
+            self.spans.append((self.waiting_since, now))
+
+
+class Tally:
+    """Everything counted in one run. Requests that arrive before `warmup_s` are not."""
+
+    def __init__(self, tiers: Iterable[Tier], warmup_s: float) -> None:
+        self.tiers = {tier.name: TierTally(tier) for tier in tiers}
+        self.warmup_s = warmup_s
+        self.sojourn_s = 0.0
+        """Time in the system of all requests counted, refused ones included."""
+        self.seconds: list[list[int]] = []
+        """By the second of their arrival, warm-up included: how many were offered, dispatched, good."""
+        self.slots: list[float] = []
+        """Share of a replica's slots in use, sampled."""
+        self.kv: list[float] = []
+        """Share of a replica's KV cache in use, sampled."""
+        self.unfinished = 0
+        """Requests that were still under way when the run was given up."""
+
+    def sampled(self, slots: float, kv: float) -> None:
+        """A replica was looked at."""
+        self.slots.append(slots)
+        self.kv.append(kv)
+
+    def dispatched(self, tier: TierTally, tokens: int, now: float) -> None:
+        """Work was sent to a replica."""
+        if now >= self.warmup_s:
+            tier.dispatched[int(now / WINDOW_S)] += tokens
+
+    def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
+        """A request is over. `output_tokens`: what it would have got; `cut`: it got less, since we said so."""
+        second = self._second(arrival)
+        second[0] += 1
+        second[1] += record.attempts > 0
+        second[2] += record.good and not cut
+        if arrival.at < self.warmup_s:
+            return
+        outcome = record.outcome
+        tier.offered += 1
+        tier.outcomes[outcome] += 1
+        self.sojourn_s += record.e2e_s
+        if not outcome.counts:
+            return
+        cell = tier.cells[length_of(arrival.prompt_tokens)]
+        cell.counted += 1
+        tokens = arrival.prompt_tokens + output_tokens
+        tier.tokens += tokens
+        tier.output_tokens += output_tokens
+        if outcome is not Outcome.OK:
+            tier.whys["" if record.why is None else record.why.value] += 1
+            if not record.attempts:
+                tier.short.add(int((arrival.at + record.e2e_s) / WINDOW_S))
+            return
+        cell.finished += 1
+        tier.finished_tokens += tokens
+        tier.queue_s.append(record.queue_s)
+        tier.e2e_s.append(record.e2e_s)
+        if record.ttft_s is not None:
+            tier.ttft_s.append(record.ttft_s)
+        if record.tpot_s is not None:
+            tier.tpot_s.append(record.tpot_s)
+        if record.good and not cut:
+            cell.good += 1
+            tier.good_tokens += tokens
+
+    def given_up(self, tier: TierTally, arrival: Arrival) -> None:
+        """The run ended before this request did: a miss."""
+        self.unfinished += 1
+        self._second(arrival)[0] += 1
+        if arrival.at >= self.warmup_s:
+            tier.offered += 1
+            tier.outcomes[Outcome.TIMEOUT] += 1
+            tier.whys["unfinished"] += 1
+            tier.cells[length_of(arrival.prompt_tokens)].counted += 1
+            tier.tokens += arrival.prompt_tokens + arrival.output_tokens
+            tier.output_tokens += arrival.output_tokens
+
+    def _second(self, arrival: Arrival) -> list[int]:
+        second = int(arrival.at)
+        while len(self.seconds) <= second:
+            self.seconds.append([0, 0, 0])
+        return self.seconds[second]

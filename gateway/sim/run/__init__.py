@@ -1,0 +1,1 @@
+"""One simulation: engine, replicas, deciders."""

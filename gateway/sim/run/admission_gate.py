@@ -1,0 +1,170 @@
+"""A queue before a decider that sends everything at once: for baselines.
+
+Each pool has a rule that says when it is full. While it is, requests of the class that is shed are refused and all
+others are held; they pass in order of priority, first come first served, or are refused after their tier's queue
+timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
+detector (queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gateway.core.commands import Command, Ended, Refuse
+from gateway.core.policy import Policy, PoolSpec
+from gateway.core.request import AttemptResult, Outcome, Reason, Request, Sample
+from gateway.core.request_state import RequestState
+from gateway.sim.run.balancer import Balancer
+from gateway.sim.run.decider import Decider
+
+STALE_S = 0.2
+
+
+class Rule(Protocol):
+    """Whether a pool takes no more now."""
+
+    def full(self, now: float) -> bool: ...
+    def observe(self, replica_name: str, sample: Sample, now: float) -> None: ...
+
+
+class Cap:
+    """Full while every replica that is up has `slots` requests in flight."""
+
+    def __init__(self, balancer: Balancer, pool: str, slots: int) -> None:
+        self._balancer = balancer
+        self._pool = pool
+        self._slots = slots
+
+    def full(self, now: float) -> bool:
+        least = self._balancer.least(self._pool, now)
+        return least is not None and least >= self._slots
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> None:
+        """Whether replicas are up the balancer sees for itself."""
+
+
+class Saturation:
+    """Full while `max(waiting / queue, KV / kv)` is at least 1 in the mean of the replicas, by their last scrapes.
+
+    A replica whose scrape is older than 200 ms counts as 1.
+    """
+
+    def __init__(self, pool: PoolSpec, queue: float, kv: float) -> None:
+        self._queue = queue
+        self._kv = kv
+        self._scores = {replica.name: (1.0, -math.inf) for replica in pool.replicas}
+
+    def full(self, now: float) -> bool:
+        scores = [1.0 if now - at > STALE_S else score for score, at in self._scores.values()]
+        return sum(scores) >= len(scores)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> None:
+        """Keep a scrape of one of its replicas."""
+        if replica_name in self._scores and sample.waiting is not None and sample.kv_fraction is not None:
+            self._scores[replica_name] = max(sample.waiting / self._queue, sample.kv_fraction / self._kv), now
+
+
+class _Lane:
+    """One pool: its rule, and who is held, by priority."""
+
+    def __init__(self, rule: Rule, priorities: list[int]) -> None:
+        self.rule = rule
+        self.held: dict[int, deque[Request]] = {priority: deque() for priority in priorities}
+
+    def expires_at(self) -> float:
+        return min((_expires_at(held[0]) for held in self.held.values() if held), default=math.inf)
+
+
+class AdmissionGate:
+    """A decider that lets pass to `inner` what the rules allow. `shed` is the priority that is never held."""
+
+    def __init__(
+        self, inner: Decider, policy: Policy, rule: Callable[[PoolSpec], Rule], shed: int | None = None
+    ) -> None:
+        self._inner = inner
+        self._shed = shed
+        priorities = sorted({tier.priority for tier in policy.tiers.values()})
+        self._lanes: Mapping[str, _Lane] = {p.name: _Lane(rule(p), priorities) for p in policy.pools.values()}
+        # Of these the gate has nothing to say.
+        self.sent = inner.sent
+        self.first_token = inner.first_token
+        self.progress = inner.progress
+
+    def arrive(self, ask: Request, now: float) -> list[Command]:
+        """Let it pass, hold it, or shed it."""
+        lane = self._lane(ask)
+        if ask.tier.priority == self._shed and lane.rule.full(now):
+            return _refused(ask, Outcome.REFUSED, Reason.QUEUE_FULL, now)
+        lane.held[ask.tier.priority].append(ask)
+        return self._release(lane, now)
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        """An attempt is closed."""
+        return self._released(self._inner.finish(attempt_id, finish, now), now)
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        """A client is gone."""
+        for lane in self._lanes.values():
+            for held in lane.held.values():
+                for ask in held:
+                    if ask.id == ask_id:
+                        held.remove(ask)
+                        return [_ended(ask, Outcome.ABANDONED, Reason.CLIENT_GONE, now)]
+        return self._released(self._inner.leave(ask_id, now), now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        """A scrape may let those pass who are held."""
+        for lane in self._lanes.values():
+            lane.rule.observe(replica_name, sample, now)
+        return self._released(self._inner.observe(replica_name, sample, now), now)
+
+    def wake(self, now: float) -> list[Command]:
+        """End those who were held for longer than their tier waits."""
+        out = self._released(self._inner.wake(now), now)
+        for lane in self._lanes.values():
+            for held in lane.held.values():
+                while held and _expires_at(held[0]) <= now:
+                    out += _refused(held.popleft(), Outcome.TIMEOUT, Reason.QUEUE_TIMEOUT, now)
+        return out
+
+    def wake_at(self) -> float:
+        """When to be woken: for the decider behind, or for the first who has been held too long."""
+        return min(self._inner.wake_at(), *(lane.expires_at() for lane in self._lanes.values()))
+
+    def _lane(self, ask: Request) -> _Lane:
+        """That of the first pool of the route that takes the prompt, else of the last; without a route any will do."""
+        route = ask.policy.route(ask.model, ask.tier) or tuple(ask.policy.pools.values())
+        tokens = ask.prompt_exact or ask.prompt_bytes // 4
+        fitting = (pool for pool in route if pool.takes(tokens))
+        return self._lanes[next(fitting, route[-1]).name]
+
+    def _release(self, lane: _Lane, now: float) -> list[Command]:
+        """Let pass who is held, most urgent first, until the pool is full."""
+        out: list[Command] = []
+        for held in lane.held.values():
+            while held and not lane.rule.full(now):
+                out += self._inner.arrive(held.popleft(), now)
+        return out
+
+    def _released(self, commands: list[Command], now: float) -> list[Command]:
+        """The same commands, and those of who may pass now."""
+        for lane in self._lanes.values():
+            commands += self._release(lane, now)
+        return commands
+
+
+def _expires_at(ask: Request) -> float:
+    return ask.body_at + ask.tier.timeouts.queue_s
+
+
+def _refused(ask: Request, outcome: Outcome, why: Reason, now: float) -> list[Command]:
+    return [Refuse(ask.id, why), _ended(ask, outcome, why, now)]
+
+
+def _ended(ask: Request, outcome: Outcome, why: Reason, now: float) -> Ended:
+    live = RequestState(ask)
+    live.decide(outcome, why, now)
+    return Ended(live.record())

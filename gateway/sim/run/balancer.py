@@ -1,0 +1,244 @@
+"""A plain load balancer, the ground that baselines stand on: it sends everything at once, and decides nothing else.
+
+It routes as the gateway's routers do, honours tenants' limits and caps of `max_tokens`, passes over replicas that are
+known to be down, tries another one where a connection is refused, and ends what takes longer than its tier's total
+timeout. It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
+"""
+
+from __future__ import annotations
+
+from gateway.core.admission.limits import Tenants
+from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
+from gateway.core.fleet.breaker import Breaker
+from gateway.core.fleet.routing import ROUTERS
+from gateway.core.policy import Policy, PoolSpec
+from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Random, Reason, Request, Sample
+from gateway.core.request_state import RequestState
+from gateway.core.snapshot import ReplicaState
+from gateway.core.timers import Timers
+
+NEVER_SENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
+DOWN = ReplicaState.DOWN
+
+
+class _Server:
+    """One replica, by its own counts."""
+
+    __slots__ = (
+        "breaker",
+        "context_tokens",
+        "imputed",
+        "imputed_tokens",
+        "in_flight",
+        "name",
+        "pool",
+        "rank",
+        "unprefilled_tokens",
+    )
+
+    def __init__(self, name: str, rank: int, pool: PoolSpec) -> None:
+        self.name = name
+        self.rank = rank
+        self.pool = pool
+        self.in_flight = 0
+        self.unprefilled_tokens = 0
+        self.imputed = self.imputed_tokens = 0
+        self.breaker = Breaker()
+        self.context_tokens: int | None = None
+
+    def up(self, now: float) -> bool:
+        if self.breaker.state is DOWN:
+            self.breaker.cooled(self.pool.health, now)
+        return self.breaker.state is not DOWN
+
+
+class _Job:
+    """One request, at one replica at a time."""
+
+    __slots__ = ("attempt", "committed", "live", "server", "tried", "unread")
+
+    def __init__(self, live: RequestState) -> None:
+        self.live = live
+        self.attempt = 0
+        self.server: _Server | None = None
+        self.tried: list[_Server] = []
+        self.unread = False
+        self.committed = False
+
+
+class Balancer:
+    """A decider that sends every request at once, by `router`, a name of `core.route.ROUTERS`."""
+
+    def __init__(self, policy: Policy, router: str, random: Random) -> None:
+        self._random = random
+        self._routers = {name: ROUTERS[router]() for name in policy.pools}
+        self._servers = {
+            name: [_Server(replica.name, rank, pool) for rank, replica in enumerate(pool.replicas)]
+            for name, pool in policy.pools.items()
+        }
+        self._tenants = Tenants(1.0)
+        self._alarms = Timers()
+        self._jobs: dict[int, _Job] = {}
+        self._attempts: dict[int, _Job] = {}
+        self._next_attempt = 0
+
+    def least(self, pool: str, now: float) -> int | None:
+        """Requests in flight at the replica of a pool that has the fewest; None if none is up."""
+        return min((server.in_flight for server in self._servers[pool] if server.up(now)), default=None)
+
+    def arrive(self, ask: Request, now: float) -> list[Command]:
+        """Send it, or refuse what nobody could serve."""
+        live = RequestState(ask)
+        live.prompt_tokens = ask.prompt_exact if ask.prompt_exact is not None else ask.prompt_bytes // 4
+        live.max_tokens = ask.tier.caps.granted(ask.max_tokens)
+        job = self._jobs[ask.id] = _Job(live)
+        out: list[Command] = []
+        if not ask.policy.route(ask.model, ask.tier):
+            return self._refuse(job, Outcome.INVALID, Reason.FORBIDDEN_MODEL, now)
+        if not self._pools(ask, live.prompt_tokens):
+            return self._refuse(job, Outcome.INVALID, Reason.CONTEXT_LENGTH, now)
+        use = self._tenants.of(ask.tenant, ask.tier, now)
+        reserved = live.prompt_tokens + live.max_tokens
+        exceeded = use.check(reserved, now)
+        if exceeded is not None:
+            return self._refuse(job, Outcome.QUOTA, exceeded.why, now)
+        use.take(reserved, now)
+        live.use, live.reserved_tokens = use, reserved
+        self._alarms.set(ask.id, ask.head_at + ask.tier.timeouts.total_s)
+        self._send(job, Reason.NO_REPLICAS, out, now)
+        return out
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        """It is on its way."""
+        self._attempts[attempt_id].live.reached = True
+        return []
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        """Its prompt was read."""
+        job = self._attempts[attempt_id]
+        self._read(job)
+        if job.live.outcome is None:
+            job.live.first_at = now
+        return self._commit(job) if job.live.outcome is None else []
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        """Nothing follows from it."""
+        return []
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        """It is over, or tried once more where no connection was to be had."""
+        job = self._attempts.pop(attempt_id)
+        live, server, out = job.live, job.server, list[Command]()
+        assert server is not None
+        self._read(job)
+        server.in_flight -= 1
+        server.breaker.ended(finish.end, server.pool.health, now)
+        job.server = None
+        live.output_tokens = finish.output_tokens or finish.tokens_seen
+        if live.outcome is not None:
+            return [self._over(job, now)]
+        match finish.end:
+            case AttemptOutcome.COMPLETE:
+                out += self._commit(job)
+                live.decide(Outcome.OK, None, now)
+            case AttemptOutcome.REJECTED:
+                out += self._commit(job)
+                live.decide(Outcome.INVALID, Reason.UPSTREAM_REJECTED, now)
+            case end if end in NEVER_SENT:
+                self._send(job, Reason.UPSTREAM_UNREACHABLE, out, now)
+                return out
+            case _:
+                return self._refuse(job, Outcome.ERROR, Reason.UPSTREAM_ERROR, now)
+        out.append(self._over(job, now))
+        return out
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        """The client is gone."""
+        job = self._jobs.get(ask_id)
+        return [] if job is None else self._abandon(job, Outcome.ABANDONED, Reason.CLIENT_GONE, now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        """A replica was looked at: whether it lives is all that matters here."""
+        for servers in self._servers.values():
+            for server in servers:
+                if server.name == replica_name:
+                    server.context_tokens = sample.context_tokens or server.context_tokens
+                    if sample.healthy is not None:
+                        server.breaker.checked(sample.healthy, server.pool.health, now)
+        return []
+
+    def wake(self, now: float) -> list[Command]:
+        """End what has taken too long."""
+        out: list[Command] = []
+        for ask_id in self._alarms.due(now):
+            out += self._abandon(self._jobs[ask_id], Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, now)
+        return out
+
+    def wake_at(self) -> float:
+        """When the next total timeout is due."""
+        return self._alarms.next_at()
+
+    # ---- sending and ending
+
+    def _pools(self, ask: Request, prompt_tokens: int) -> list[PoolSpec]:
+        """Those of the route that take the prompt."""
+        route = ask.policy.route(ask.model, ask.tier)
+        return [pool for pool in route if pool.takes(prompt_tokens)]
+
+    def _send(self, job: _Job, why: Reason, out: list[Command], now: float) -> None:
+        """To a replica that is up and was not tried, of the first pool that has one; else refuse."""
+        live, ask = job.live, job.live.ask
+        for pool in self._pools(ask, live.prompt_tokens):
+            up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
+            if up:
+                server = self._routers[pool.name].pick(up, self._random.random())
+                break
+        else:
+            out += self._refuse(job, Outcome.ERROR if job.tried else Outcome.REFUSED, why, now)
+            return
+        self._next_attempt += 1
+        job.attempt, job.server, job.unread = self._next_attempt, server, True
+        job.tried.append(server)
+        self._attempts[job.attempt] = job
+        server.in_flight += 1
+        server.unprefilled_tokens += live.prompt_tokens
+        live.attempts += 1
+        if live.dispatched_at is None:
+            live.dispatched_at = now
+        if ask.max_tokens is None and server.context_tokens is not None:
+            live.max_tokens = min(live.max_tokens, max(1, server.context_tokens - live.prompt_tokens))
+        out.append(Dispatch(ask.id, job.attempt, server.name, live.max_tokens))
+
+    def _commit(self, job: _Job) -> list[Command]:
+        """Its answer goes to the client from now on, if it does not already."""
+        committed, job.committed = job.committed, True
+        return [] if committed else [Commit(job.live.ask.id, job.attempt)]
+
+    def _read(self, job: _Job) -> None:
+        if job.unread and job.server is not None:
+            job.unread = False
+            job.server.unprefilled_tokens -= job.live.prompt_tokens
+
+    def _abandon(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
+        """End a request that may be inside a replica."""
+        if job.live.outcome is not None:
+            return []
+        job.live.decide(outcome, why, now)
+        out: list[Command] = []
+        if outcome is not Outcome.ABANDONED:
+            out.append(Refuse(job.live.ask.id, why))
+        out.append(Cancel(job.live.ask.id, job.attempt) if job.server is not None else self._over(job, now))
+        return out
+
+    def _refuse(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
+        """End a request that is in no replica."""
+        job.live.decide(outcome, why, now)
+        return [Refuse(job.live.ask.id, why), self._over(job, now)]
+
+    def _over(self, job: _Job, now: float) -> Ended:
+        live = job.live
+        del self._jobs[live.ask.id]
+        self._alarms.clear(live.ask.id)
+        if live.use is not None:
+            live.settle(now)
+        return Ended(live.record())

@@ -1,0 +1,65 @@
+"""What a simulation drives: the calls of the production controller, and whatever else answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.core.commands import Command
+from gateway.core.request import AttemptResult, Request, Sample
+
+
+class Decider(Protocol):
+    """Decides where requests go. `core.controller.Controller` is one; so is a baseline that a policy cannot express.
+
+    Every call answers with the commands to carry out after it has returned. Times are seconds of virtual time.
+    """
+
+    def arrive(self, ask: Request, now: float) -> list[Command]: ...
+    def sent(self, attempt_id: int, now: float) -> list[Command]: ...
+    def first_token(self, attempt_id: int, now: float) -> list[Command]: ...
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]: ...
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]: ...
+    def leave(self, ask_id: int, now: float) -> list[Command]: ...
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]: ...
+    def wake(self, now: float) -> list[Command]: ...
+    def wake_at(self) -> float: ...
+
+
+class Overheard:
+    """A decider, and somebody who hears what it answers, and when."""
+
+    def __init__(self, decider: Decider, hear: Callable[[list[Command], float], None]) -> None:
+        self._decider = decider
+        self._hear = hear
+
+    def arrive(self, ask: Request, now: float) -> list[Command]:
+        return self._heard(self._decider.arrive(ask, now), now)
+
+    def sent(self, attempt_id: int, now: float) -> list[Command]:
+        return self._heard(self._decider.sent(attempt_id, now), now)
+
+    def first_token(self, attempt_id: int, now: float) -> list[Command]:
+        return self._heard(self._decider.first_token(attempt_id, now), now)
+
+    def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
+        return self._heard(self._decider.progress(attempt_id, tokens, now), now)
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        return self._heard(self._decider.finish(attempt_id, finish, now), now)
+
+    def leave(self, ask_id: int, now: float) -> list[Command]:
+        return self._heard(self._decider.leave(ask_id, now), now)
+
+    def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
+        return self._heard(self._decider.observe(replica_name, sample, now), now)
+
+    def wake(self, now: float) -> list[Command]:
+        return self._heard(self._decider.wake(now), now)
+
+    def wake_at(self) -> float:
+        return self._decider.wake_at()
+
+    def _heard(self, commands: list[Command], now: float) -> list[Command]:
+        self._hear(commands, now)
+        return commands

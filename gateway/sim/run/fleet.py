@@ -1,0 +1,220 @@
+"""The replicas of a run: which engine each one is, and what befalls it at which time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gateway.core.policy import Policy
+from gateway.sim.run.profiles import DEFAULT, Profile, profile_of
+from gateway.sim.run.replica import EngineRequest, ReplicaEvent, SimulatedReplica
+
+NEVER: Final = 1e12
+"""As slow as a replica is that hangs."""
+
+
+class Harm(StrEnum):
+    """What can befall a replica."""
+
+    SLOW = "slow"
+    """Every step takes `factor` times as long."""
+    DOWN = "down"
+    """New connections are refused; what runs goes on."""
+    DEAD = "dead"
+    """The process is gone: what runs breaks off, new connections are refused."""
+    HUNG = "hung"
+    """It accepts requests and answers none; what runs stands still; its health checks pass."""
+    BUSY = "busy"
+    """Every request is refused at once with 503; what runs goes on; its health checks pass."""
+    BALLOON = "balloon"
+    """Every answer that begins runs to what it is allowed; its health checks pass."""
+    RECOVER = "recover"
+    """As good as new; what runs goes on (to what it is allowed, if it ballooned), but for what had hung, which breaks
+    off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`harm` befalls `replica` at `at` seconds. `factor` (> 0) is of SLOW only."""
+
+    at: float
+    replica: str
+    harm: Harm
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0 or not math.isfinite(self.factor):
+            raise ValueError(f"{self.replica}: the factor of a fault must be above 0, not {self.factor:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    """Profiles by name of a replica or of a pool (the replica's wins; neither: `default`), and faults."""
+
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+    def profile(self, pool: str, replica: str) -> Profile:
+        """The engine that `replica` of `pool` is."""
+        return self.profiles.get(replica) or self.profiles.get(pool) or DEFAULT
+
+    def hosts(self, policy: Policy) -> dict[str, Host]:
+        """The replicas of a policy by name, all idle. Raises ValueError where a fault befalls none of them."""
+        hosts = {
+            replica.name: Host(replica.name, self.profile(pool.name, replica.name))
+            for pool in policy.pools.values()
+            for replica in pool.replicas
+        }
+        for fault in self.faults:
+            if fault.replica not in hosts:
+                raise ValueError(f"a fault befalls {fault.replica}, but the replicas are {', '.join(hosts)}")
+        return hosts
+
+
+def fleet_of(text: str, policy: Policy) -> dict[str, Profile]:
+    """`PROFILE` for all pools, or `NAME=PROFILE,...` by pool or replica. Raises ValueError that says what is right."""
+    try:
+        return _by_name(text, policy)
+    except ValueError as error:
+        raise ValueError(f"--fleet: {error}") from None
+
+
+def _by_name(text: str, policy: Policy) -> dict[str, Profile]:
+    if "=" not in text:
+        return {pool: profile_of(text) for pool in policy.pools}
+    names = {name for pool in policy.pools.values() for name in (pool.name, *(r.name for r in pool.replicas))}
+    profiles = {}
+    for part in text.split(","):
+        name, _, profile = part.strip().partition("=")
+        if name not in names:
+            raise ValueError(f"{name} is neither a pool nor a replica of the policy; pools: {', '.join(policy.pools)}")
+        profiles[name] = profile_of(profile)
+    return profiles
+
+
+def fault_of(text: str) -> Fault:
+    """`REPLICA@SECONDS=HARM[:FACTOR]`, as in `r1@30=slow:4`. Raises ValueError that says what is right."""
+    place, _, what = text.rpartition("=")
+    replica, _, at = place.rpartition("@")
+    harm, _, factor = what.partition(":")
+    wanted = (
+        f"--fault {text}: a fault is written REPLICA@SECONDS=HARM, HARM one of slow:FACTOR, down, dead, hung, busy, "
+        "balloon, recover"
+    )
+    if not replica or (harm == Harm.SLOW) != bool(factor):
+        raise ValueError(wanted)
+    try:
+        fault = Fault(float(at), replica, Harm(harm), float(factor or 1.0))
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not 0.0 <= fault.at < math.inf:
+        raise ValueError(wanted)
+    return fault
+
+
+class Host:
+    """One replica of a run: the model of its engine, whether it can be reached, and how long it was busy."""
+
+    __slots__ = (
+        "_busy_s",
+        "_busy_since",
+        "_preempted",
+        "balloons",
+        "due",
+        "hung",
+        "model",
+        "name",
+        "noted",
+        "profile",
+        "reached_at",
+        "refuses",
+        "up",
+    )
+
+    def __init__(self, name: str, profile: Profile) -> None:
+        self.name = name
+        self.profile = profile
+        self.model = SimulatedReplica(profile)
+        self.up = True
+        self.hung = False
+        self.reached_at = 0.0
+        """When the last request that was sent to it arrives."""
+        self.refuses = False
+        """Whether it answers every request with 503."""
+        self.balloons = False
+        """Whether answers that begin now run to what they are allowed."""
+        self.due = math.inf
+        """When `advance` has something to do next; inf while idle."""
+        self.noted = math.inf
+        """The time for which the engine of the run has this replica on its list; inf: none."""
+        self._busy_s = 0.0
+        self._busy_since = 0.0
+        self._preempted = 0
+
+    @property
+    def preemptions(self) -> int:
+        """Preemptions since the run began."""
+        return self._preempted + self.model.preemptions_total
+
+    def busy_s(self, now: float) -> float:
+        """Seconds of steps since the run began."""
+        return self._busy_s + (0.0 if self.due == math.inf else now - self._busy_since)
+
+    def kv_fraction(self, now: float) -> float:
+        """Share of the KV cache that is filled (0-1)."""
+        return self.model.cached(now) / self.profile.kv_capacity_tokens
+
+    def advance(self, now: float) -> list[ReplicaEvent]:
+        """Run to `now` and say what happened."""
+        events = self.model.advance(now)
+        self._look(now)
+        return events
+
+    def add(self, request: EngineRequest, now: float) -> None:
+        """Take one more request; everything due by `now` has been taken."""
+        self.model.add(request, now)
+        self._look(now)
+
+    def abort(self, id: int, now: float) -> None:
+        """Forget a request at once; everything due by `now` has been taken."""
+        self.model.abort(id, now)
+        self._look(now)
+
+    def suffer(self, fault: Fault, now: float) -> bool:
+        """Let a fault befall it; everything due by `now` has been taken. True if what it ran breaks off."""
+        breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
+        if breaks_off:
+            self._preempted += self.model.preemptions_total
+            self.model = SimulatedReplica(self.profile)
+        match fault.harm:
+            case Harm.SLOW:
+                self.model.slow(fault.factor, now)
+            case Harm.DOWN:
+                self.up = False
+            case Harm.DEAD:
+                self.up = False
+            case Harm.HUNG:
+                self.hung = True
+                self.model.slow(NEVER, now)
+            case Harm.BUSY:
+                self.refuses = True
+            case Harm.BALLOON:
+                self.balloons = True
+            case Harm.RECOVER:
+                self.up, self.hung, self.refuses, self.balloons = True, False, False, False
+                self.model.slow(1.0, now)
+        self._look(now)
+        return breaks_off
+
+    def _look(self, now: float) -> None:
+        """Note when it is due next, and whether it works."""
+        due = self.model.next_at()
+        if due == math.inf:
+            if self.due != math.inf:
+                self._busy_s += now - self._busy_since
+        elif self.due == math.inf:
+            self._busy_since = now
+        self.due = due

@@ -1,0 +1,128 @@
+"""Looks at replicas again and again: health checks and scrapes, progress of answers, and what the run itself wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from gateway.core.request import Sample
+from gateway.sim.run.fleet import Host
+
+if TYPE_CHECKING:
+    from gateway.sim.run.simulation import Simulation
+
+JITTER = 0.1
+"""Pauses between two looks are drawn from 90 to 110% of their interval, as the gateway's own are."""
+SAMPLE_S = 1.0
+"""Slots and KV cache in use are looked at this often, for the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeterReading:
+    """What had been used by time `at`."""
+
+    at: float
+    arrived: int
+    in_system_s: float
+    """Integral of the number of requests in the system, over time."""
+    busy_s: float
+    """Seconds of steps of all replicas."""
+    preemptions: int
+
+
+class RunMeter:
+    """Everything that is looked at in one run."""
+
+    def __init__(self, engine: Simulation, seed: int) -> None:
+        self.opened: MeterReading | None = None
+        """What had been used when the warm-up was over."""
+        self.closed: MeterReading | None = None
+        """What had been used when the last request could have arrived."""
+        self._engine = engine
+        self._random = Random(f"{seed} watch")
+
+    def begin(self) -> None:
+        """Look from now on."""
+        engine, options = self._engine, self._engine.options
+        engine.at(options.warmup_s, self._open)
+        self._again(lambda: SAMPLE_S, self._sample)
+        if options.progress_s < math.inf:
+            self._again(lambda: options.progress_s, self._progress)
+        for pool in engine.policy.pools.values():
+            for replica in pool.replicas:
+                host = engine.hosts[replica.name]
+                engine.tell(engine.decider.observe, host.name, Sample(context_tokens=host.profile.max_model_len))
+                if options.watched:
+                    self._from_time_to_time(pool.health.interval_s, self._check, host)
+                    self._from_time_to_time(pool.health.scrape_interval_s, self._scrape, host)
+
+    def close(self) -> None:
+        """No more requests will arrive."""
+        self.closed = self._read()
+
+    def _open(self) -> None:
+        self.opened = self._read()
+
+    def _read(self) -> MeterReading:
+        engine = self._engine
+        engine.count(0)
+        hosts = engine.hosts.values()
+        return MeterReading(
+            engine.now,
+            engine.arrived,
+            engine.in_system_s,
+            sum(host.busy_s(engine.now) for host in hosts),
+            sum(host.preemptions for host in hosts),
+        )
+
+    def _again(self, pause_s: Callable[[], float], look: Callable[[], None]) -> None:
+        """Look for ever, with these pauses."""
+        engine = self._engine
+
+        def again() -> None:
+            look()
+            engine.at(engine.now + pause_s(), again)
+
+        engine.at(engine.now + pause_s(), again)
+
+    def _from_time_to_time(self, interval_s: float, look: Callable[[Host], None], host: Host) -> None:
+        """Look at one replica, out of step with the others."""
+        draw = self._random.random
+        self._engine.at(
+            interval_s * draw(),
+            lambda: self._again(lambda: interval_s * (1.0 + JITTER * (2.0 * draw() - 1.0)), lambda: look(host)),
+        )
+
+    def _check(self, host: Host) -> None:
+        self._engine.tell(self._engine.decider.observe, host.name, Sample(healthy=host.up))
+
+    def _scrape(self, host: Host) -> None:
+        if host.up:
+            waiting, running, kv_fraction = host.model.waiting, host.model.running, host.kv_fraction(self._engine.now)
+            sample = Sample(waiting=waiting, running=running, kv_fraction=kv_fraction)
+            self._engine.tell(self._engine.decider.observe, host.name, sample)
+
+    def _progress(self) -> None:
+        """Every answer that can be seen, and has got further, says how far it is."""
+        engine = self._engine
+        now, flights, progress = engine.now, engine.flights, engine.decider.progress
+        for host in engine.hosts.values():
+            if host.due == math.inf:
+                continue
+            engine.settle(host)
+            engine.carry_out([])
+            for attempt, tokens in host.model.decoding(now):
+                flight = flights.get(attempt)
+                if flight is not None and flight.trip.ask.visible and tokens > flight.told:
+                    flight.told = tokens
+                    if commands := progress(attempt, tokens, now):
+                        engine.carry_out(commands)
+
+    def _sample(self) -> None:
+        if self.opened is not None and self.closed is None:
+            now, sampled = self._engine.now, self._engine.tally.sampled
+            for host in self._engine.hosts.values():
+                sampled(host.model.running / host.profile.max_num_seqs, host.kv_fraction(now))

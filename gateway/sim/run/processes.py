@@ -1,0 +1,47 @@
+"""Work in several processes, to which compiled values can be sent as well."""
+
+from __future__ import annotations
+
+import copyreg
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from gateway.core import policy as rules
+from gateway.sim.run import fleet
+from gateway.sim.run import simulation as engine
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of `jobs`. Spawned, since a progress bar has a thread, and a fork would copy its locks.
+
+    What is under way when the block is left by an error, or by Ctrl-C, is ended and not waited for.
+    """
+    _make_sendable()
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.terminate()
+            raise
+
+
+def _make_sendable() -> None:
+    """Frozen dataclasses set their fields when they are unpickled, which compiled ones refuse: those are made anew."""
+    for module in (rules, engine, fleet):
+        if str(module.__file__).endswith(".py"):
+            continue
+        for kind in vars(module).values():
+            if isinstance(kind, type) and is_dataclass(kind):
+                copyreg.pickle(kind, _parts)
+
+
+def _parts(value: Any) -> tuple[type, tuple[object, ...]]:
+    return type(value), tuple(getattr(value, field.name) for field in fields(value) if field.init)

@@ -1,0 +1,152 @@
+"""Engines by name: how long their steps take, how many sequences and tokens they hold.
+
+A row is the cost model of one continuous-batching engine,
+
+    step = step_base_s + prefill_s_per_token * prefill tokens + prefill_s_per_sequence * prompts that begin
+           + decode_s_per_sequence * decodes + kv_s_per_token * tokens of context that the step reads,
+
+with vLLM's own bounds beside it. The constants of `default` come from the scratch simulation that the algorithms of
+this project were first tried on (four replicas, 10 ms + .05 ms per prefill token + .04 ms per decode + 5e-5 ms per KV
+token, 64 slots, chunks of 2048 tokens). They were chosen, not measured: trust shapes, not values.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+
+COSTS = ("step_base_s", "prefill_s_per_token", "decode_s_per_sequence", "kv_s_per_token", "prefill_s_per_sequence")
+TIMES = (*COSTS, "path_s")
+MAX_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One engine. Times in seconds, sizes in tokens.
+
+    Raises ValueError where a bound would let the engine deadlock: every decode takes one token of the step's budget,
+    and the longest sequence must fit into the KV cache alone.
+    """
+
+    name: str
+    max_model_len: int
+    """Prompt and output of one sequence together (vLLM: --max-model-len)."""
+    max_num_seqs: int
+    """Sequences in one step (vLLM: --max-num-seqs)."""
+    max_batched_tokens: int
+    """Prefill chunks and decodes of one step together (vLLM: --max-num-batched-tokens)."""
+    kv_capacity_tokens: int
+    """Tokens of context that fit into the KV cache."""
+    step_base_s: float
+    prefill_s_per_token: float
+    decode_s_per_sequence: float
+    kv_s_per_token: float
+    prefill_s_per_sequence: float = 0.0
+    """What a step takes for each prompt that begins in it, however short: its place in the batch, its blocks."""
+    kv_block_tokens: int = 16
+    """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
+    path_s: float = 0.0
+    """What every request takes outside of steps: HTTP, its tokens, the way to the scheduler and back. It holds no slot
+    meanwhile."""
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1 or self.max_batched_tokens <= self.max_num_seqs:
+            raise ValueError(f"{self.name}: max_batched_tokens must exceed max_num_seqs, which must be at least 1")
+        if self.kv_capacity_tokens < self.max_model_len:
+            raise ValueError(f"{self.name}: kv_capacity_tokens must hold one sequence of max_model_len")
+        if self.step_base_s <= 0:
+            raise ValueError(f"{self.name}: step_base_s must be above 0")
+        for name in TIMES:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.name}: {name} must not be below 0")
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of the KV cache, as vLLM counts them."""
+        return self.kv_capacity_tokens // self.kv_block_tokens
+
+
+DEFAULT = Profile(
+    name="default",
+    max_model_len=32768,
+    max_num_seqs=64,
+    max_batched_tokens=2048,
+    kv_capacity_tokens=131072,
+    step_base_s=10e-3,
+    prefill_s_per_token=0.05e-3,
+    decode_s_per_sequence=0.04e-3,
+    kv_s_per_token=5e-8,
+)
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        DEFAULT,
+        # The two halves of a short/long split: the short one trades context for sequences.
+        replace(DEFAULT, name="short", max_model_len=16384),
+        replace(DEFAULT, name="long", max_model_len=131072, max_num_seqs=32, kv_capacity_tokens=262144),
+        # A straggler: the same engine, four times slower in everything.
+        replace(
+            DEFAULT,
+            name="slow",
+            step_base_s=40e-3,
+            prefill_s_per_token=0.2e-3,
+            decode_s_per_sequence=0.16e-3,
+            kv_s_per_token=20e-8,
+        ),
+        # For tests: an answer of 16 tokens takes 5 ms, and a few thousand tokens fill the KV cache.
+        Profile(
+            name="test",
+            max_model_len=4096,
+            max_num_seqs=16,
+            max_batched_tokens=512,
+            kv_capacity_tokens=8192,
+            step_base_s=0.3e-3,
+            prefill_s_per_token=1e-6,
+            decode_s_per_sequence=1e-6,
+            kv_s_per_token=1e-9,
+        ),
+    )
+}
+
+
+def profile_of(text: str) -> Profile:
+    """By name, or from a `.json` file as `loadtests calibrate` writes it. Raises ValueError that says what is right."""
+    if text.endswith(".json"):
+        return _read(Path(text))
+    if text not in PROFILES:
+        known = ", ".join(PROFILES)
+        raise ValueError(f"{text or '(nothing)'} is no profile of an engine; there is {known}, or a .json file")
+    return PROFILES[text]
+
+
+def _read(path: Path) -> Profile:
+    try:
+        read: object = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{path} holds no profile: it is an object with the fields of one")
+    known = {field.name: field for field in fields(Profile)}
+    needed = [name for name, field in known.items() if field.default is MISSING]
+    if missing := [name for name in needed if name not in read]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}")
+    for name, value in read.items():
+        if name not in known:
+            raise ValueError(f"{path}: {name} is no field of a profile; there is {', '.join(known)}")
+        if name == "name":
+            is_right, right = isinstance(value, str), "text"
+        elif name in TIMES:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_right, right = is_number and abs(value) < MAX_S, "a number of seconds"
+        else:
+            is_right, right = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+        if not is_right:
+            raise ValueError(f"{path}: {name} is {value!r}: write {right}")
+    try:
+        return Profile(**read)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

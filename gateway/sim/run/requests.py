@@ -1,0 +1,87 @@
+"""One request of a run on its way: what its client sends, what the gateway was told, what it will be given."""
+
+from __future__ import annotations
+
+from gateway.core.policy import Policy
+from gateway.core.request import Endpoint, Request
+from gateway.sim.analysis.tally import TierTally
+from gateway.sim.run.fleet import Host
+from gateway.sim.workload.arrivals import Arrival
+
+BYTES_PER_TOKEN = 4
+"""Of a prompt whose length in tokens the gateway is not told."""
+
+
+class SimulatedRequest:
+    """One request, from its arrival until it is over."""
+
+    __slots__ = ("arrival", "ask", "cut", "dispatched", "output_tokens", "retry_after_s", "seen", "tier", "tries")
+
+    def __init__(self, arrival: Arrival, ask: Request, tier: TierTally) -> None:
+        self.arrival = arrival
+        self.ask = ask
+        self.tier = tier
+        self.output_tokens = min(arrival.output_tokens, ask.tier.caps.granted(ask.max_tokens))
+        """What the model generates under the client's cap and the tier's."""
+        self.dispatched = False
+        self.seen = False
+        """Whether its stream has begun."""
+        self.cut = False
+        """Whether the answer that it got was cut short: never good."""
+        self.tries = 1
+        self.retry_after_s: float | None = None
+        """When it was told to try again, if it was."""
+
+    def again(self, ask: Request) -> None:
+        """Its client tries once more."""
+        self.ask = ask
+        self.tries += 1
+        self.dispatched = self.seen = self.cut = False
+        self.retry_after_s = None
+
+
+class SimulatedAttempt:
+    """One attempt inside a replica. `cut`: it generates less than the request's own caps allow, since we said so."""
+
+    __slots__ = ("cut", "host", "output_tokens", "told", "trip")
+
+    def __init__(self, trip: SimulatedRequest, host: Host, output_tokens: int, cut: bool) -> None:
+        self.cut = cut
+        self.told = 0
+        """Tokens that the gateway has been told of."""
+        self.trip = trip
+        self.host = host
+        self.output_tokens = output_tokens
+
+
+class Misfit(ValueError):
+    """A request whose tier or model the policy does not have."""
+
+    def __init__(self, arrival: Arrival) -> None:
+        super().__init__(f"the policy does not have tier {arrival.tier} or model {arrival.model}")
+        self.arrival = arrival
+
+
+def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, now: float) -> Request:
+    """The request as the gateway knows it. Raises Misfit where policy and workload do not go together."""
+    tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
+    if tier is None or model is None:
+        raise Misfit(arrival)
+    prompt_bytes = arrival.prompt_tokens * BYTES_PER_TOKEN
+    return Request(
+        id=ask_id,
+        policy=policy,
+        tier=tier,
+        model=model,
+        tenant=arrival.tenant,
+        endpoint=Endpoint.CHAT,
+        stream=arrival.stream,
+        prompt_bytes=prompt_bytes,
+        prompt_exact=arrival.prompt_tokens if prompts_known else None,
+        max_tokens=arrival.max_tokens,
+        choices=1,
+        body_bytes=prompt_bytes,
+        assembled=tier.caps.aggregate and not arrival.stream,
+        head_at=now,
+        body_at=now,
+    )

@@ -1,0 +1,60 @@
+"""Clients that try again, as the OpenAI SDK does: half a second doubling to eight, or when they were told to.
+
+They go by what the gateway would have answered: its statuses, `x-should-retry` and `Retry-After`. A client that has
+lost patience tries again, too. One that has seen the beginning of a stream does not: SDKs never do.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from gateway.core.request import Outcome, Record
+from gateway.wire.errors.reasons import ROWS
+from gateway.wire.errors.replies import RETRY_AFTER_S
+
+FIRST_S: Final = 0.5
+MAX_S: Final = 8.0
+JITTER: Final = 0.25
+"""Up to so much of a pause of their own is left out, by chance."""
+MAX_OBEYED_S: Final = 120.0
+"""Who is told to stay away for longer does not come again."""
+TOLD: Final = (429, 503, 504)
+"""Statuses that always come with a Retry-After."""
+FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)
+
+
+def rests_s(record: Record, retry_after_s: float | None, tries: int, random: Random) -> float | None:
+    """Seconds until a client tries again that has tried so often (>= 1) and seen no token; None: it does not.
+
+    `retry_after_s` is that of the refusal, as the controller gave it.
+    """
+    told_s: float | None = None
+    if record.outcome in FAILED and record.why is not None:
+        row = ROWS[record.why]
+        if not row.retry:
+            return None
+        if row.status in TOLD or retry_after_s is not None:
+            told_s = RETRY_AFTER_S if retry_after_s is None else retry_after_s
+    elif record.outcome is not Outcome.ABANDONED:
+        return None
+    return pause_s(told_s, tries, random)
+
+
+def pause_s(told_s: float | None, tries: int, random: Random) -> float | None:
+    """How long the OpenAI SDK rests after so many tries (>= 1), if it was told to come back in `told_s`; None: it does
+    not try again."""
+    if told_s is not None and told_s > 0.0:
+        return told_s if told_s <= MAX_OBEYED_S else None
+    own_s: float = min(MAX_S, FIRST_S * 2.0 ** (tries - 1))
+    return own_s * (1.0 - JITTER * random.random())
+
+
+def from_the_first(record: Record, waited_s: float) -> None:
+    """Makes of the record of a last try that of the whole: its clocks start `waited_s` earlier, when the client did."""
+    record.queue_s += waited_s
+    record.e2e_s += waited_s
+    if record.ttft_s is not None:
+        record.ttft_s += waited_s
+    slo = record.ask.slo or record.ask.tier.slo
+    record.good = record.good and slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)

@@ -1,0 +1,80 @@
+"""One run from beginning to end: a decider, a workload, a fleet, a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from itertools import chain, takewhile
+from random import Random
+from time import process_time
+
+from gateway.core.controller import Controller
+from gateway.core.policy import Policy
+from gateway.sim.analysis.results import Result, result
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run.decider import Decider
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.requests import Misfit
+from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.workload.arrivals import Arrival
+
+
+def simulate(
+    policy: Policy,
+    arrivals: Iterable[Arrival],
+    *,
+    seed: int = 0,
+    fleet: FleetSpec | None = None,
+    options: Options | None = None,
+    decider: Decider | None = None,
+    name: str = "policy",
+) -> Result:
+    """Serve `arrivals` under `policy`; `seed` is of what the gateway draws, not of the arrivals.
+
+    `decider` takes the place of the production controller. Raises ValueError where workload, policy and fleet do not
+    go together.
+    """
+    fleet, options = fleet or FleetSpec(), options or Options()
+    if options.duration_s <= options.warmup_s:
+        raise ValueError(_all_warmup(options, f"--duration is {options.duration_s:g} s"))
+    hosts = fleet.hosts(policy)
+    tally = Tally(policy.tiers.values(), options.warmup_s)
+    began = process_time()
+    engine = Simulation(
+        decider or Controller(policy, Random(f"{seed} controller")), policy, hosts, options, tally, seed
+    )
+    for fault in fleet.faults:
+        engine.plan(fault)
+    stream = iter(arrivals)
+    try:
+        engine.run(stream)
+    except Misfit as misfit:
+        rest = takewhile(lambda arrival: arrival.at < options.duration_s, stream)
+        missing = _missing(policy, chain((misfit.arrival,), rest))
+        raise ValueError(f"the workload asks for what {name} does not have: {missing}") from None
+    finally:
+        if isinstance(stream, Generator):
+            stream.close()  # it may hold a file open, and it need not have come to its end
+    for trip in engine.trips.values():
+        tally.given_up(trip.tier, trip.arrival)
+    cpu_s = process_time() - began
+    opened, closed = engine.watch.opened, engine.watch.closed
+    if opened is None or closed is None or not any(tier.offered for tier in tally.tiers.values()):
+        raise ValueError(_all_warmup(options, f"requests arrive for {len(tally.seconds)} s"))
+    return result(name, seed, tally, opened, closed, len(hosts), engine.events, cpu_s)
+
+
+def _all_warmup(options: Options, arrivals: str) -> str:
+    return f"nothing arrives after the warm-up: --warmup is {options.warmup_s:g} s, {arrivals}"
+
+
+def _missing(policy: Policy, arrivals: Iterable[Arrival]) -> str:
+    """All tiers and models that these requests have and the policy has not, beside those that it has."""
+    tiers: dict[str, None] = {}
+    models: dict[str, None] = {}
+    for arrival in arrivals:
+        if arrival.tier not in policy.tiers:
+            tiers[arrival.tier] = None
+        if policy.model(arrival.model) is None:
+            models[arrival.model] = None
+    parts = [("tier", tiers, list(policy.tiers)), ("model", models, list(policy.models))]
+    return "; ".join(f"{noun} {', '.join(lost)} (it has {', '.join(known)})" for noun, lost, known in parts if lost)

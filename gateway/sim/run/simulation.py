@@ -1,0 +1,328 @@
+"""Virtual time: carries what happens to a decider, and its commands to the replicas.
+
+The rules, those of the gateway's own driver:
+
+1. Things happen one after the other: of those due at the same time first what replicas did and what was planned, in
+   the order in which it was noted, then the decider's alarm, then arrivals.
+2. Commands are carried out after the call has returned; what they lead to is told in the order in which it came about.
+3. A closed attempt is told once: a cancelled one after its request is out of the engine, slot and KV cache included.
+4. The network takes no time, but for the `path_s` of a profile and the `ways_s` of the options, all of it on the way
+   there. A replica that is not up refuses connections; one that dies breaks off what it ran and what was on its way.
+
+A run is the same, bit for bit, whenever arrivals, policy, fleet, options and seed are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
+from gateway.core.policy import Policy
+from gateway.core.request import AttemptOutcome, AttemptResult, Request
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run.decider import Decider
+from gateway.sim.run.fleet import Fault, Host
+from gateway.sim.run.meter import RunMeter
+from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
+from gateway.sim.run.requests import SimulatedAttempt, SimulatedRequest, asked
+from gateway.sim.run.retries import from_the_first, rests_s
+from gateway.sim.workload.arrivals import Arrival
+
+FIRST_TOKEN, FINISHED = ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is simulated beside arrivals and replicas. Times in seconds of virtual time."""
+
+    duration_s: float = math.inf
+    """Arrivals from here on are left out; those before it are waited for."""
+    warmup_s: float = 0.0
+    """What arrives before is served, but not counted."""
+    watched: bool = True
+    """Whether replicas are checked and scraped at the policy's intervals."""
+    progress_s: float = PROGRESS_EVERY_S
+    """How often streams report progress; the gateway's own pace unless said otherwise."""
+    patience_s: float = math.inf
+    """A client leaves that has seen nothing for so long: no first token, of whole answers no answer."""
+    retries: int = 0
+    """How often a client tries again that was refused, failed or lost patience before it saw anything."""
+    prompts_known: bool = True
+    """Whether the gateway is told prompt tokens exactly; else it estimates them from bytes."""
+    give_up_s: float = 3600.0
+    """Requests that are not over so long after the last arrival are misses."""
+    ways_s: tuple[float, ...] = ()
+    """What requests were seen to take to their replica: each is given one of these, by chance, beside `path_s`. None
+    overtakes another."""
+
+
+class Simulation:
+    """One run. After `run`, read `tally`, `watch`, `trips` (those that were given up) and `hosts`."""
+
+    def __init__(
+        self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
+    ) -> None:
+        self.decider = decider
+        self.policy = policy
+        self.hosts = hosts
+        self.options = options
+        self.tally = tally
+        self.now = 0.0
+        self.events = 0
+        """Things that happened: arrivals, ends of engine runs, alarms, looks at replicas."""
+        self.arrived = 0
+        self.in_system_s = 0.0
+        """Integral of the number of requests in the system, over time, up to the last `count`."""
+        self.trips: dict[int, SimulatedRequest] = {}
+        self.flights: dict[int, SimulatedAttempt] = {}
+        self.watch = RunMeter(self, seed)
+        self._clients = Random(f"{seed} clients")
+        self._ways = Random(f"{seed} ways")
+        self._asked = 0
+        self._counted_at = 0.0
+        self._in_system = 0
+        self._heap: list[tuple[float, int, Host | Callable[[], None]]] = []
+        self._pushed = 0
+        self._told: deque[tuple[Callable[..., list[Command]], tuple[object, ...]]] = deque()
+        self._acts: dict[type, Callable[..., None]] = {
+            Dispatch: self._dispatch,
+            Commit: _nothing,
+            Cancel: self._cancel,
+            Refuse: self._refuse,
+            Cut: _nothing,
+            Ended: self._end,
+        }
+
+    # ---- time
+
+    def at(self, at: float, what: Callable[[], None]) -> None:
+        """Call `what` at time `at`, which is not before now."""
+        self._pushed += 1
+        heappush(self._heap, (at, self._pushed, what))
+
+    def plan(self, fault: Fault) -> None:
+        """Let a fault befall its replica when its time comes."""
+        self.at(fault.at, lambda: self._befall(fault))
+
+    def run(self, arrivals: Iterator[Arrival]) -> None:
+        """Until every request is over, or is given up."""
+        heap, trips, wake_at = self._heap, self.trips, self.decider.wake_at
+        duration_s = self.options.duration_s
+        give_up_at = math.inf
+        self.watch.begin()
+        self.carry_out([])
+        upcoming = next(arrivals, None)
+        while True:
+            if upcoming is None or upcoming.at >= duration_s:
+                arrival_at = math.inf
+                if give_up_at == math.inf:
+                    ends_at = duration_s if duration_s < math.inf else self.now
+                    self.at(ends_at, self.watch.close)
+                    give_up_at = ends_at + self.options.give_up_s
+                if not trips and self.watch.closed is not None:
+                    return
+            else:
+                arrival_at = upcoming.at
+            due = heap[0][0] if heap else math.inf
+            alarm = wake_at()
+            if min(due, alarm, arrival_at) > give_up_at:
+                return
+            self.events += 1
+            if due <= alarm and due <= arrival_at:
+                _, _, thing = heappop(heap)
+                if not isinstance(thing, Host):
+                    self.now = due
+                    thing()
+                elif thing.noted == due:
+                    self.now = due
+                    thing.noted = math.inf
+                    self.settle(thing)
+                self.carry_out([])
+            elif alarm <= arrival_at:
+                self.now = max(alarm, self.now)  # it may be of a time that had passed when it was set
+                self.carry_out(self.decider.wake(self.now))
+            else:
+                assert upcoming is not None
+                self.now = arrival_at
+                self._arrive(upcoming)
+                upcoming = next(arrivals, None)
+
+    def count(self, change: int) -> None:
+        """The number of requests in the system changes now."""
+        self.in_system_s += self._in_system * (self.now - self._counted_at)
+        self._in_system += change
+        self._counted_at = self.now
+
+    # ---- what happens
+
+    def settle(self, host: Host) -> None:
+        """Take what a replica has done by now: before it is interfered with, or when it is due."""
+        if host.due > self.now:
+            return
+        for event in host.advance(self.now):
+            self._happened(event)
+        self._note(host)
+
+    def _happened(self, event: ReplicaEvent) -> None:
+        kind = event.kind
+        if kind is FIRST_TOKEN:
+            trip = self.flights[event.id].trip
+            trip.seen = trip.arrival.stream
+            if trip.ask.visible:
+                self.tell(self.decider.first_token, event.id)
+        elif kind is FINISHED:
+            flight = self.flights.pop(event.id)
+            tokens, flight.trip.cut = flight.output_tokens, flight.cut
+            finish = AttemptResult(AttemptOutcome.COMPLETE, flight.trip.arrival.prompt_tokens, tokens, tokens, 200)
+            self.tell(self.decider.finish, event.id, finish)
+
+    def _note(self, host: Host) -> None:
+        """Come back when the replica has something to do; an entry for another time than `noted` is stale."""
+        due = host.due
+        if due != host.noted:
+            host.noted = due
+            if due < math.inf:
+                self._pushed += 1
+                heappush(self._heap, (due, self._pushed, host))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        self.arrived += 1
+        self.count(1)
+        self._ask(SimulatedRequest(arrival, self._asks(arrival), self.tally.tiers[arrival.tier]))
+        self.carry_out([])
+
+    def _asks(self, arrival: Arrival) -> Request:
+        """What its client sends now."""
+        self._asked += 1
+        return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
+
+    def _ask(self, trip: SimulatedRequest) -> None:
+        """A client tries, for the first time or again."""
+        ask_id = trip.ask.id
+        self.trips[ask_id] = trip
+        trip.tier.waits(self.now)
+        if self.options.patience_s < math.inf:
+            self.at(self.now + self.options.patience_s, lambda: self._lose_patience(ask_id))
+        self.tell(self.decider.arrive, trip.ask)
+
+    def _ask_again(self, trip: SimulatedRequest) -> None:
+        del self.trips[trip.ask.id]
+        trip.again(self._asks(trip.arrival))
+        self._ask(trip)
+
+    def _lose_patience(self, ask_id: int) -> None:
+        trip = self.trips.get(ask_id)
+        if trip is not None and not trip.seen:
+            self.tell(self.decider.leave, ask_id)
+
+    def _befall(self, fault: Fault) -> None:
+        host = self.hosts[fault.replica]
+        self.settle(host)
+        breaks_off = host.suffer(fault, self.now)
+        self._note(host)
+        if breaks_off:
+            for attempt, flight in [(a, f) for a, f in self.flights.items() if f.host is host]:
+                del self.flights[attempt]
+                self.tell(
+                    self.decider.finish,
+                    attempt,
+                    AttemptResult(AttemptOutcome.TRUNCATED if flight.trip.seen else AttemptOutcome.RESET),
+                )
+
+    # ---- commands
+
+    def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
+        """Have the decider told of something, once it is its turn."""
+        self._told.append((call, args))
+
+    def carry_out(self, commands: list[Command]) -> None:
+        """Carry out commands, and tell what there is to be told, until nothing follows."""
+        acts, told = self._acts, self._told
+        while True:
+            for command in commands:
+                acts[type(command)](command)
+            if not told:
+                return
+            call, args = told.popleft()
+            commands = call(*args, self.now)
+
+    def _dispatch(self, command: Dispatch) -> None:
+        trip, host = self.trips[command.ask], self.hosts[command.replica]
+        attempt, now, prompt_tokens = command.attempt, self.now, trip.arrival.prompt_tokens
+        if not trip.dispatched:
+            trip.dispatched = True
+            trip.tier.waits_no_more(now)
+        if not host.up:
+            self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.UNREACHABLE))
+            return
+        self.tell(self.decider.sent, attempt)
+        if host.refuses:
+            self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.BUSY, status=503))
+            return
+        room = host.profile.max_model_len - prompt_tokens
+        allowed = command.max_tokens or room
+        if allowed > room or room < 1:
+            self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
+            return
+        output_tokens = allowed if host.balloons else min(trip.arrival.output_tokens, allowed)
+        # A default that was made to fit the context is what the engine would have done; anything else is our doing.
+        cut = output_tokens < trip.output_tokens and allowed < room
+        self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
+        self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
+        request = EngineRequest(attempt, prompt_tokens, output_tokens)
+        ways_s = self.options.ways_s
+        way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
+        host.reached_at = max(now + way_s, host.reached_at)
+        if host.reached_at > now:
+            self.at(host.reached_at, lambda: self._enter(host, request))
+        else:
+            self._enter(host, request)
+
+    def _enter(self, host: Host, request: EngineRequest) -> None:
+        """A request has reached its engine, unless its client or its replica has gone meanwhile."""
+        if request.id in self.flights:
+            self.settle(host)
+            host.add(request, self.now)
+            self._note(host)
+
+    def _cancel(self, command: Cancel) -> None:
+        attempt = command.attempt
+        flight = self.flights.get(attempt)
+        if flight is None:
+            return  # it has ended already, which is about to be told
+        self.settle(flight.host)
+        if attempt not in self.flights:
+            return  # it has just ended
+        del self.flights[attempt]
+        flight.host.abort(attempt, self.now)
+        self._note(flight.host)
+        self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.CANCELLED))
+
+    def _refuse(self, command: Refuse) -> None:
+        self.trips[command.ask].retry_after_s = command.retry_after_s
+
+    def _end(self, command: Ended) -> None:
+        record = command.record
+        trip = self.trips[record.ask.id]
+        if not trip.dispatched:
+            trip.tier.waits_no_more(self.now)
+        if trip.tries <= self.options.retries and not trip.seen:
+            pause_s = rests_s(record, trip.retry_after_s, trip.tries, self._clients)
+            if pause_s is not None:
+                self.at(self.now + pause_s, lambda: self._ask_again(trip))
+                return
+        del self.trips[record.ask.id]
+        self.count(-1)
+        if trip.tries > 1:
+            from_the_first(record, record.ask.body_at - trip.arrival.at)
+        self.tally.ended(trip.tier, trip.arrival, trip.output_tokens, record, trip.cut)
+
+
+def _nothing(command: Command) -> None:
+    """What a command means to a client that only waits."""

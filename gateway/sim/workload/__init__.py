@@ -1,0 +1,1 @@
+"""Offered traffic: synthetic workloads, traces, arrival processes, lengths."""

@@ -1,0 +1,71 @@
+"""A workload by what the command line calls it: one that is shipped, a workload file, or a trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+from gateway.policy.document import read_text
+from gateway.policy.errors import PolicyError, PolicyErrors, among
+from gateway.policy.load import text_of
+from gateway.policy.shape import checked
+from gateway.sim.workload.synthetic import Synthetic
+from gateway.sim.workload.traces import Mix, Trace, open_trace
+from gateway.sim.workload.workload_file import WorkloadFile
+
+SPECS = (".yaml", ".yml")
+
+
+def shipped() -> dict[str, str]:
+    """The text of each workload that comes with tailgate, by name."""
+    folder = files("gateway.sim") / "workloads"
+    found = {Path(file.name).stem: file.read_text() for file in folder.iterdir() if file.name.endswith(SPECS)}
+    return dict(sorted(found.items()))
+
+
+def load_workload(
+    source: str | Path,
+    *,
+    rate_per_s: float | None = None,
+    duration_s: float | None = None,
+    mix: Mix | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Synthetic | Trace:
+    """What `source` names, at another mean rate or for another time if asked.
+
+    `mix` says whose the requests of a trace are, since public traces do not. Raises PolicyErrors for a workload file
+    and TraceError (a ValueError) for a trace: both say what is wrong and where.
+    """
+    name, known = str(source), shipped()
+    if name in known:
+        return _changed(load_text(known[name], f"{name}.yaml", environment), rate_per_s, duration_s)
+    path = Path(source)
+    if path.suffix in SPECS:
+        return _changed(load_text(text_of(path), name, environment), rate_per_s, duration_s)
+    if not path.exists():
+        message = f"is neither a file nor a workload that is shipped: {among(name, known)}"
+        if "=" in name:
+            message += "; a line of what to send is for `loadtests run`"
+        raise PolicyErrors([PolicyError(name, 0, "", message)])
+    trace = _cut(open_trace(path, mix or Mix()), duration_s)
+    return trace if rate_per_s is None else trace.at_rate(rate_per_s)
+
+
+def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:
+    """The traffic that the text of a workload file stands for. Raises PolicyErrors with everything that is wrong."""
+    return checked(read_text(text, file, environment), WorkloadFile).workload()
+
+
+def _changed(workload: Synthetic, rate_per_s: float | None, duration_s: float | None) -> Synthetic:
+    return replace(
+        workload,
+        rate_per_s=workload.rate_per_s if rate_per_s is None else rate_per_s,
+        duration_s=workload.duration_s if duration_s is None else duration_s,
+    )
+
+
+def _cut(trace: Trace, duration_s: float | None) -> Trace:
+    return trace if duration_s is None else replace(trace, duration_s=duration_s)

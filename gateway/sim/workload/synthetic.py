@@ -1,0 +1,180 @@
+"""Made-up traffic: a pace, a mix of tiers with their tenants and lengths, and conversations that grow.
+
+Every kind of chance has a stream of its own, and each request takes the same number of draws from it: a change of rate
+or of one tier's lengths leaves everything else as it was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import accumulate, count
+from random import Random
+
+from gateway.sim.workload.arrival_process import ArrivalProcess, Constant, times
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.lengths import LengthDistribution
+
+BLOCK_TOKENS = 512
+"""Tokens of prompt under one hash, as in the traces of Mooncake."""
+_BLOCKS = 1 << 12  # of one owner: more than any prompt has
+
+
+@dataclass(frozen=True, slots=True)
+class TierTraffic:
+    """One tier's part of the traffic."""
+
+    tier: str
+    part: float
+    """Against those of the other tiers."""
+    prompt: LengthDistribution
+    answer: LengthDistribution
+    tenants: int = 1
+    skew: float = 0.0
+    """Tenant n has traffic in proportion to 1/n^skew."""
+    streamed: float = 1.0
+    """Share of the requests that stream (0-1)."""
+    max_tokens: int | None = None
+    model: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Conversations: each turn's prompt begins with all that was said before, and with one of some system prompts."""
+
+    part: float
+    """Share of the first requests that begin one (0-1)."""
+    turns: float
+    """Mean number of turns (geometric, >= 1)."""
+    think_s: float
+    """Mean time from one turn to the next (exponential), the answer included."""
+    system_prompts: int = 1
+    system_tokens: int = 0
+    most_tokens: int = 16384
+    """A conversation ends before its prompt and answer would exceed this."""
+
+    @property
+    def requests(self) -> float:
+        """Requests that one first request leads to, in the mean."""
+        return 1.0 + self.part * (self.turns - 1.0)
+
+
+@dataclass(slots=True)
+class _Talk:
+    session: int
+    system: int
+    tier: TierTraffic
+    tenant: str
+    said: int
+    """Tokens so far: the system prompt, all turns and their answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Traffic of `rate_per_s` requests in the mean, for `duration_s` from 0."""
+
+    rate_per_s: float
+    duration_s: float
+    shares: tuple[TierTraffic, ...]
+    cv: float = 1.0
+    shape: ArrivalProcess = field(default_factory=Constant)
+    sessions: Sessions | None = None
+
+    def arrivals(self, seed: int) -> Iterator[Arrival]:
+        """The requests of one run."""
+        return _Source(self, seed).arrivals()
+
+    def at_rate(self, rate_per_s: float) -> Synthetic:
+        """The same at another mean rate."""
+        return replace(self, rate_per_s=rate_per_s)
+
+    def faster(self, times: float) -> Synthetic:
+        """The same at so many times its rate."""
+        return self.at_rate(self.rate_per_s * times)
+
+
+class _Source:
+    """One run of a Synthetic."""
+
+    def __init__(self, of: Synthetic, seed: int) -> None:
+        self._of = of
+        self._seed = seed
+        self._tiers, self._tenants, self._lengths, self._streams, self._talks = (
+            Random(f"{seed} {name}") for name in ("tiers", "tenants", "lengths", "streams", "sessions")
+        )
+        self._bounds = list(accumulate(share.part for share in of.shares))
+        self._tenant_bounds = {
+            share.tier: list(accumulate(1 / (n + 1) ** share.skew for n in range(share.tenants))) for share in of.shares
+        }
+        self._later: list[tuple[float, int, _Talk]] = []
+        self._numbers = count()
+
+    def arrivals(self) -> Iterator[Arrival]:
+        of, later = self._of, self._later
+        rate = of.rate_per_s / (of.sessions.requests if of.sessions else 1.0)
+        for start in times(rate, of.cv, of.shape, Random(f"{self._seed} pace")):
+            until = min(start, of.duration_s)
+            while later and later[0][0] < until:
+                at, _, talk = heappop(later)
+                if (arrival := self._turn(talk, at)) is not None:
+                    yield arrival
+            if start >= of.duration_s:
+                return
+            yield self._first(start)
+
+    def _first(self, at: float) -> Arrival:
+        share = self._of.shares[_pick(self._bounds, self._tiers)]
+        tenant = f"{share.tier}-{_pick(self._tenant_bounds[share.tier], self._tenants) + 1}"
+        sessions = self._of.sessions
+        if sessions is not None:
+            begins, system = self._talks.random() < sessions.part, self._talks.random()
+            if begins:
+                chosen = int(system * sessions.system_prompts)
+                talk = _Talk(next(self._numbers), chosen, share, tenant, sessions.system_tokens)
+                arrival = self._turn(talk, at, first=True)
+                assert arrival is not None
+                return arrival
+        prompt, answer = share.prompt.draw(self._lengths), share.answer.draw(self._lengths)
+        return self._arrival(share, tenant, at, prompt, answer)
+
+    def _turn(self, talk: _Talk, at: float, first: bool = False) -> Arrival | None:
+        """The next request of a conversation, and a date for the one after it; None if it has grown too long."""
+        sessions = self._of.sessions
+        assert sessions is not None
+        prompt = talk.said + talk.tier.prompt.draw(self._lengths)
+        answer = talk.tier.answer.draw(self._lengths)
+        if prompt + answer > sessions.most_tokens and not first:
+            return None
+        talk.said = prompt + answer
+        prefix = _blocks(talk, sessions, prompt)
+        go_on, gap_s = self._talks.random() < 1 - 1 / sessions.turns, self._talks.expovariate(1 / sessions.think_s)
+        if go_on:
+            heappush(self._later, (at + gap_s, next(self._numbers), talk))
+        return self._arrival(talk.tier, talk.tenant, at, prompt, answer, talk.session, prefix)
+
+    def _arrival(
+        self,
+        share: TierTraffic,
+        tenant: str,
+        at: float,
+        prompt: int,
+        answer: int,
+        session: int | None = None,
+        prefix: tuple[int, ...] = (),
+    ) -> Arrival:
+        streamed = self._streams.random() < share.streamed
+        return Arrival(at, share.tier, tenant, share.model, prompt, answer, streamed, share.max_tokens, session, prefix)
+
+
+def _pick(bounds: list[float], draw: Random) -> int:
+    """An index, as likely as its part of the last bound."""
+    return min(bisect_right(bounds, draw.random() * bounds[-1]), len(bounds) - 1)
+
+
+def _blocks(talk: _Talk, sessions: Sessions, prompt: int) -> tuple[int, ...]:
+    """Hashes of the whole blocks of a prompt: those inside the system prompt are shared with others that have it."""
+    shared = sessions.system_tokens // BLOCK_TOKENS
+    own = sessions.system_prompts + talk.session
+    return tuple((talk.system if n < shared else own) * _BLOCKS + n for n in range(prompt // BLOCK_TOKENS))
