@@ -94,6 +94,7 @@ class RequestState:
         "timeouts",
         "tokens_exact",
         "use",
+        "visible",
         "waiting",
         "why",
         "would_shed",
@@ -101,6 +102,8 @@ class RequestState:
 
     def __init__(self, ask: Request) -> None:
         self.ask = ask
+        self.visible = ask.visible
+        """Whether the tokens of its answer can be seen as they come."""
         self.body_hash = ask.body_hash
         """64 bits for what is asked, once they are needed (quarantine.py)."""
         self.pool: Pool | None = None
@@ -174,7 +177,7 @@ class RequestState:
     @property
     def can_be_cut(self) -> bool:
         """Whether the client has a part of the answer that can be ended in peace."""
-        return self.ask.visible and self.outcome is None and self.committed in self.open
+        return self.visible and self.outcome is None and self.committed in self.open
 
     @property
     def most_tokens(self) -> int:

@@ -24,6 +24,13 @@ class Timers:
         self._at[key] = at
         heappush(self._heap, (at, key))
 
+    def advance(self, key: int, at: float) -> None:
+        """Wake `key` at time `at`, unless it will be woken before."""
+        known = self._at.get(key)
+        if at < (math.inf if known is None else known):
+            self._at[key] = at
+            heappush(self._heap, (at, key))
+
     def clear(self, key: int) -> None:
         """Forget `key`; it may be unknown."""
         if key in self._at:
@@ -41,7 +48,7 @@ class Timers:
         heap = self._heap
         while heap:
             at, key = heap[0]
-            if self.at(key) == at:
+            if self._at.get(key) == at:
                 return at
             heappop(heap)
         return math.inf
@@ -54,6 +61,11 @@ class Timers:
             del self._at[key]
             keys.append(key)
         return keys
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """All keys that are set."""
+        return frozenset(self._at)
 
     def __len__(self) -> int:
         return len(self._at)

@@ -81,7 +81,7 @@ class Witness(Overheard):
 
     def arrive(self, ask: Request, now: float) -> list[Command]:
         commands = super().arrive(ask, now)
-        live = self._controller._live.get(ask.id)
+        live = self._controller.state.requests.get(ask.id)
         if now >= self._since:
             self._arrived += 1
             self._trusted += self._controller.forecaster.trust(self._pool) is Trust.TRUSTED

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.controller import BREAKERS, Controller
+from gateway.core.controller import Controller
 from gateway.core.fleet.replica import Replica
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Reason, Request, Sample
@@ -125,17 +125,17 @@ class Churn:
     def leaked(self) -> dict[str, int]:
         """What is still held when nothing is under way."""
         controller = self._controller
-        pools, replicas = list(controller._fleet), self._replicas.values()
-        alarms = [key for key in controller._alarms._at if key != BREAKERS]
+        pools, replicas = list(controller.state.fleet), self._replicas.values()
+        held = controller.holdings()
         return {
-            "requests": len(controller._live),
-            "attempts": len(controller._attempts) + len(self._open),
+            "requests": held.requests,
+            "attempts": held.attempts + len(self._open),
             "slots": sum(abs(pool.in_flight) for pool in pools)
-            + sum(abs(held) for pool in pools for held in pool._by_tier.values())
+            + sum(abs(count) for pool in pools for count in pool.by_tier.values())
             + sum(abs(r.in_flight) + r.paused + sum(map(abs, r.by_tier.values())) for r in replicas),
             "waiting": sum(len(pool.room) + abs(pool.room.bytes) for pool in pools),
-            "alarms": len(alarms) + len(controller._hedges._alarms),
-            "leases": sum(abs(use.in_flight) for use in controller._books._tenants._uses.values()),
+            "alarms": len(held.timers),
+            "leases": sum(map(abs, held.tenants.values())),
             "tokens": sum(abs(r.unprefilled_tokens) + abs(r.held_tokens) + len(r.reading) for r in replicas),
         }
 
@@ -227,7 +227,7 @@ class Churn:
 
     def _progress(self, attempt: int) -> None:
         if attempt in self._open:
-            tokens = self._controller._attempts[attempt].tokens + self._random.randrange(1, 20)
+            tokens = self._controller.state.attempts[attempt].tokens + self._random.randrange(1, 20)
             self._act(self._controller.progress(attempt, tokens, self._now))
 
     def _pause(self, attempt: int) -> None:
@@ -314,7 +314,7 @@ class Churn:
             self.wrong["answers"] += client.ends > 0
             if isinstance(command, Dispatch):
                 self._open[command.attempt] = (command.ask, command.replica)
-                replica = self._controller._attempts[command.attempt].replica
+                replica = self._controller.state.attempts[command.attempt].replica
                 self._replicas[id(replica)] = replica
                 self._begin(command.attempt)
             elif isinstance(command, Commit):
@@ -347,5 +347,5 @@ class Churn:
             return
         self.open_by_second += [len(self._open)] * (int(self._now) + 1 - len(self.open_by_second))
         held = sum(replica.in_flight for replica in self._replicas.values())
-        self.wrong["books"] += held != len(self._open) or len(self._controller._attempts) != len(self._open)
-        self.wrong["books"] += len(self._controller._live) != self._living
+        self.wrong["books"] += held != len(self._open) or len(self._controller.state.attempts) != len(self._open)
+        self.wrong["books"] += len(self._controller.state.requests) != self._living

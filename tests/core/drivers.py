@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.admission.deadlines import next_deadline
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.controller import BREAKERS, Controller
+from gateway.core.controller import Controller
 from gateway.core.fleet.outlier_score import CAPPED
 from gateway.core.fleet.outliers import most_slow
 from gateway.core.fleet.pool import Pool
@@ -42,6 +42,7 @@ from gateway.core.policy import (
 from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Request
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import ReplicaState
+from gateway.core.state import BREAKERS
 from gateway.observe.built import is_compiled
 
 TIERS = ("t0", "t1", "t2")
@@ -132,14 +133,14 @@ def policies(draw: st.DrawFn) -> Policy:
 
 def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     """A duplicate at any time, however little is known of how long first tokens take."""
-    live = controller._attempts[attempt_id].live
+    live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
-    out: list[Command] = []
+    commands = controller.state.turn.begin(now)
     free = first.pool.pick(live.ask.tier, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED
-        controller._dispatch(live, free, out, now, hedge=True)
-    return out
+        controller.scheduler.dispatch(live, free, hedge=True)
+    return commands
 
 
 def controller_of(policy: Policy, seed: int) -> Controller:
@@ -191,9 +192,9 @@ class Driver:
 
     def arrive(self, ask: Request) -> None:
         self.seen[ask.id] = Seen(ask, self.now)
-        before = {pool.spec.name: len(_shared(pool, ask.tier)) for pool in self.controller._fleet}
+        before = {pool.spec.name: len(_shared(pool, ask.tier)) for pool in self.controller.state.fleet}
         self._call("arrive", ask, self.now)
-        live = self.controller._live.get(ask.id)
+        live = self.controller.state.requests.get(ask.id)
         if live is not None and live.waiting and ask.tier.admission.mode is AdmissionMode.ENFORCE:
             assert live.pool is not None
             shared, spec = _shared(live.pool, ask.tier), live.pool.spec
@@ -237,12 +238,12 @@ class Driver:
         for attempt in list(self.open):
             self.finish(attempt, AttemptResult(AttemptOutcome.CANCELLED))
         controller = self.controller
-        assert not controller._live
-        assert not controller._attempts
+        assert not controller.state.requests
+        assert not controller.state.attempts
         assert all(seen.record is not None for seen in self.seen.values())
-        assert all(use.in_flight == 0 for use in controller._books._tenants._uses.values())
-        assert all(key == BREAKERS for key in controller._alarms._at)
-        for pool in controller._fleet:
+        assert not controller.holdings().tenants
+        assert not controller.holdings().timers
+        for pool in controller.state.fleet:
             assert (pool.in_flight, len(pool.room), pool.room.bytes) == (0, 0, 0)
             assert all((r.in_flight, r.unprefilled_tokens, r.held_tokens) == (0, 0, 0) for r in pool.replicas.values())
 
@@ -282,7 +283,7 @@ class Driver:
                     assert not seen.committed
                     assert seen.refused is None
                     assert attempt not in self.open
-                    assert any(replica in pool.replicas for pool in self.controller._fleet)
+                    assert any(replica in pool.replicas for pool in self.controller.state.fleet)
                     assert 1 <= max_tokens <= 100
                     self._check_not_late(seen)
                     self.open[attempt] = ask
@@ -339,7 +340,7 @@ class Driver:
 
     def _check_not_late(self, seen: Seen) -> None:
         """Nothing is sent whose time is up, nor, where admission is enforced, what waited until it missed its bound."""
-        live = self.controller._live.get(seen.ask.id)
+        live = self.controller.state.requests.get(seen.ask.id)
         if live is not None and len(live.open) == 1:  # duplicates are made here by hand, at any time
             assert self.now < seen.ask.head_at + live.timeouts.total_s or self.now == seen.arrived_at
         if live is not None and seen.dispatches == 0 and seen.ask.tier.admission.mode is AdmissionMode.ENFORCE:
@@ -347,7 +348,7 @@ class Driver:
 
     def _check_not_early(self, seen: Seen, why: Reason) -> None:
         ask = seen.ask
-        live = self.controller._live.get(ask.id)
+        live = self.controller.state.requests.get(ask.id)
         mine = ask.tier.timeouts
         attempt = None if live is None or not live.open else live.committed or live.open[-1]
         match why:
@@ -393,20 +394,20 @@ class Driver:
 
     def _pools(self) -> list[Pool]:
         """Those in force, and those gone that still serve."""
-        pools = list(self.controller._fleet)
-        pools += [a.replica.pool for a in self.controller._attempts.values() if a.replica.pool not in pools]
+        pools = list(self.controller.state.fleet)
+        pools += [a.replica.pool for a in self.controller.state.attempts.values() if a.replica.pool not in pools]
         return list({id(pool): pool for pool in pools}.values())
 
     def check(self) -> None:
         """Every count agrees with what it counts."""
         controller = self.controller
-        assert set(controller._attempts) == set(self.open)
-        assert set(controller._live) == {number for number, seen in self.seen.items() if seen.record is None}
-        for live in controller._live.values():
+        assert set(controller.state.attempts) == set(self.open)
+        assert set(controller.state.requests) == {number for number, seen in self.seen.items() if seen.record is None}
+        for live in controller.state.requests.values():
             # Who is not over waits, or runs: what does neither is forgotten, and its client waits for ever.
             assert live.open or (live.waiting and live.outcome is None), live.ask.id
             assert not (live.open and live.waiting)
-            assert all(controller._attempts[attempt.id] is attempt for attempt in live.open)
+            assert all(controller.state.attempts[attempt.id] is attempt for attempt in live.open)
         for pool in self._pools():
             self._check_pool(pool)
         self._check_learned()
@@ -416,29 +417,29 @@ class Driver:
     def _check_learned(self) -> None:
         """Nothing is known of pools and replicas that are gone."""
         learned = self.controller.forecaster.view(self.now)
-        replicas = {name for pool in self.controller._fleet for name in pool.replicas}
-        replicas |= {attempt.replica.spec.name for attempt in self.controller._attempts.values()}
+        replicas = {name for pool in self.controller.state.fleet for name in pool.replicas}
+        replicas |= {attempt.replica.spec.name for attempt in self.controller.state.attempts.values()}
         assert {pool.pool for pool in learned.pools} <= {pool.spec.name for pool in self._pools()}
         assert {name for name, _ in learned.speeds} <= replicas
 
     def _check_pool(self, pool: Pool) -> None:
-        mine = [a for a in self.controller._attempts.values() if a.replica.pool is pool]
+        mine = [a for a in self.controller.state.attempts.values() if a.replica.pool is pool]
         assert pool.in_flight == len(mine)
         for replica in {id(r): r for r in (*pool.replicas.values(), *(a.replica for a in mine))}.values():
             self._check_replica(replica, [a for a in mine if a.replica is replica])
         having = [r for r in pool.replicas.values() if r.slots]
         held = Counter(a.live.ask.tier.name for a in mine if a.replica.slots)
-        assert {tier: count for tier, count in pool._by_tier.items() if count} == held
+        assert {tier: count for tier, count in pool.by_tier.items() if count} == held
         self._check_ejections(pool)
         spare = [r for r in having if r.in_flight < r.slots]
         behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or r.held_tokens >= r.kv_limit]
-        assert pool._free == [r for r in spare if r not in behind]
-        assert pool._below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
+        assert pool.open == [r for r in spare if r not in behind]
+        assert pool.below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
         assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
-        assert pool._spare == sum(r.slots - r.in_flight for r in spare)
+        assert pool.spare == sum(r.slots - r.in_flight for r in spare)
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
-        waiting = [live for live in self.controller._live.values() if live.waiting and live.pool is pool]
+        waiting = [live for live in self.controller.state.requests.values() if live.waiting and live.pool is pool]
         assert sorted(live.ask.id for live in pool.room) == [live.ask.id for live in waiting]
         assert len(pool.room) == len(waiting)
         assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
@@ -467,17 +468,16 @@ class Driver:
         assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)
 
     def _check_leases(self) -> None:
-        held = Counter((live.ask.tenant, live.ask.tier.name) for live in self.controller._live.values())
-        for key, use in self.controller._books._tenants._uses.items():
-            assert use.in_flight == held[key]
+        held = Counter((live.ask.tenant, live.ask.tier.name) for live in self.controller.state.requests.values())
+        assert self.controller.holdings().tenants == held
 
     def _check_alarms(self) -> None:
-        alarms = self.controller._alarms
-        for number, live in self.controller._live.items():
+        alarms = self.controller.state.timers
+        for number, live in self.controller.state.requests.items():
             if live.outcome is None:
                 assert alarms.at(number) <= next_deadline(live)[0]
-        assert all(key == BREAKERS or key in self.controller._live for key in alarms._at)
-        for pool in self.controller._fleet:
+        assert self.controller.holdings().timers <= set(self.controller.state.requests)
+        for pool in self.controller.state.fleet:
             for replica in pool.replicas.values():
                 if replica.breaker.state is ReplicaState.DOWN:
                     cools_at = self.now + replica.breaker.cools_in_s(pool.spec.health, self.now)

@@ -190,13 +190,14 @@ class Story:
     def hedges(self, name: str, replica: str) -> Story:
         """A duplicate is sent, whatever speaks against it."""
         self._subject = name
-        out: list[Command] = []
-        target = self.controller._fleet.replica(replica)
+        state = self.controller.state
+        target = state.fleet.replica(replica)
         assert target is not None
-        live = self.controller._live[self._ids[name]]
+        live = state.requests[self._ids[name]]
         live.hedged = HedgeResult.FAILED
-        self.controller._dispatch(live, target, out, self.now, hedge=True)
-        return self._hear(out)
+        commands = state.turn.begin(self.now)
+        self.controller.scheduler.dispatch(live, target, hedge=True)
+        return self._hear(commands)
 
     def served(self, name: str, **facts: Any) -> Story:
         """From sent to finished, all at once, whatever the answers."""

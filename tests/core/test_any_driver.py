@@ -98,7 +98,7 @@ class AnyDriver(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 20))
     def sent(self, pick: int) -> None:
         attempt = self._attempt(pick)
-        if self.driver.controller._attempts[attempt].sent_at is None:
+        if self.driver.controller.state.attempts[attempt].sent_at is None:
             self.driver.tell("sent", attempt)
 
     @precondition(lambda self: self.driver.open)
@@ -151,7 +151,7 @@ class AnyDriver(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 20), end=st.sampled_from(UNSENT))
     def never_connected(self, pick: int, end: AttemptOutcome) -> None:
         attempt = self._attempt(pick)
-        if self.driver.controller._attempts[attempt].sent_at is None:
+        if self.driver.controller.state.attempts[attempt].sent_at is None:
             self.driver.finish(attempt, AttemptResult(end))
 
     @precondition(lambda self: self.driver.cancelled)
@@ -192,7 +192,7 @@ class AnyDriver(RuleBasedStateMachine):
         open_now = list(self.driver.open)
         for pick in picks:
             if pick < len(open_now) and open_now[pick] in self.driver.open:
-                unsent = self.driver.controller._attempts[open_now[pick]].sent_at is None
+                unsent = self.driver.controller.state.attempts[open_now[pick]].sent_at is None
                 self.driver.finish(
                     open_now[pick], AttemptResult(AttemptOutcome.UNREACHABLE if unsent else AttemptOutcome.RESET)
                 )
@@ -243,7 +243,7 @@ class AnyDriver(RuleBasedStateMachine):
         return list(self.driver.open)[pick % len(self.driver.open)]
 
     def _sent(self, attempt: int) -> None:
-        if self.driver.controller._attempts[attempt].sent_at is None:
+        if self.driver.controller.state.attempts[attempt].sent_at is None:
             self.driver.tell("sent", attempt)
 
 

@@ -73,4 +73,4 @@ def test_it_is_hedged_like_a_stream() -> None:
 def test_one_of_which_nothing_is_seen_is_not() -> None:
     story = warmed(play(rules())).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
     story.after(60.0).expect()
-    assert story.controller._hedges.next_at() == math.inf
+    assert story.controller.state.hedges.next_at() == math.inf

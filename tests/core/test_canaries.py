@@ -160,7 +160,7 @@ def test_canaries_that_were_called_off_prove_nothing() -> None:
     traffic.times["r3"] = math.inf
     while story.now < out_at + 60.0:
         traffic.until(story.now + 0.02)
-        for attempt in list(story.controller._attempts.values()):
+        for attempt in list(story.controller.state.attempts.values()):
             if attempt.replica.spec.name == "r3" and story.now > attempt.opened_at + 0.12:
                 name = story._names[attempt.live.ask.id]
                 story.leaves(name).cancelled(name)

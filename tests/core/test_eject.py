@@ -138,7 +138,7 @@ def test_without_ejection_nobody_is_ejected_and_switching_it_off_takes_all_back(
     assert state(story, "r3") is ReplicaState.UP
     traffic.until(80.0)
     assert state(story, "r3") is ReplicaState.UP
-    pulse = story.controller._fleet.replica("r3").pulse
+    pulse = story.controller.state.fleet.replica("r3").pulse
     assert pulse.is_typical, "nobody is held against others any more"
     assert pulse.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
 
@@ -195,7 +195,7 @@ def test_no_ejection_empties_a_pool_and_the_cap_holds(
     random = Random(seed)
     rules = fleet(replicas, slowdown=slowdown, max_share=max_share, panic_share=panic, time_s=7.0, max_time_s=20.0)
     story = play(rules)
-    made = story.controller._fleet.pool("p")
+    made = story.controller.state.fleet.pool("p")
     assert made is not None
     members = list(made.replicas.values())
     paces = [0.0] * 8 + [0.5, 1.5]
@@ -213,13 +213,14 @@ def test_no_ejection_empties_a_pool_and_the_cap_holds(
                     story.fails(replica.spec.name)
                 else:
                     story.recovers(replica.spec.name)
-                    story.controller._fleet.ended(replica, AttemptOutcome.COMPLETE, story.now)
+                    story.controller.state.fleet.ended(replica, AttemptOutcome.COMPLETE, story.now)
             for score in (replica.pulse.ttft, replica.pulse.itl):
                 for _ in range(random.choice([0, 1, 5])):
                     score.add(random.gauss(pace[replica], 0.3))
         if second % 20 == 0:
             story.arrives(f"q{second}").whatever()  # of which nothing is ever heard
-        story.controller._cool([], story.now)
+        story.controller.state.turn.begin(story.now)
+        story.controller.scheduler.look()
         meant = [replica for replica in members if not replica.drained]
         slow = [
             replica for replica in meant if replica.pulse.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)

@@ -129,7 +129,7 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
     story = play(policy(pool("p", "r1", queue_limit=limit, queue_bytes=most_bytes))).arrives("running").whatever()
     for number, (tenant, size) in enumerate(arrivals):
         name = f"n{number}"
-        before = [live for live in story.controller._live.values() if live.waiting]
+        before = [live for live in story.controller.state.requests.values() if live.waiting]
         story.after(0.01).whatever().arrives(name, tenant=tenant, body_bytes=size)
         held = Counter(live.ask.tenant for live in before)
         sizes = Counter[str]()

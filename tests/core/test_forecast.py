@@ -414,7 +414,7 @@ def test_an_answer_that_was_watched_counts_once() -> None:
     world = World()
     for _ in range(400):
         stream(world, 300)
-    bucket = world.forecaster._lengths.bucket("m", "std", 1000)
+    bucket = world.forecaster.lengths.bucket("m", "std", 1000)
     assert 300 < bucket.seen <= 400
     assert bucket.median == pytest.approx(300, rel=0.25)
 
@@ -424,7 +424,7 @@ def test_an_answer_that_was_broken_off_is_at_least_so_long(end: AttemptOutcome) 
     world = World()
     for number in range(600):
         stream(world, 300 if number % 3 else 100, end=end if number % 3 else AttemptOutcome.COMPLETE)
-    bucket = world.forecaster._lengths.bucket("m", "std", 1000)
+    bucket = world.forecaster.lengths.bucket("m", "std", 1000)
     assert bucket.exceeds(200.0) == pytest.approx(2 / 3, abs=0.1)
 
 
@@ -434,7 +434,7 @@ def test_an_answer_that_ran_into_its_cap_is_at_least_so_long() -> None:
     for number in range(600):
         tokens, cap = (64, 64) if number % 2 else (400, 4096)
         stream(world, tokens, max_tokens=cap)
-    bucket = world.forecaster._lengths.bucket("m", "std", 1000)
+    bucket = world.forecaster.lengths.bucket("m", "std", 1000)
     assert bucket.median == pytest.approx(400, rel=0.25)
 
 
@@ -444,7 +444,7 @@ def test_an_answer_that_is_not_streamed_is_known_when_it_ends() -> None:
         attempt = world.send(world.live(stream=False))
         world.now += 1.0
         world.finish(attempt, 300)
-    assert world.forecaster._lengths.bucket("m", "std", 1000).median == pytest.approx(300, rel=0.25)
+    assert world.forecaster.lengths.bucket("m", "std", 1000).median == pytest.approx(300, rel=0.25)
 
 
 def test_tokenizing_teaches_nothing_of_what_a_prompt_takes() -> None:

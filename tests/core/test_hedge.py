@@ -42,13 +42,13 @@ def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) 
 def late(story: Story, name: str = "a", **how: Any) -> Story:
     """A request that was sent just now and is not answered until the clock of warm ones has rung."""
     story.arrives(name, **how).sent(name).expect(dispatch("r1"))
-    rings_at = story.controller._hedges.next_at()
+    rings_at = story.controller.state.hedges.next_at()
     return story if rings_at == math.inf else story.at(rings_at)
 
 
 def expected(story: Story, ttft_s: float) -> Story:
     """The forecast of the attempt that was made last says `ttft_s`."""
-    facts = story.controller._attempts[max(story.controller._attempts)].facts
+    facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
     assert facts is not None
     facts.ttft_s = ttft_s
     return story
@@ -179,7 +179,7 @@ class TestDenied:
     def test_when_the_share_of_prompt_tokens_is_used_up(self) -> None:
         story = warmed(warmed(play(rules()), 1.0, prompt=100), 1.0, prompt=60_000)
         story.configured(rules(Hedge(holdout=0.0, budget=0.001)))
-        story.controller._hedges._tier(story.controller.policy.tiers["std"]).tokens = 50.0
+        story.controller.state.hedges.of_tier(story.controller.policy.tiers["std"]).tokens = 50.0
         late(story, "long", prompt=60_000).expect(dispatch("r2"))
         story.first_token("long", attempt=1).cancelled("long", 2).finishes("long", attempt=1).whatever()
         late(story, "next", prompt=100).expect()
@@ -187,7 +187,7 @@ class TestDenied:
 
     def test_when_half_of_what_it_shares_with_retries_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.9), retry=Retry(0.0))))
-        story.controller._extra.left = 3.0
+        story.controller.state.extra.left = 3.0
         late(story).expect()
         assert denied(story) == {HedgeDenied.SHARED: 1}
 
@@ -211,7 +211,7 @@ class TestDenied:
     def test_when_the_kv_cache_is_full(self) -> None:
         story = warmed(play(rules()))
         story.observes("r2", Sample(running=1, waiting=0, kv_fraction=0.9)).whatever()
-        target = story.controller._fleet.replica("r2")
+        target = story.controller.state.fleet.replica("r2")
         assert target is not None
         target.kv.capacity_tokens, target.held_tokens = 1000.0, 850
         late(story).expect()

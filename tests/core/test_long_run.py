@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.controller import BREAKERS, Controller
+from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded, Told
 from gateway.core.policy import Ejection, Health, Hedge, OnTotal, Policy, Retry, Timeouts
 from gateway.core.request import AttemptOutcome, AttemptResult, Sample
@@ -224,7 +224,6 @@ def test_the_same_calls_are_answered_alike(seed: int) -> None:
     for name, args, answer in told:
         assert getattr(again, name)(*args) == answer
     for controller in (fleet.controller, again):
-        assert not controller._live
-        assert not controller._attempts
-        assert not len(controller._hedges._alarms)
-        assert list(controller._alarms._at) in ([], [BREAKERS])
+        assert not controller.state.requests
+        assert not controller.state.attempts
+        assert controller.holdings().is_empty

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from gateway.core.controller import Controller
 from gateway.core.policy import Ejection, Health, Retry
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
@@ -39,11 +40,7 @@ class Traffic:
         rules = policy(
             pool("p", *replicas, slots=None, health=health), tier("std", admission=SHADOW, retry=Retry(retry))
         )
-        self.story = play(rules)
-        draw = Random(1)
-        self.story.controller._random = draw
-        self.story.controller._admission._random = draw
-        self.story.controller._retries._random = draw
+        self.story = Story(Controller(rules, Random(1)))
         self.odd = odd
         self.bad: set[str] = set()
         self.open: list[tuple[float, str]] = []
@@ -100,7 +97,7 @@ def _facts(finish: AttemptResult) -> dict[str, object]:
 
 
 def _at(story: Story, name: str) -> str:
-    live = story.controller._live[story._ids[name]]
+    live = story.controller.state.requests[story._ids[name]]
     assert live.replica is not None
     return live.replica.spec.name
 

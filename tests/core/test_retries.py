@@ -231,7 +231,7 @@ def test_nobody_rests_for_ever() -> None:
 def test_one_that_is_gone_when_it_refuses_is_not_kept_in_mind() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").sent("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2))).finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2"))
-    assert not any(pool._resting for pool in story.controller._fleet)
+    assert not any(pool.resting for pool in story.controller.state.fleet)
 
 
 def test_one_that_shuts_down_fails_and_one_that_is_busy_does_not() -> None:

@@ -103,7 +103,7 @@ def test_what_is_refused_is_demand_too() -> None:
     free = tier("free", 2)
     story = play(policy(pool("p", "r1", slots=1, queue_limit=0), free))
     story.arrives("a").arrives("b").whatever()
-    (found,) = story.controller._fleet
+    (found,) = story.controller.state.fleet
     assert found.demand.requests == 2
 
 

@@ -34,7 +34,7 @@ def test_what_an_older_answer_says_is_no_word_of_the_canary() -> None:
     story = traffic.story
     traffic.times["r3"] = 3.0
     traffic.until(5.0)
-    while not (old := [a for a in story.controller._attempts.values() if a.replica.spec.name == "r3"]):
+    while not (old := [a for a in story.controller.state.attempts.values() if a.replica.spec.name == "r3"]):
         traffic.until(story.now + 0.05)
     name = story._names[old[0].live.ask.id]
     traffic._due = [due for due in traffic._due if due[1] != name]

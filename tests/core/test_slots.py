@@ -349,5 +349,5 @@ def test_slots_are_learned_from_whole_answers_too() -> None:
 
 
 def _runs(story: Story, name: str) -> bool:
-    live = story.controller._live.get(story._ids[name])
+    live = story.controller.state.requests.get(story._ids[name])
     return live is not None and bool(live.open)

@@ -251,7 +251,7 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.Mo
 
 def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(Trap(), monkeypatch)
-    expire, raised = rig.controller._expire, []
+    expire, raised = rig.controller.lifecycle.expire, []
 
     def broken(live: Any, *rest: Any) -> None:
         if live.ask.id in (3, 4):
@@ -259,7 +259,7 @@ def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeyp
             raise Bug
         expire(live, *rest)
 
-    monkeypatch.setattr(rig.controller, "_expire", broken)
+    monkeypatch.setattr(rig.controller.lifecycle, "expire", broken)
     for number, relay in enumerate(rig.relays, 1):
         rig.driver.arrive(ask(number, POLICY, rig.loop.now), relay)  # type: ignore[arg-type]
     rig.loop.run_until(rig.loop.now + 50.0)

@@ -37,7 +37,7 @@ async def late(gateway: GatewayFactory, both: list[Capture], connect: Connect) -
     for capture in both:
         capture.answer = taken.append  # and no answer, for now
     # What was learned is looked at every few seconds; not to wait for that:
-    gw.controller._hedges._pool(next(iter(gw.controller._fleet))).first_tokens._refresh_at = 0.0
+    gw.controller.state.hedges.of_pool(next(iter(gw.controller.state.fleet))).first_tokens.refresh_at = 0.0
     client.send(chat(stream=True))
     await until(lambda: len(taken) == 2)
     first, second = taken

@@ -43,6 +43,10 @@ class Accounting:
         """A copy of what every tenant uses, for people."""
         return self._tenants.views(now)
 
+    def in_flight(self) -> dict[tuple[str, str], int]:
+        """Requests that are not over by tenant and tier, where there are any."""
+        return self._tenants.in_flight()
+
     # ---- in the order in which they are called
 
     def reserve(self, live: RequestState, now: float) -> LimitExceeded | None:

@@ -28,7 +28,7 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
             queue = live.deadline, Reason.PREDICTED
         # Whichever it is, it was the waiting that took the time: another try may be luckier.
         return min((total[0], Reason.QUEUE_TIMEOUT), queue)
-    if not ask.visible or not live.open:
+    if not live.visible or not live.open:
         return total
     attempt = live.committed or live.open[-1]
     if attempt.paused:

@@ -183,6 +183,10 @@ class Tenants:
         """What every tenant has left."""
         return tuple(use.view(now) for use in self._uses.values())
 
+    def in_flight(self) -> dict[tuple[str, str], int]:
+        """Requests that are not over by tenant and tier, where there are any."""
+        return {key: use.in_flight for key, use in self._uses.items() if use.in_flight}
+
 
 def _bucket(old: TokenBucket | None, per_min: float | None, share: float, now: float) -> TokenBucket | None:
     if per_min is None:

@@ -189,7 +189,7 @@ class _Found:
         """As if what is overdue came now; it can only come later, so it never makes the score better."""
         for attempt in self.replica.reading.values():
             facts = attempt.facts
-            if facts is None or facts.ttft is not self.score or not attempt.live.ask.visible:
+            if facts is None or facts.ttft is not self.score or not attempt.live.visible:
                 continue
             if now - attempt.opened_at <= facts.expected_s:
                 continue

@@ -65,16 +65,16 @@ class Pool:
         self._router: Router = ROUTERS[spec.router]()
         # Kept by `take` and `free`, counted anew by `refresh`; of replicas that may be sent to, which have slots.
         self._slots = 0
-        self._spare = 0
-        self._by_tier: dict[str, int] = {}
-        self._free: list[Replica] = []
+        self.spare = 0
+        self.by_tier: dict[str, int] = {}
+        self.open: list[Replica] = []
         """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
-        self._below_max: list[Replica] = []
+        self.below_max: list[Replica] = []
         """The same by written bounds alone, for tiers whose admission is not enforced."""
         self._is_starting = False
         """Whether any replica has a slow start."""
         self._reserved: dict[str, int] = {}
-        self._resting: dict[Replica, float] = {}
+        self.resting: dict[Replica, float] = {}
         """Until when each has asked to be spared."""
         self._watch = OutlierDetector()
         self._imputed: list[tuple[float, int, Replica, int]] = []
@@ -113,14 +113,14 @@ class Pool:
                 new.begin(now)
                 new.drained = old is not None and old.drained
         for gone in kept.values():
-            self._resting.pop(gone, None)
+            self.resting.pop(gone, None)
             gone.slots = gone.max_slots = 0
             gone.open = gone.below_max = False
         self.refresh()
 
     def refresh(self) -> None:
         """Recount what depends on which replicas are up. Called when one changes, never per request."""
-        self._by_tier = {}
+        self.by_tier = {}
         self._worst = self._panic()
         for rank, replica in enumerate(self.replicas.values()):
             replica.rank = rank
@@ -128,16 +128,16 @@ class Pool:
             replica.slots = self._slots_of(replica)
             if replica.slots:
                 for tier, count in replica.by_tier.items():
-                    self._by_tier[tier] = self._by_tier.get(tier, 0) + count
+                    self.by_tier[tier] = self.by_tier.get(tier, 0) + count
         self.canaries = [r for r in self.canaries if r.state is ReplicaState.EJECTED and self._has(r)]
-        self._free = []
-        self._below_max = []
+        self.open = []
+        self.below_max = []
         for replica in self.replicas.values():
             replica.open = replica.below_max = False
             self.sync(replica)
             self._sync_max(replica)
-        self._is_starting = any(r.share < 1.0 for r in self._below_max)
-        self._spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
+        self._is_starting = any(r.share < 1.0 for r in self.below_max)
+        self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
         known = [r.context_tokens for r in self.replicas.values() if r.context_tokens is not None]
@@ -235,7 +235,7 @@ class Pool:
         replica.learned.learn(now if self.room else self.pressed_at, now)
         slots = self._slots_of(replica)
         if slots != replica.slots:
-            self._spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)
+            self.spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)
             self._slots += slots - replica.slots
             replica.slots = slots
             self._reserve()
@@ -259,17 +259,17 @@ class Pool:
     @property
     def full(self) -> bool:
         """Whether no replica has room, by what is learned."""
-        return not self._free
+        return not self.open
 
     @property
     def saturated(self) -> bool:
         """Whether a newcomer would have to wait, if its admission is enforced."""
-        return not self._free or len(self.room) > 0
+        return not self.open or len(self.room) > 0
 
     @property
     def headroom(self) -> float:
         """Share (0-1) of its slots that are free; 0 if it has none."""
-        return self._spare / self._slots if self._slots else 0.0
+        return self.spare / self._slots if self._slots else 0.0
 
     def pick(self, tier: Tier, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties.
@@ -288,8 +288,8 @@ class Pool:
 
     def _awake(self, by_max: bool) -> list[Replica]:
         """Those with a free slot, without the ones to be left alone: while any other is used, busy or not."""
-        free = self._below_max if by_max else self._free
-        if self._resting:
+        free = self.below_max if by_max else self.open
+        if self.resting:
             awake = [replica for replica in free if not self.is_spared(replica)]
             free = awake if awake or self._is_any_awake() else free
         return _eased_in(free) if by_max and self._is_starting else free
@@ -300,7 +300,7 @@ class Pool:
 
     def is_spared(self, replica: Replica) -> bool:
         """Whether it refused and is to be left alone; when its time is up, one request may try before others do."""
-        until = self._resting.get(replica)
+        until = self.resting.get(replica)
         return until is not None and (until > TRYING or replica.in_flight > 0)
 
     def candidates(self, tier: Tier) -> list[Replica]:
@@ -311,7 +311,7 @@ class Pool:
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""
         if not by_max:
-            spare, reserve = self._spare, self._reserved
+            spare, reserve = self.spare, self._reserved
         elif self.spec.slots is None or not self._reserved:
             return True
         else:
@@ -322,13 +322,13 @@ class Pool:
             reserve = _shares(self.spec.reserve, slots)
         for other, reserved in reserve.items():
             if other != tier.name:
-                spare -= max(0, reserved - self._by_tier.get(other, 0))
+                spare -= max(0, reserved - self.by_tier.get(other, 0))
         return spare > 0
 
     def rest(self, replica: Replica, until: float) -> None:
         """Pass a replica over that is too busy, as long as another one serves; one that is gone gets nothing anyway."""
         if self._has(replica):
-            self._resting[replica] = until
+            self.resting[replica] = until
 
     def _has(self, replica: Replica) -> bool:
         """Whether it is still of this pool; after a reload one that is not may still have requests."""
@@ -336,19 +336,19 @@ class Pool:
 
     def rests_s(self, replica: Replica, now: float) -> float:
         """For how long it is still passed over."""
-        return max(0.0, self._resting.get(replica, now) - now)
+        return max(0.0, self.resting.get(replica, now) - now)
 
     def rested(self, now: float) -> float:
         """Let those be tried again whose time is up; when the next one's will be, inf if none rests."""
-        for replica, until in self._resting.items():
+        for replica, until in self.resting.items():
             if until <= now:
-                self._resting[replica] = TRYING
-        return min((until for until in self._resting.values() if until > TRYING), default=math.inf)
+                self.resting[replica] = TRYING
+        return min((until for until in self.resting.values() if until > TRYING), default=math.inf)
 
     def accepted(self, replica: Replica) -> None:
         """It has taken a request again."""
         replica.refusals = 0
-        self._resting.pop(replica, None)
+        self.resting.pop(replica, None)
 
     def take(self, attempt: Attempt) -> None:
         """Open a slot of a replica, beyond its own perhaps, or try one that is out. Paired with exactly one `free`."""
@@ -356,9 +356,9 @@ class Pool:
         self.in_flight += 1
         self._sent += 1
         if replica.slots:
-            self._by_tier[tier] = self._by_tier.get(tier, 0) + 1
+            self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:
-            self._spare -= 1
+            self.spare -= 1
         if replica.in_flight == replica.paused:
             replica.pulse.asked(attempt.opened_at)
         replica.in_flight += 1
@@ -375,7 +375,7 @@ class Pool:
         replica, tier = attempt.replica, attempt.live.ask.tier.name
         replica.read(attempt)
         self.expire(replica, now)
-        if end is AttemptOutcome.COMPLETE and not attempt.live.ask.visible:
+        if end is AttemptOutcome.COMPLETE and not attempt.live.visible:
             self._saw(replica)  # nothing is seen of a whole answer before it is there
         replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
         self.in_flight -= 1
@@ -386,9 +386,9 @@ class Pool:
             replica.pulse.rests(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
-            self._by_tier[tier] -= 1
+            self.by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
-            self._spare += 1
+            self.spare += 1
         self.sync(replica)
         self._sync_max(replica)
 
@@ -434,7 +434,7 @@ class Pool:
         """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
         while replica.reading:
             oldest = next(iter(replica.reading.values()))
-            if oldest.live.ask.visible or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
+            if oldest.live.visible or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
                 break
             replica.read(oldest)
 
@@ -444,7 +444,7 @@ class Pool:
         for earlier in list(replica.reading.values()):
             if earlier is attempt:
                 break
-            if not earlier.live.ask.visible:
+            if not earlier.live.visible:
                 replica.read(earlier)
         replica.read(attempt)
         self._saw(replica)
@@ -473,9 +473,9 @@ class Pool:
             return
         replica.open = is_open
         if is_open:
-            insort(self._free, replica, key=_rank)
+            insort(self.open, replica, key=_rank)
         else:
-            del self._free[bisect_left(self._free, replica.rank, key=_rank)]
+            del self.open[bisect_left(self.open, replica.rank, key=_rank)]
 
     def _sync_max(self, replica: Replica) -> None:
         """The same by written bounds alone, after `in_flight` has changed."""
@@ -484,9 +484,9 @@ class Pool:
             return
         replica.below_max = is_below
         if is_below:
-            insort(self._below_max, replica, key=_rank)
+            insort(self.below_max, replica, key=_rank)
         else:
-            del self._below_max[bisect_left(self._below_max, replica.rank, key=_rank)]
+            del self.below_max[bisect_left(self.below_max, replica.rank, key=_rank)]
 
     @property
     def serving(self) -> float:

@@ -23,6 +23,7 @@ from gateway.core.forecast.output_length import Bucket, OutputLengths
 from gateway.core.forecast.replica_model import AttemptPrediction, ReplicaModel
 from gateway.core.forecast.trust import COLD_SAMPLES, Trust
 from gateway.core.forecast.views import ForecastView, PoolLearnedView
+from gateway.core.learner import Learner
 from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
 
 if TYPE_CHECKING:
@@ -56,13 +57,13 @@ class PoolLearned:
             higher.add(share, now)
 
 
-class Forecaster:
+class Forecaster(Learner):
     """One per controller. What it learns is keyed by pool, replica and route, and outlives reloads that keep these."""
 
     def __init__(self) -> None:
         self._pools: dict[str, PoolLearned] = {}
         self._engines: dict[str, ReplicaModel] = {}
-        self._lengths = OutputLengths()
+        self.lengths = OutputLengths()
         self._due: dict[str, deque[tuple[float, RequestState, Forecast]]] = {}
 
     def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
@@ -104,7 +105,7 @@ class Forecaster:
         elapsed_s = now - ask.body_at
         more_s = wait_s + slot_s + scale * engine_s
         tpot_s = scale * costs.tpot_s(step_s, len(pool.replicas), now)
-        bucket = self._lengths.known(ask.model.name, ask.tier.name, live.prompt_tokens)
+        bucket = self.lengths.known(ask.model.name, ask.tier.name, live.prompt_tokens)
         output = min(bucket.median, float(live.max_tokens))
         ttft_s = elapsed_s + more_s
         e2e_s = ttft_s + tpot_s * max(0.0, output - 1.0)
@@ -146,7 +147,7 @@ class Forecaster:
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
         attempt.facts = facts = AttemptPrediction(attempt, engine, self._bucket(live), costs, now)
-        read_by = math.inf if live.ask.visible else now + facts.ttft_s
+        read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.prompt_tokens, read_by, now)
         engine.advance(replica, now)
         costs.sent(attempt.prompt_tokens, now)
@@ -166,7 +167,7 @@ class Forecaster:
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0:
             return
-        if attempt.live.ask.visible:
+        if attempt.live.visible:
             facts.ttft.add(math.log(seen_s / facts.expected_s))
         if not (facts.teaches and attempt.replica.pulse.is_typical):
             return
@@ -216,7 +217,7 @@ class Forecaster:
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at
-            if attempt.first_at is None and attempt.live.ask.visible and waited_s > facts.expected_s:
+            if attempt.first_at is None and attempt.live.visible and waited_s > facts.expected_s:
                 facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
             return
         engine.read(attempt.id, now)
@@ -225,7 +226,7 @@ class Forecaster:
         each = tokens // live.ask.choices
         if each < 1:
             # An answer with nothing in it says nothing of the time that others take.
-            if not finish.empty and not live.ask.visible and now > attempt.opened_at:
+            if not finish.empty and not live.visible and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
             return
@@ -246,7 +247,7 @@ class Forecaster:
         if not facts.teaches:
             return
         forecast = live.forecast
-        if not live.ask.visible and forecast is not None and took_s > 0.0:
+        if not live.visible and forecast is not None and took_s > 0.0:
             expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
             self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
         if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
@@ -355,7 +356,7 @@ class Forecaster:
         return engine
 
     def _bucket(self, live: RequestState) -> Bucket:
-        return self._lengths.bucket(live.ask.model.name, live.ask.tier.name, live.prompt_tokens)
+        return self.lengths.bucket(live.ask.model.name, live.ask.tier.name, live.prompt_tokens)
 
 
 def _late(live: RequestState, now: float) -> bool:

@@ -208,29 +208,29 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._root = Bucket(None)
-        self._buckets: dict[tuple[str, str, int], Bucket] = {}
+        self.buckets: dict[tuple[str, str, int], Bucket] = {}
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest bucket of such a request, made if there was none of its kind: it will be told of one."""
         key = model, tier, prompt_tokens.bit_length()
-        found = self._buckets.get(key)
+        found = self.buckets.get(key)
         return found if found is not None else self._new(*key)
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest bucket that there is for such a request: a new one would say the same as the one above it."""
-        found = self._buckets.get((model, tier, prompt_tokens.bit_length()))
+        found = self.buckets.get((model, tier, prompt_tokens.bit_length()))
         if found is None:
-            found = self._buckets.get((model, tier, -1)) or self._buckets.get((model, "", -1)) or self._root
+            found = self.buckets.get((model, tier, -1)) or self.buckets.get((model, "", -1)) or self._root
         return found
 
     def _new(self, model: str, tier: str, bits: int) -> Bucket:
         key = model, tier, bits
-        found = self._buckets.get(key)
+        found = self.buckets.get(key)
         if found is None:
             parent = self._root
             if bits >= 0:
                 parent = self._new(model, tier, -1)
             elif tier:
                 parent = self._new(model, "", -1)
-            found = self._buckets[key] = Bucket(parent)
+            found = self.buckets[key] = Bucket(parent)
         return found

@@ -24,10 +24,11 @@ from gateway.core.admission.admission import Admission
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.quarantine import Quarantine
 from gateway.core.fleet.replica import Replica
+from gateway.core.learner import Learner
 from gateway.core.policy import Policy, Tier
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.redundancy.ttft_quantiles import TtftQuantiles, bucket_of
-from gateway.core.request import HedgeResult, Random
+from gateway.core.request import AttemptResult, HedgeResult, Random
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
@@ -143,7 +144,7 @@ class PoolHedges:
         return HedgePoolView(pool, self.first_tokens.views(), won, self.rests_until > now)
 
 
-class Hedges:
+class Hedges(Learner):
     """The clocks of all requests, what they are set by, and what speaks against a duplicate when one rings."""
 
     def __init__(
@@ -155,7 +156,7 @@ class Hedges:
         self._random = random
         self._pools: dict[str, PoolHedges] = {}
         self._tiers: dict[str, TierHedges] = {}
-        self._alarms = Timers()
+        self.timers = Timers()
         self.on = False
         """Whether any tier hedges; as long as none does, nothing is kept."""
         self.configure(policy)
@@ -164,15 +165,16 @@ class Hedges:
         """Take on a policy. Requests under way keep the tier that they came with; of what is gone nothing is kept."""
         self._pools = {name: pool for name, pool in self._pools.items() if name in policy.pools}
         self._tiers = {name: tier for name, tier in self._tiers.items() if name in policy.tiers}
-        self.on = len(self._alarms) > 0 or any(tier.hedge is not None for tier in policy.tiers.values())
+        self.on = len(self.timers) > 0 or any(tier.hedge is not None for tier in policy.tiers.values())
 
     # ---- what happens to requests and attempts, in this order
 
-    def dispatched(self, live: RequestState) -> None:
-        """A request is sent for the first time."""
+    def opened(self, attempt: Attempt, now: float) -> None:
+        """The first attempt of a request earns its tier a share of a duplicate."""
+        live = attempt.live
         hedge = live.ask.tier.hedge
-        if hedge is not None:
-            self._tier(live.ask.tier).deposit(hedge.budget, live.prompt_tokens)
+        if hedge is not None and attempt.first:
+            self.of_tier(live.ask.tier).deposit(hedge.budget, live.prompt_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
         """An attempt whose tokens can be seen is with its replica."""
@@ -181,34 +183,38 @@ class Hedges:
         if hedge is None or not attempt.first or live.ask.choices > 1:
             return
         if self._random.random() < hedge.holdout:
-            self._tier(live.ask.tier).held += 1
+            self.of_tier(live.ask.tier).held += 1
             return
-        pool = self._pool(attempt.replica.pool)
+        pool = self.of_pool(attempt.replica.pool)
         late_s = pool.first_tokens.quantile(bucket_of(attempt.prompt_tokens), hedge.quantile, now)
         if late_s is not None:
             expected_s = 0.0 if attempt.facts is None else attempt.facts.ttft_s
-            self._alarms.set(live.ask.id, now + max(late_s, FLOOR_FACTOR * expected_s))
+            self.timers.set(live.ask.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """The first token of an attempt."""
-        self._alarms.clear(attempt.live.ask.id)
+        """The first token is there: no duplicate is needed."""
+        if not self.on or not attempt.live.visible:
+            return
+        self.timers.clear(attempt.live.ask.id)
         self._learn(attempt, False, now)
 
     def committed(self, winner: Attempt) -> None:
         """The first token of a hedged request is there."""
         winner.live.hedged = HedgeResult.WON if winner.hedge else HedgeResult.LOST
-        self._pool(winner.replica.pool).won.append(winner.hedge)
+        self.of_pool(winner.replica.pool).won.append(winner.hedge)
 
-    def closed(self, attempt: Attempt, now: float) -> None:
+    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
         """An attempt is over, whatever ended it: one without a token would have taken longer than it did."""
         live = attempt.live
+        if not self.on or not live.visible:
+            return
         if attempt.first_at is None:
             self._learn(attempt, True, now)
         if not live.open:
-            self._alarms.clear(live.ask.id)
+            self.timers.clear(live.ask.id)
         if live.hedged is None or attempt is live.committed or (live.committed is None and not attempt.hedge):
             return
-        tier = self._tier(live.ask.tier)
+        tier = self.of_tier(live.ask.tier)
         tier.wasted_output_tokens += attempt.tokens
         if attempt.sent_at is not None:
             tier.wasted_prompt_tokens += attempt.prompt_tokens
@@ -216,29 +222,29 @@ class Hedges:
     def ended(self, live: RequestState) -> None:
         """A request is over."""
         if live.hedged is not None:
-            self._tier(live.ask.tier).outcomes[live.hedged] += 1
+            self.of_tier(live.ask.tier).outcomes[live.hedged] += 1
 
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
         """Of first attempts alone: others are made when things are slow, so that their times are not like any."""
         if attempt.first and attempt.sent_at is not None:
-            first_tokens = self._pool(attempt.replica.pool).first_tokens
+            first_tokens = self.of_pool(attempt.replica.pool).first_tokens
             first_tokens.add(bucket_of(attempt.prompt_tokens), now - attempt.sent_at, censored, now)
 
     # ---- when a clock rings
 
     def next_at(self) -> float:
         """When a clock rings next; inf: none is set."""
-        return self._alarms.next_at()
+        return self.timers.next_at()
 
     def due(self, now: float) -> list[int]:
         """The requests whose clocks have rung."""
-        return self._alarms.due(now)
+        return self.timers.due(now)
 
     def backup(self, live: RequestState, now: float) -> Replica | None:
         """The first token of a request is late: who gets the duplicate, which is paid for; None: there will be none."""
         if live.outcome is not None or live.committed is not None or live.attempts > 1 or live.open[0].cancelled:
             return None
-        tier = self._tier(live.ask.tier)
+        tier = self.of_tier(live.ask.tier)
         found = self._find(live, tier, live.open[0].replica, now)
         if isinstance(found, HedgeDenied):
             tier.denied[found] += 1
@@ -250,7 +256,7 @@ class Hedges:
     def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
         """The replica for a duplicate, or what speaks against it: what costs least to find out is asked first."""
         pool, ask = first.pool, live.ask
-        if self._pool(pool).rests(now):
+        if self.of_pool(pool).rests(now):
             return HedgeDenied.LOSING
         if pool.room:
             return HedgeDenied.QUEUE
@@ -281,13 +287,15 @@ class Hedges:
         """What every tier spends and gains, for people."""
         return tuple(tier.view(name) for name, tier in self._tiers.items())
 
-    def _pool(self, pool: Pool) -> PoolHedges:
+    def of_pool(self, pool: Pool) -> PoolHedges:
+        """How long first tokens of this pool take, and how its duplicates fared."""
         found = self._pools.get(pool.spec.name)
         if found is None:
             found = self._pools[pool.spec.name] = PoolHedges()
         return found
 
-    def _tier(self, tier: Tier) -> TierHedges:
+    def of_tier(self, tier: Tier) -> TierHedges:
+        """What this tier may spend on duplicates."""
         found = self._tiers.get(tier.name)
         if found is None:
             found = self._tiers[tier.name] = TierHedges()

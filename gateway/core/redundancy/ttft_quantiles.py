@@ -38,7 +38,8 @@ class TtftQuantiles:
         self._now: dict[int, Survival] = {}
         """Both halves together, as of the last refresh."""
         self._quantiles: dict[tuple[int, float], float | None] = {}
-        self._refresh_at = -math.inf
+        self.refresh_at = -math.inf
+        """When quantiles are taken anew."""
 
     def add(self, bucket: int, elapsed_s: float, censored: bool, now: float) -> None:
         """One first attempt came to its first token, or was cut short before, so long after it was sent."""
@@ -56,7 +57,7 @@ class TtftQuantiles:
 
     def quantile(self, bucket: int, quantile: float, now: float) -> float | None:
         """The quantile for prompts of that bucket, seconds since sent; None as long as too little is known."""
-        if now >= self._refresh_at:
+        if now >= self.refresh_at:
             self._refresh(now)
         key = bucket, quantile
         if key not in self._quantiles:
@@ -75,7 +76,7 @@ class TtftQuantiles:
         )
 
     def _refresh(self, now: float) -> None:
-        self._refresh_at = now + REFRESH_S
+        self.refresh_at = now + REFRESH_S
         self._quantiles.clear()
         self._now = self._merged()
 

@@ -1,0 +1,162 @@
+"""What can be read of the controller. Reading changes nothing, unless it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.admission.explanation import PlacementExplanation, explain
+from gateway.core.admission.limits import Left
+from gateway.core.admission.placement import Unplaceable
+from gateway.core.commands import Command
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.quarantine import News
+from gateway.core.policy import Policy
+from gateway.core.request import Request
+from gateway.core.request_state import RequestState, held_by_pool
+from gateway.core.snapshot import ReplicaState, Snapshot
+from gateway.core.state import BREAKERS, State
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What is held at one moment. Once no request is under way, all counts are 0 and all tables are empty."""
+
+    requests: int
+    attempts: int
+    slots: Mapping[str, int]
+    """Slots in use by replica, where there are any; replicas that are gone and still serve included."""
+    unread_prompts: Mapping[str, int]
+    """Prompts by replica that its engine has not read, where there are any."""
+    unread_tokens: int
+    context_tokens: int
+    """Tokens of prompts and answers in use at all replicas."""
+    queued: int
+    queued_bytes: int
+    timers: frozenset[int]
+    """Requests that have a timer set, be it for a deadline or for a hedge."""
+    tenants: Mapping[tuple[str, str], int]
+    """Requests by tenant and tier that count against a concurrency limit, where there are any."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return self == NOTHING_HELD
+
+
+NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {})
+
+
+class Inspector:
+    """Reads the state of a controller, for its caller, for people and for gauges."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.prompts = state.prompts
+        self.forecaster = state.forecaster
+        self._turn = state.turn
+        self._requests = state.requests
+        self._attempts = state.attempts
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.state.policy
+
+    @property
+    def decided(self) -> list[Command]:
+        """The answer to the latest call; of one that raised, as far as it had come."""
+        return self._turn.commands
+
+    @property
+    def woken(self) -> int:
+        """The request whose deadline was acted on last."""
+        return self.state.woken
+
+    def knows(self, ask_id: int) -> bool:
+        """Whether this request has arrived and is not over."""
+        return ask_id in self._requests
+
+    def is_open(self, attempt_id: int) -> bool:
+        """Whether this attempt has not finished: it holds a slot."""
+        return attempt_id in self._attempts
+
+    def left(self, tenant: str, tier: str, now: float) -> Left:
+        """What the tenant has left of its requests and tokens a minute."""
+        return self.state.books.left(tenant, tier, now)
+
+    def suspects(self, now: float) -> bool:
+        """Whether any request is remembered for what it may have done to a replica: asks then need a `body_hash`."""
+        return not self.state.quarantine.is_empty(now)
+
+    def quarantined(self, now: float) -> list[News]:
+        """News of requests in quarantine; each is told once."""
+        return self.state.quarantine.news(now)
+
+    def disbelieved(self) -> dict[tuple[str, str], int]:
+        """Usages that cannot be true, counted by pool and replica since the last call."""
+        found, self.state.disbelieved = self.state.disbelieved, {}
+        return found
+
+    def alive(self) -> bool:
+        """Whether any pool has a replica that may be sent to."""
+        return self.state.fleet.alive
+
+    def states(self) -> list[tuple[str, str, ReplicaState, str]]:
+        """Pool, name and state of every replica, and why it is ejected; cheap, for those who look often."""
+        return [
+            (pool.spec.name, name, r.state, r.pulse.why if r.state is ReplicaState.EJECTED else "")
+            for pool in self.state.fleet
+            for name, r in pool.replicas.items()
+        ]
+
+    def held(self, now: float) -> dict[str, tuple[int, float]]:
+        """Requests that each pool has, and for how many seconds together; cheap, for those who look often."""
+        held = held_by_pool(self._requests.values(), now)
+        return {pool.spec.name: held.get(pool.spec.name, (0, 0.0)) for pool in self.state.fleet}
+
+    def holdings(self) -> Holdings:
+        """What is held now; O(n) in all replicas and requests."""
+        state = self.state
+        pools = {id(pool): pool for pool in state.fleet}
+        replicas = {id(replica): replica for pool in pools.values() for replica in pool.replicas.values()}
+        for attempt in self._attempts.values():
+            replicas[id(attempt.replica)] = attempt.replica
+            pools[id(attempt.replica.pool)] = attempt.replica.pool
+        return Holdings(
+            requests=len(self._requests),
+            attempts=len(self._attempts),
+            slots={r.spec.name: r.in_flight for r in replicas.values() if r.in_flight},
+            unread_prompts={r.spec.name: len(r.reading) for r in replicas.values() if r.reading},
+            unread_tokens=sum(r.unprefilled_tokens for r in replicas.values()),
+            context_tokens=sum(r.held_tokens for r in replicas.values()),
+            queued=sum(len(pool.room) for pool in pools.values()),
+            queued_bytes=sum(pool.room.bytes for pool in pools.values()),
+            timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS},
+            tenants=state.books.in_flight(),
+        )
+
+    def snapshot(self, now: float) -> Snapshot:
+        """A copy of everything, for people and gauges."""
+        state, held = self.state, self.held(now)
+        return Snapshot(
+            generation=state.policy.generation,
+            pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
+            tenants=state.books.views(now),
+            tiers=state.admission.views(state.policy),
+            forecast=state.forecaster.view(now),
+            hedged_pools=state.hedges.pool_views(now),
+            hedged_tiers=state.hedges.tier_views(),
+            at=now,
+        )
+
+    def explain(self, ask: Request, now: float) -> PlacementExplanation | Unplaceable:
+        """What would become of a request that arrived now; nothing does, and nothing is changed."""
+        live = RequestState(ask)
+        found = self.state.places.find(live, now)
+        if not isinstance(found, Pool):
+            return found
+        live.cap()
+        live.move(found)
+        return explain(self.state.admission, live, found, now)

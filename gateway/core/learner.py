@@ -1,0 +1,22 @@
+"""What learns from attempts."""
+
+from __future__ import annotations
+
+from gateway.core.request import AttemptResult
+from gateway.core.request_state import Attempt
+
+
+class Learner:
+    """Is told of every attempt, after the counts of its pool and replica have changed. Each call does nothing here."""
+
+    def opened(self, attempt: Attempt, now: float) -> None:
+        """The attempt was dispatched."""
+
+    def first_token(self, attempt: Attempt, now: float) -> None:
+        """A streamed answer shows its first content, reasoning or tool-call token; once per attempt."""
+
+    def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
+        """The answer has `tokens` so far."""
+
+    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+        """The attempt has ended, and its slot is free."""

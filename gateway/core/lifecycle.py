@@ -1,0 +1,305 @@
+"""The life of a request and of its attempts: opened, committed, cancelled, ended, and the timers in between."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.admission.deadlines import next_deadline
+from gateway.core.admission.usage import believed
+from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
+from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
+from gateway.core.fleet.outlier_score import SWEEP_S
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.quarantine import doubt_s
+from gateway.core.fleet.replica import Replica
+from gateway.core.redundancy.retries import rest_s
+from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.snapshot import ReplicaState
+from gateway.core.state import BREAKERS, State
+
+MAX_RETRY_AFTER_S: Final = 60.0
+SPARE: Final = 0.2
+"""Share (0-1) of a pool's slots that has to be free, lest an answer of excessive length is cut."""
+ANSWERS: Final = (
+    AttemptOutcome.COMPLETE,
+    AttemptOutcome.REJECTED,
+    AttemptOutcome.BUSY,
+    AttemptOutcome.CLOSING,
+    AttemptOutcome.FAILED,
+    AttemptOutcome.UNREADABLE,
+)
+"""Ends that are a sign of life, of whatever kind."""
+
+
+class Lifecycle:
+    """Changes the state of requests and attempts, and says so in commands of the turn."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._turn = state.turn
+        self._requests = state.requests
+        self._attempts = state.attempts
+        self._timers = state.timers
+        self._fleet = state.fleet
+        self._forecaster = state.forecaster
+        self._books = state.books
+        self._extra = state.extra
+        self._hedges = state.hedges
+        self._quarantine = state.quarantine
+        self._learners = state.learners
+        self._random = state.random
+        self._next_attempt = 0
+
+    # ---- an attempt
+
+    def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
+        """Dispatch an attempt to `replica`, which gives it a slot; `hedge`: beside another one that is late."""
+        now = self._turn.now
+        self._next_attempt += 1
+        attempt = Attempt(self._next_attempt, live, replica, now, hedge)
+        self._attempts[attempt.id] = attempt
+        live.open.append(attempt)
+        live.attempts += 1
+        live.replica = replica
+        pool = replica.pool
+        pool.take(attempt)
+        if pool.in_flight == 1 and pool.spec.health.ejection is not None:
+            self.look_by(now + SWEEP_S)
+        if live.dispatched_at is None:
+            self._dispatched(live, pool)
+        for learner in self._learners:
+            learner.opened(attempt, now)
+        self.arm(live)
+        if not live.visible and not replica.open and attempt.facts is not None:
+            # No first token will be seen. The requests that wait for this prompt are served once it should be read.
+            self._timers.advance(live.ask.id, now + attempt.facts.ttft_s)
+        max_tokens = live.max_tokens if live.is_capped else 0
+        self._turn.commands.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
+
+    def _dispatched(self, live: RequestState, pool: Pool) -> None:
+        """The first attempt of a request is made: its tier and its tenant are charged."""
+        now = live.dispatched_at = self._turn.now
+        pool.room.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
+        self._extra.deposit(live.ask.tier)
+        context = pool.context_tokens
+        if context is not None and live.ask.max_tokens is None:
+            # A default of ours must not make the engine refuse a prompt that it would have served.
+            live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
+
+    def first_token(self, attempt: Attempt) -> None:
+        """The attempt has something to show: the client gets this answer, unless it already has another one."""
+        live, now = attempt.live, self._turn.now
+        attempt.replica.pulse.heard(now)
+        if attempt.first_at is None:
+            attempt.first_at = attempt.last_at = now
+            pool = attempt.replica.pool
+            pool.read(attempt)
+            if attempt.replica.refusals:
+                pool.accepted(attempt.replica)
+            for learner in self._learners:
+                learner.first_token(attempt, now)
+        if live.outcome is not None:
+            return
+        if not attempt.cancelled and live.committed in (None, attempt):
+            if live.ask.stream and live.first_at is None:
+                live.first_at = now
+                self._books.first_token(live, now)
+            if live.committed is None:
+                self.commit(attempt)
+        self.arm(live)
+
+    def progress(self, attempt: Attempt, tokens: int) -> None:
+        """The answer has `tokens` so far; one that is too long is cut where others need its slot."""
+        now = self._turn.now
+        attempt.replica.pool.progressed(attempt, tokens)
+        attempt.replica.pulse.heard(now)
+        for learner in self._learners:
+            learner.progress(attempt, tokens, now)
+        attempt.last_at = now
+        if attempt.live.ask.tier.caps.watch:
+            self._watch(attempt, tokens)
+
+    def _watch(self, attempt: Attempt, tokens: int) -> None:
+        """Cut an answer that is longer than nearly all others of its kind, if its pool is short of slots."""
+        live, pool = attempt.live, attempt.replica.pool
+        needed = bool(pool.room) or pool.headroom < SPARE
+        if needed and live.ask.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
+            self.cut(live, Reason.OUTPUT_LENGTH)
+
+    def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
+        """Free the slot of an attempt and learn from it; `finish` without the counts that cannot be true."""
+        now = self._turn.now
+        told, finish = finish, believed(self._attempts[attempt_id], finish)
+        attempt = self._attempts.pop(attempt_id)
+        replica = attempt.replica
+        pool = replica.pool
+        if finish is not told:
+            where = pool.spec.name, replica.spec.name
+            self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
+        attempt.live.open.remove(attempt)
+        full = pool.headroom <= 0.0
+        if finish.end in ANSWERS:
+            replica.pulse.heard(now)
+        pool.free(attempt, finish.end, now)
+        for learner in self._learners:
+            learner.closed(attempt, finish, now)
+        if not replica.in_flight and replica.spec.name not in pool.replicas:
+            self._forecaster.keep(self._state.policy, self._attempts.values())
+        pool.drain.ended(full, now)
+        return finish
+
+    def back_off(self, replica: Replica, finish: AttemptResult) -> None:
+        """A replica that said it is busy is passed over for a while; one that served is not any more."""
+        pool, now = replica.pool, self._turn.now
+        if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
+            pool.accepted(replica)
+        elif finish.end is AttemptOutcome.BUSY:
+            replica.refusals += 1
+            until = now + rest_s(replica.refusals, finish.retry_after_s)
+            pool.rest(replica, until)
+            self.look_by(until)
+
+    # ---- whose answer the client gets
+
+    def commit(self, winner: Attempt) -> None:
+        """From now on the client gets the answer of `winner`; other attempts are cancelled."""
+        live = winner.live
+        live.committed = winner
+        live.replica = winner.replica
+        if live.hedged is not None:
+            self._hedges.committed(winner)
+        self._turn.commands.append(Commit(live.ask.id, winner.id, live.hedged))
+        self.cancel(live)
+
+    def cancel(self, live: RequestState) -> None:
+        """Have every open attempt closed that nobody waits for any more."""
+        for attempt in live.open:
+            if not attempt.cancelled and (live.outcome is not None or attempt is not live.committed):
+                self.cancel_attempt(attempt)
+
+    def cancel_attempt(self, attempt: Attempt) -> None:
+        """Have one attempt closed. It holds its slot until the caller says that it is."""
+        attempt.cancelled = True
+        self._turn.commands.append(Cancel(attempt.live.ask.id, attempt.id))
+
+    def cancel_unanswered(self, replica: Replica) -> None:
+        """Cancel the attempts without a first token at a replica that is down: they may hang there for ever.
+
+        Once closed they are tried elsewhere, or refused.
+        """
+        for attempt in self._attempts.values():
+            if attempt.replica is replica and attempt.first_at is None and not attempt.cancelled:
+                self.cancel_attempt(attempt)
+
+    def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
+        """The engine answered in full, or rejected the request: either is what the client gets."""
+        if live.committed is None:
+            self.commit(attempt)
+        ok = end is AttemptOutcome.COMPLETE
+        live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
+
+    def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> None:
+        """A replica broke off with this request. If it is the second one, those that wait with the same are refused."""
+        now = self._turn.now
+        live.body_hash = body_hash
+        is_down = replica.breaker.state is ReplicaState.DOWN
+        self._quarantine.broke(body_hash, replica.spec.name, is_down, doubt_s(replica.pool.spec.health), now)
+        if self._quarantine.bars(body_hash, now):
+            for other in [other for pool in self._fleet for other in pool.room if other.body_hash == body_hash]:
+                self._quarantine.refuses(body_hash, now)
+                self.refuse(other, Outcome.INVALID, Reason.QUARANTINED)
+
+    # ---- the end of a request
+
+    def refuse(
+        self, live: RequestState, outcome: Outcome, why: Reason, retry_after_s: float | None = None, detail: str = ""
+    ) -> None:
+        """End a request that has no open attempt with an error."""
+        self.unqueue(live)
+        live.decide(outcome, why, self._turn.now)
+        self._turn.commands.append(Refuse(live.ask.id, why, retry_after_s, detail))
+        self.settle(live)
+
+    def abandon(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
+        """End a request whose attempts, if any, have to be cancelled first."""
+        if live.outcome is not None:
+            return
+        self.unqueue(live)
+        live.decide(outcome, why, self._turn.now)
+        if outcome is not Outcome.ABANDONED:
+            wait_s = None if live.pool is None else self.drains_in_s(live.pool, live)
+            self._turn.commands.append(Refuse(live.ask.id, why, wait_s))
+        self.cancel(live)
+        self.settle(live)
+
+    def fail(self, live: RequestState) -> None:
+        """End a request with an internal error, whatever its state is."""
+        self.unqueue(live)
+        live.decide(Outcome.ERROR, Reason.INTERNAL, self._turn.now)
+        self._turn.commands.append(Refuse(live.ask.id, Reason.INTERNAL))
+        self.cancel(live)
+        self.settle(live)
+
+    def cut(self, live: RequestState, why: Reason) -> None:
+        """End an answer of which the client has a part."""
+        live.decide(Outcome.CUT, why, self._turn.now)
+        self._turn.commands.append(Cut(live.ask.id, why, live.prompt_likely * live.ask.batch))
+        self.cancel(live)
+        self.settle(live)
+
+    def expire(self, live: RequestState, why: Reason) -> None:
+        """End a request whose deadline has passed."""
+        self.abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
+
+    def has_expired(self, live: RequestState) -> bool:
+        """Expire a request that is not being served and whose deadline has passed before its timer fired."""
+        at, why = next_deadline(live)
+        if at <= self._turn.now:
+            self.expire(live, why)
+        return at <= self._turn.now
+
+    def settle(self, live: RequestState) -> None:
+        """Close the books on a request that has an outcome and no open attempt."""
+        if live.outcome is None or live.open or live.ask.id not in self._requests:
+            return
+        del self._requests[live.ask.id]
+        self._timers.clear(live.ask.id)
+        if live.body_hash is not None and live.outcome is Outcome.OK:
+            self._quarantine.served(live.body_hash)
+        self._hedges.ended(live)
+        record = self._books.close(live, self._turn.now)
+        if live.pool is not None:
+            live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
+        self._turn.commands.append(Ended(record))
+        live.committed = None  # a cycle with the attempt: left to the collector it would cost more than all the rest
+
+    def unqueue(self, live: RequestState) -> None:
+        """Take a request out of its queue, if it waits."""
+        if live.waiting:
+            assert live.pool is not None
+            live.waiting = False
+            live.pool.room.remove(live)
+
+    # ---- timers
+
+    def arm(self, live: RequestState) -> None:
+        """Be woken at the next deadline, or before: a wake that is early sets the timer anew."""
+        at, _ = next_deadline(live)
+        self._timers.advance(live.ask.id, at)
+
+    def look_by(self, at: float) -> None:
+        """Look at breakers, and at all replicas, at `at` or before."""
+        self._timers.advance(BREAKERS, at)
+
+    # ---- when to come back
+
+    def drains_in_s(self, pool: Pool, live: RequestState) -> float:
+        """Predicted seconds until a request like this would get a slot."""
+        rate = pool.drain.per_s
+        wait_s = (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        return self.jittered(wait_s)
+
+    def jittered(self, wait_s: float) -> float:
+        """Spread over half to one and a half times, lest all refused clients return at once. At most 90 s."""
+        return min(MAX_RETRY_AFTER_S, wait_s) * (0.5 + self._random.random())

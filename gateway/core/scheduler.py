@@ -1,0 +1,382 @@
+"""Which replica serves a request, and when: placing, queueing, serving, trying again, hedging."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gateway.core.admission.admission import Decision, Verdict
+from gateway.core.admission.deadlines import next_deadline, slo_deadline
+from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.replica import Replica
+from gateway.core.lifecycle import Lifecycle
+from gateway.core.policy import OnTotal
+from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
+from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.snapshot import ReplicaState
+from gateway.core.state import BREAKERS, State
+
+RESCUE_FACTOR: Final = 2.0
+"""Multiple of its expected TTFT for which a request is left with a replica that is silent."""
+
+# How a request that no further attempt can save is answered, by how its last attempt ended.
+FAILURES: Final[dict[AttemptOutcome, Reason]] = {
+    AttemptOutcome.BUSY: Reason.UPSTREAM_BUSY,
+    AttemptOutcome.CLOSING: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.FAILED: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.UNREACHABLE: Reason.UPSTREAM_UNREACHABLE,
+    AttemptOutcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
+    AttemptOutcome.RESET: Reason.UPSTREAM_ERROR,
+    AttemptOutcome.TRUNCATED: Reason.UPSTREAM_TRUNCATED,
+    AttemptOutcome.UNREADABLE: Reason.UPSTREAM_UNREADABLE,
+    AttemptOutcome.CANCELLED: Reason.UPSTREAM_UNREACHABLE,  # by us: its replica is down
+}
+
+
+class Scheduler:
+    """Gives slots to requests. Each call leaves no slot free for which a request waits."""
+
+    def __init__(self, state: State, lifecycle: Lifecycle) -> None:
+        self._state = state
+        self._life = lifecycle
+        self._turn = state.turn
+        self._timers = state.timers
+        self._fleet = state.fleet
+        self._admission = state.admission
+        self._forecaster = state.forecaster
+        self._books = state.books
+        self._places = state.places
+        self._retries = state.retries
+        self._hedges = state.hedges
+        self._quarantine = state.quarantine
+        self._random = state.random
+
+    # ---- a new request
+
+    def place(self, live: RequestState) -> Pool | None:
+        """The pool that will serve the request; None, refused, if there is none."""
+        found = self._places.find(live, self._turn.now)
+        if isinstance(found, Pool):
+            return found
+        wait_s = None if found.retry_after_s is None else self._life.jittered(found.retry_after_s)
+        self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
+        return None
+
+    def reserve(self, live: RequestState) -> bool:
+        """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
+        live.cap()
+        exceeded = self._books.reserve(live, self._turn.now)
+        if exceeded is None:
+            return True
+        detail = ""
+        if exceeded.wait_s == math.inf:
+            detail = f"this request reserves {live.most_tokens} tokens, more than the limit of a whole minute"
+        self._life.refuse(live, Outcome.QUOTA, exceeded.why, exceeded.wait_s, detail)
+        return False
+
+    def enter(self, live: RequestState, pool: Pool) -> None:
+        """Have `pool` serve the request, now or later, or shed it."""
+        now = self._turn.now
+        live.move(pool)
+        live.deadline = slo_deadline(live)
+        if self._life.has_expired(live):
+            return
+        if pool.imputes:
+            pool.settle_imputed(now)
+        decision = self._admission.arrives(live, pool, now)
+        if decision.verdict is Verdict.SHED:
+            self._forecaster.dropped(live)
+            wait_s = self._life.drains_in_s(pool, live)
+            self._life.refuse(live, Outcome.REFUSED, decision.why, wait_s, decision.detail)
+            return
+        replica = decision.replica
+        if replica is None:
+            self._queue(live, pool, decision)
+            return
+        if replica.pool is not pool:
+            pool = replica.pool
+            live.move(pool)
+        pool.room.band(live.ask.tier).admitted(now)
+        self._forecaster.watch(live, now)
+        if pool.full:
+            self._exceed(live, pool)
+        self.dispatch(live, replica)
+
+    def _queue(self, live: RequestState, pool: Pool, decision: Decision) -> None:
+        """Let the request wait for a slot of `pool`; those whose places it takes are refused."""
+        now = self._turn.now
+        pool.room.band(live.ask.tier).admitted(now)
+        for victim in decision.victims:
+            self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, self._life.drains_in_s(pool, victim))
+        self._forecaster.watch(live, now)
+        live.waiting = True
+        pool.pressed_at = now
+        pool.room.push(live)
+        self._life.arm(live)
+
+    def _exceed(self, live: RequestState, pool: Pool) -> None:
+        """A newcomer goes beyond the learned slots of `pool`, since its tier is not enforced.
+
+        It overtakes nobody that is as urgent: for each such newcomer one of those who wait goes as well. Else a tier in
+        shadow would keep the slots taken, and an enforced one beside it would wait in vain.
+        """
+        now = self._turn.now
+        pool.pressed_at = now
+        for other in pool.room.heads(now) if pool.room else ():
+            if other.ask.tier.priority <= live.ask.tier.priority:
+                replica = pool.pick(other.ask.tier, None, self._random.random(), by_max=True)
+                if replica is not None:
+                    self._serve(other, replica)
+                    return
+
+    # ---- a slot
+
+    def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
+        """Send the request to `replica`; its first attempt now and then goes to one that is ejected instead."""
+        if replica.pool.canaries and not live.attempts:
+            replica = self._canary(live, replica)
+        self._life.open(live, replica, hedge)
+
+    def _canary(self, live: RequestState, replica: Replica) -> Replica:
+        """An ejected replica that is due for a try, else `replica`. A suspect of killing replicas tries none."""
+        now = self._turn.now
+        if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
+            return replica
+        return replica.pool.canary(live.ask.tier, now) or replica
+
+    def offer(self, pool: Pool, saturated: bool) -> None:
+        """There may be room on an engine of `pool`, where there was none if it was `saturated`."""
+        if pool.room:
+            self.pump(pool)
+        elif not saturated or not pool.saturated:
+            pool.drain.opened(saturated, self._turn.now)
+
+    def pump(self, pool: Pool) -> None:
+        """Give free slots to those who wait. A tier whose head must wait (reserved slots) does not block others."""
+        served = True
+        while served:
+            served = False
+            for live in pool.room.heads(self._turn.now):
+                replica = pool.pick(live.ask.tier, None, self._random.random())
+                if replica is None:
+                    continue
+                served = True
+                self._serve(live, replica)
+                break
+
+    def _serve(self, live: RequestState, replica: Replica) -> None:
+        """Send a request that waited; refuse it if by now it is too late for its objective."""
+        if self._life.has_expired(live):
+            return
+        now = self._turn.now
+        hopeless = self._admission.is_hopeless(live, replica, now)
+        if hopeless:
+            wait_s = self._life.drains_in_s(replica.pool, live)
+            self._life.refuse(live, Outcome.REFUSED, Reason.PREDICTED, wait_s, hopeless)
+        else:
+            replica.pool.drain.opened(True, now)
+            self._life.unqueue(live)
+            self.dispatch(live, replica)
+
+    # ---- an attempt that ended
+
+    def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
+        """Decide what the end of an attempt says of its replica: breaker, quarantine, backoff."""
+        live, replica = attempt.live, attempt.replica
+        moved = self._fleet.ended(replica, finish.end, self._turn.now)
+        if finish.body_hash is not None:
+            self._life.suspect(live, replica, finish.body_hash)
+        if moved:
+            self.breaker_moved(replica)
+        self._life.back_off(replica, finish)
+
+    def conclude(self, attempt: Attempt, finish: AttemptResult) -> None:
+        """Decide what the end of an attempt means for its request, and settle it if it is over."""
+        live = attempt.live
+        self._books.attempted(live, attempt, finish)
+        if live.outcome is None:
+            end = AttemptOutcome.CANCELLED if attempt.cancelled else finish.end
+            self._answer(live, attempt, end, finish)
+        self._life.settle(live)
+
+    def _answer(self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult) -> None:
+        if live.committed is attempt:
+            self._ended_after_commit(live, attempt, end, finish)
+        elif live.committed is None:
+            self._ended_before_commit(live, attempt, end, finish)
+
+    def _ended_after_commit(
+        self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult
+    ) -> None:
+        if end is AttemptOutcome.REJECTED:
+            self._life.refuse(live, Outcome.INVALID, Reason.UPSTREAM_REJECTED)  # inside a stream that had begun
+        elif end is AttemptOutcome.COMPLETE:
+            self._life.answered(live, attempt, end)
+        else:
+            self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
+
+    def _ended_before_commit(
+        self, live: RequestState, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult
+    ) -> None:
+        own_refusal = end is AttemptOutcome.REJECTED and finish.status in OWN_REFUSALS
+        answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
+        if live.open and (own_refusal or not answer):
+            self._life.arm(live)  # the other attempt may be answered; the deadline is now its own
+        elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
+            pass
+        elif answer:
+            self._life.answered(live, attempt, end)
+        elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
+            self._life.refuse(live, Outcome.ERROR, FAILURES[end], finish.retry_after_s)
+
+    def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
+        barred = live.body_hash is not None and self._quarantine.bars(live.body_hash, self._turn.now)
+        return not barred and is_retried(end, finish.status)
+
+    def _retry(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> bool:
+        """Send it elsewhere, if there is time left; False if no replica may take it."""
+        replica = self._retries.elsewhere(live, failed, in_pool)
+        if replica is None:
+            return False
+        if replica.pool is not live.pool:
+            live.move(replica.pool)
+        if not self._life.has_expired(live):
+            self.dispatch(live, replica)
+        return True
+
+    # ---- replicas and pools
+
+    def observed(self, replica: Replica, sample: Sample) -> None:
+        """Take on what a check, a scrape or a model list says of a replica, and what was learned of it meanwhile."""
+        pool, now = replica.pool, self._turn.now
+        if self._fleet.observe(replica, sample, now):
+            self.breaker_moved(replica)
+        if sample.running is not None:
+            self._forecaster.observed(replica, now)
+        if pool.demand.is_due(now):
+            pool.demand.tick(self._forecaster.costs(pool), pool.serving, pool.slots, now)
+        pool.tune(replica, self._admission.prefill_limit(pool), now)
+        if pool.room:
+            self.pump(pool)
+        if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:
+            self._life.cancel_unanswered(replica)
+
+    def breaker_moved(self, replica: Replica) -> None:
+        """The breaker of `replica` opened or closed. Who waits for a pool without replicas goes to one that has some.
+
+        If there is none they stay, for as long as their deadlines let them: a replica may come back.
+        """
+        pool, now = replica.pool, self._turn.now
+        health = pool.spec.health
+        if replica.breaker.state is ReplicaState.DOWN:
+            self._quarantine.died(replica.spec.name, now)
+        self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
+        if pool.alive:
+            return
+        for live in list(pool.room):
+            if self._life.has_expired(live):
+                continue
+            other = self._places.find(live, now)
+            if isinstance(other, Pool):
+                self._life.unqueue(live)
+                self.enter(live, other)
+
+    def replace_waiting(self, gone: list[Pool]) -> None:
+        """Requests that wait for pools that are gone go to another pool of their model."""
+        for live in [live for pool in gone for live in pool.room]:
+            if self._life.has_expired(live):
+                continue
+            self._life.unqueue(live)
+            other = self.place(live)
+            if other is not None:
+                self.enter(live, other)
+
+    def look(self) -> None:
+        """Judge all replicas, end backoffs that are over, set the timer for the next look, and serve who waits."""
+        self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
+        for pool in self._fleet:
+            self._rescue(pool)
+            self.pump(pool)
+
+    def _rescue(self, pool: Pool) -> None:
+        """Cancel requests that wait for a first token at silent replicas, to be tried elsewhere.
+
+        As many as others have room for: the rest may still be answered. Whole answers, which show nothing before they
+        are complete, only where streams hear nothing either. Not a canary, which was sent to hear whether there is
+        silence still; and not a prompt that is expected to take as long.
+        """
+        silent = [r for r in pool.replicas.values() if r.pulse.out is EjectionReason.STALLED and not r.slots]
+        if not silent or pool.room:
+            return
+        taken, spare = 0, round(pool.headroom * pool.slots)
+        attempts = self._state.attempts.values()
+        unheard = {
+            attempt.replica.spec.name
+            for attempt in attempts
+            if attempt.live.visible and not attempt.paused and attempt.opened_at < attempt.replica.pulse.out_at
+        }
+        for attempt in attempts:
+            if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
+                continue
+            if not attempt.live.visible and attempt.replica.spec.name not in unheard:
+                continue
+            if attempt.live.outcome is None and self._retries.may_be_made(attempt.live, attempt.replica, taken):
+                taken += 1
+                self._life.cancel_attempt(attempt)
+
+    def _is_stuck(self, attempt: Attempt) -> bool:
+        """Whether an attempt at a silent replica waits for a first token for too long, since before the silence."""
+        if attempt.first_at is not None or attempt.cancelled:
+            return False
+        expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
+        is_late = self._turn.now - attempt.opened_at > RESCUE_FACTOR * expected_s
+        return is_late and attempt.opened_at < attempt.replica.pulse.out_at
+
+    # ---- time
+
+    def ring(self) -> None:
+        """Act on every timer that has fired."""
+        now, due = self._turn.now, self._state.due
+        due.extend(self._timers.due(now))
+        while due:
+            key = self._state.woken = due.popleft()
+            if key == BREAKERS:
+                self._life.look_by(now + SWEEP_S)  # should looking raise, it is done again
+                self.look()
+            elif (live := self._state.requests.get(key)) is not None:
+                self._rang(live)  # else it was refused just now, when its turn came with a breaker whose time was up
+        if self._hedges.on:
+            self._hedge()
+
+    def _rang(self, live: RequestState) -> None:
+        """The timer of a request has fired: at its deadline, or before."""
+        at, why = next_deadline(live)
+        if at > self._turn.now:
+            self._timers.set(live.ask.id, at)
+            self._prompt_due(live)
+        elif why is Reason.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
+            self._life.cut(live, why)
+        else:
+            self._life.expire(live, why)
+
+    def _prompt_due(self, live: RequestState) -> None:
+        """The prompt of a whole answer should be read by now: its replica may take others."""
+        if live.visible:
+            return
+        for attempt in live.open:
+            pool = attempt.replica.pool
+            saturated = pool.saturated
+            pool.expire(attempt.replica, self._turn.now)
+            pool.sync(attempt.replica)
+            self.offer(pool, saturated)
+
+    def _hedge(self) -> None:
+        """Send a duplicate of each request whose first token is late, where that is worth it."""
+        for key in self._hedges.due(self._turn.now):
+            self._state.woken = key
+            live = self._state.requests.get(key)
+            backup = None if live is None else self._hedges.backup(live, self._turn.now)
+            if live is not None and backup is not None:
+                self.dispatch(live, backup, hedge=True)

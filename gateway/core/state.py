@@ -1,0 +1,73 @@
+"""What the parts of the controller share: the requests and attempts under way, and the objects that decide."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from gateway.core.admission.accounting import Accounting
+from gateway.core.admission.admission import Admission
+from gateway.core.admission.placement import Placement
+from gateway.core.fleet.fleet import Fleet
+from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.quarantine import Quarantine
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.forecast.prompt_length import PromptEstimator
+from gateway.core.learner import Learner
+from gateway.core.policy import Policy
+from gateway.core.redundancy.hedging import Hedges
+from gateway.core.redundancy.retries import Retries
+from gateway.core.redundancy.retry_budget import RetryBudget
+from gateway.core.request import Random
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.timers import Timers
+from gateway.core.turn import Turn
+from gateway.core.useless import UselessAnswers
+
+BREAKERS: Final = -1
+"""Key of the one timer for all replicas: open breakers, and regular looks. Requests have keys above zero."""
+
+
+class State:
+    """Built once per controller. `share` (0-1] of every tenant limit is this process's own."""
+
+    def __init__(self, policy: Policy, random: Random, share: float) -> None:
+        self.policy = policy
+        self.random = random
+        self.turn = Turn()
+        self.requests: dict[int, RequestState] = {}
+        """Those that are not over, by id."""
+        self.attempts: dict[int, Attempt] = {}
+        """Those that hold a slot, by id."""
+        self.timers = Timers()
+        self.due: deque[int] = deque()
+        """Requests whose timers have fired and were not acted on yet: empty between calls, unless one has raised."""
+        self.woken = 0
+        """The request whose deadline was acted on last."""
+        self.disbelieved: dict[tuple[str, str], int] = {}
+        """Usages that cannot be true, by pool and replica, since they were last read."""
+        self.fleet = Fleet(policy)
+        self.quarantine = Quarantine()
+        self.prompts = PromptEstimator()
+        self.forecaster = Forecaster()
+        self.admission = Admission(policy, self.fleet, self.forecaster, random)
+        self.books = Accounting(share, self.prompts, self.forecaster, self.admission)
+        self.places = Placement(self.fleet, self.prompts)
+        self.extra = RetryBudget()
+        self.retries = Retries(self.fleet, self.extra, random)
+        self.hedges = Hedges(policy, self.admission, self.quarantine, self.extra, random)
+        # The order matters when an attempt closes. A useless answer goes on counting as load for the time that was
+        # predicted for it. The forecaster then drops that prediction, and learns how long an answer takes. Hedging
+        # comes last: it learns from what has happened, and predicts nothing.
+        self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
+
+    def configure(self, policy: Policy) -> list[Pool]:
+        """Take on a policy; the pools that it no longer has. What is learned of pools that stay, stays."""
+        now = self.turn.now
+        self.policy = policy
+        gone = self.fleet.configure(policy, now)
+        self.admission.configure(policy)
+        self.hedges.configure(policy)
+        self.forecaster.keep(policy, self.attempts.values())
+        self.books.configure(policy.tiers, now)
+        return gone

@@ -1,0 +1,24 @@
+"""Answers that were of no use to their client, as their pool counts them."""
+
+from __future__ import annotations
+
+from gateway.core.fleet.odd_answers import is_odd
+from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.learner import Learner
+from gateway.core.request import AttemptOutcome, AttemptResult
+from gateway.core.request_state import Attempt
+
+
+class UselessAnswers(Learner):
+    """Counts odd answers per replica, and keeps the load of useless ones for the time that a useful one takes."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self._forecaster = forecaster
+
+    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+        pool = attempt.replica.pool
+        odd = is_odd(finish)
+        if odd or finish.end is AttemptOutcome.FAILED:
+            pool.impute(attempt, self._forecaster.costs(pool).stay_s, now)
+        if odd or finish.end is AttemptOutcome.COMPLETE:
+            pool.answered(attempt.replica, odd)
