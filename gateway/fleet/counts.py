@@ -15,9 +15,10 @@ from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import Random
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
+from gateway.wire.apis.messages import COUNT_TOKENS
 from gateway.wire.numbers import count
 
-PATH: Final = "/v1/messages/count_tokens"
+PATH: Final = COUNT_TOKENS.decode()
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 REST_S: Final = 30.0

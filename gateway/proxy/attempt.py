@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.admission.usage import tokens_in, told_output
-from gateway.core.request import GENERATING, AttemptOutcome, AttemptResult, Reason
+from gateway.core.request import AttemptOutcome, AttemptResult, Reason
 from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.upstream import Connecting, ReplicaConnections
 from gateway.proxy.upstream_connection import UpstreamConnection
-from gateway.wire.answers.as_events import as_events
-from gateway.wire.answers.assemble import Assembly, AssemblyError, assembly
-from gateway.wire.answers.events import READERS, EventKind, StreamReader
+from gateway.wire.answers.assemble import Assembly, AssemblyError
+from gateway.wire.answers.events import EventKind, StreamReader
 from gateway.wire.answers.failure import EngineError, end_of
 from gateway.wire.answers.model_name import ModelName, model_at_start
 from gateway.wire.answers.oddity import Oddity
@@ -229,9 +228,12 @@ class UpstreamAttempt:
         """The body is a stream of events."""
         self._splitter = EventSplitter()
         self._beginning = None
-        self.reader = READERS[self.relay.endpoint]()
+        answers = self.relay.api.answers
+        assert answers.reader is not None
+        self.reader = answers.reader()
         if self.relay.ask.assembled:
-            self.assembly = assembly(self.relay.endpoint)
+            assert answers.assembly is not None
+            self.assembly = answers.assembly()
             self.content_type = b"application/json"
         if self.relay.may_be_cut:
             self.reader.remember()
@@ -504,7 +506,8 @@ class UpstreamAttempt:
         body = self.held[0] if len(self.held) == 1 else b"".join(self.held)
         finish = AttemptResult(COMPLETE, status=self.status)
         try:
-            told, error = (usage_at_end(body), None) if self._committed else read_whole(self.relay.endpoint, body)
+            form = self.relay.api.answers.whole
+            told, error = (usage_at_end(body), None) if self._committed else read_whole(form, body)
         except Aborted:
             log.warning("replica %s: the engine gave up a request that it worked on", self.upstream.spec.name)
             self._tell(AttemptResult(AttemptOutcome.TRUNCATED))
@@ -536,7 +539,8 @@ class UpstreamAttempt:
         if self.relay.has_begun and not self._committed:
             # A comment was sent: what follows has to be events.
             self.upstream.odd(Oddity.UNREADABLE_ANSWER, "a stream was asked for, and a whole answer came")
-            self.held = as_events(self.relay.endpoint, body, self.relay.wants_usage)
+            as_events = self.relay.api.answers.as_events
+            self.held = [] if as_events is None else as_events(body, self.relay.wants_usage)
             if not self.held:
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
@@ -550,7 +554,7 @@ class UpstreamAttempt:
     @property
     def _generates(self) -> bool:
         """Whether an answer without a token is of no use; silence has none in its transcription either."""
-        return self.relay.endpoint in GENERATING
+        return self.relay.api.answers.whole.generates
 
     @property
     def seen(self) -> int:

@@ -6,7 +6,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.policy import Model, OnTotal, Report
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Endpoint, HedgeResult, Reason, Record, Request
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request
 from gateway.core.stats import LogHistogram
 from gateway.proxy.attempt import UpstreamAttempt
 from gateway.proxy.clock import monotonic
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.proxy.server import ClientConnection
 
 
-MESSAGES: Final = Endpoint.MESSAGES
 PROCESS: Final = b"%b." % urandom(3).hex().encode()
 """Tells the requests of this gateway from those of others before the same replicas."""
 
@@ -49,10 +48,10 @@ class Exchange:
         "_rid",
         "_said_at",
         "_shown",
+        "api",
         "ask",
         "asked_model",
         "driver",
-        "endpoint",
         "engine_said",
         "may_be_cut",
         "request_id",
@@ -72,7 +71,8 @@ class Exchange:
     ) -> None:
         self.driver = gate.driver
         self.ask = ask
-        self.endpoint: Endpoint = ask.endpoint
+        self.api = parsed.api
+        """The row of the API that is asked."""
         self.streams = ask.visible
         tier = ask.tier
         self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
@@ -123,9 +123,7 @@ class Exchange:
             self._extra = self._changes(self._parsed, max_tokens)
             if degraded:
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
-            if self.endpoint is MESSAGES:
-                # The name under which Anthropic's SDK looks for it.
-                self._extra += b"request-id: %b\r\n" % self._rid
+            self._extra += self._dialect.id_line(self._rid)
         leg = UpstreamAttempt(self, attempt, upstream)
         leg.max_tokens = max_tokens
         self._legs[attempt] = leg
@@ -324,7 +322,7 @@ class Exchange:
         """The whole HTTP message of an attempt."""
         # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
         rid = b"%b-%b%x" % (self._rid, PROCESS, leg.id)
-        return upstream_head(leg.upstream.prefix(self.endpoint), self._head, rid, len(body)) + body
+        return upstream_head(leg.upstream.prefix(self.ask.endpoint), self._head, rid, len(body)) + body
 
     @staticmethod
     def _changes(parsed: Parsed, max_tokens: int) -> bytes:
@@ -366,7 +364,7 @@ class Exchange:
         """End a stream that has begun with an error event."""
         client, leg = self._client, self._committed
         assert client is not None
-        event = error_event(self._dialect, self.endpoint, problem)
+        event = error_event(self._dialect, problem)
         if leg is not None and leg.is_inside_event:
             event = b"\n\n" + event  # else it would be read as the rest of the other
         # With its last chunk: some clients throw on a missing one and never get to read the error.

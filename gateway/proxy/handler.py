@@ -23,12 +23,12 @@ from gateway.proxy.upstream import Upstreams
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.pictures import correction
-from gateway.wire.errors.replies import Dialect, Problem, dialect_of, error_response
+from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.request import BadRequest, Parsed, parse
-from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, nothing_at
+from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
 if TYPE_CHECKING:
     from gateway.proxy.server import ClientConnection

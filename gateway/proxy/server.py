@@ -27,12 +27,12 @@ from gateway.proxy.handler import Caller
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES, Outgoing
 from gateway.proxy.presence import Presence
-from gateway.wire.errors.replies import Dialect, Problem
+from gateway.wire.errors.replies import OPENAI, Problem
 from gateway.wire.http.encoding import coding_of
 from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
 from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
-from gateway.wire.target import COUNT_TOKENS, POSTS, read_target
+from gateway.wire.target import COUNTING, POSTS, read_target
 
 # Bytes on the wire for each byte of a body; chunks of one byte need six.
 MAX_FRAMING: Final = 8
@@ -53,7 +53,6 @@ _IDLE: Final = Phase.IDLE
 _RECEIVING: Final = Phase.RECEIVING
 _ANSWERING: Final = Phase.ANSWERING
 _LINGERING: Final = Phase.LINGERING
-_OPENAI: Final = Dialect.OPENAI
 _NO_HEAD: Final = RequestHead()
 
 
@@ -95,7 +94,7 @@ class ClientConnection(Outgoing):
         self._endpoint: Endpoint | None = None
         self._caller: Caller | None = None
         self._problem: Problem | None = None
-        self._dialect = _OPENAI
+        self._dialect = OPENAI
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._urgent = False
@@ -333,7 +332,7 @@ class ClientConnection(Outgoing):
         gate, endpoint, caller = self._guard.gate, self._endpoint, self._caller
         assert endpoint is not None
         assert caller is not None
-        if self._path == COUNT_TOKENS:
+        if self._path in COUNTING:
             count = gate.counting.start(self, caller, body)
             if isinstance(count, CountUnderWay):
                 self._relay = count

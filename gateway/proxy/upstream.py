@@ -14,6 +14,8 @@ from gateway.proxy.clock import monotonic
 from gateway.proxy.oddities import Oddities
 from gateway.proxy.upstream_connection import UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
+from gateway.wire.apis.table import API_OF
+from gateway.wire.body.form import CONTENT_TYPE
 from gateway.wire.http.headers import upstream_prefix
 
 if TYPE_CHECKING:
@@ -85,7 +87,11 @@ class ReplicaConnections:
         """How the head of a request to `endpoint` begins. Made at the first: a reload may bring a thousand replicas."""
         prefix = self._prefixes.get(endpoint)
         if prefix is None:
-            prefix = self._prefixes[endpoint] = upstream_prefix(endpoint, self.spec, self.pool.upstream_key)
+            api = API_OF[endpoint]
+            content_type = CONTENT_TYPE if api.shape.is_form else "application/json"
+            prefix = self._prefixes[endpoint] = upstream_prefix(
+                endpoint.value, content_type, api.upstream_lines, self.spec, self.pool.upstream_key
+            )
         return prefix
 
     def move(self, pool: PoolSpec) -> None:

@@ -1,7 +1,7 @@
 """A request's JSON: parsed once, checked against the tier's caps, and written anew for the engine.
 
 What is sent is built from what `parse` checked, never from the client's bytes: of duplicate keys the last one was seen
-and the last one is sent, and a field that is not in the tables of `fields` is not sent at all. All that is known before
+and the last one is sent, and a field that is not in the API's table is not sent at all. All that is known before
 the request is admitted is written then; `render` only puts the model's name and the output cap in front.
 """
 
@@ -15,12 +15,13 @@ import orjson
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import ALLOW, STRIP, Shape
-from gateway.wire.apis.table import SHAPES
+from gateway.wire.apis.fields import ALLOW, STRIP
+from gateway.wire.apis.messages import COUNTED
+from gateway.wire.apis.row import Shape
+from gateway.wire.apis.table import API_OF
 from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
-from gateway.wire.body.fields import COUNTED
-from gateway.wire.body.form import FORMS, field
+from gateway.wire.body.form import field
 from gateway.wire.body.mended import load_mended
 from gateway.wire.body.prompt import Prompt
 from gateway.wire.body.tools import NOT_RENAMED, Renamed
@@ -41,6 +42,7 @@ class Parsed:
     """A request that may be forwarded. Shared by every attempt, so `render` leaves it as it is."""
 
     __slots__ = (
+        "api",
         "assembled",
         "batch",
         "cap_field",
@@ -76,6 +78,8 @@ class Parsed:
         changed: tuple[str, ...],
         renamed: Renamed = NOT_RENAMED,
     ) -> None:
+        self.api = API_OF[endpoint]
+        """The row of its API."""
         self.endpoint = endpoint
         self.model = model
         self.stream = stream
@@ -105,7 +109,7 @@ class Parsed:
 
 def parse(endpoint: Endpoint, body: bytes, caps: Caps) -> Parsed:
     """Read and check a body; raises `BadRequest`, and nothing else whatever the bytes."""
-    return _parse(endpoint, SHAPES[endpoint], body, caps)
+    return _parse(endpoint, API_OF[endpoint].shape, body, caps)
 
 
 def parse_counted(body: bytes, caps: Caps) -> Parsed:
@@ -145,7 +149,6 @@ def _parse(endpoint: Endpoint, shape: Shape, body: bytes, caps: Caps) -> Parsed:
 def _finish(
     endpoint: Endpoint, shape: Shape, document: dict[str, Any], fields: dict[str, Any], changed: list[str], caps: Caps
 ) -> Parsed:
-    _check_together(endpoint, fields, caps)
     renamed = NOT_RENAMED if shape.fit is None else shape.fit(fields, caps, changed)
     prompt = shape.measure(fields, caps)
     stream = fields.get("stream", False)
@@ -153,8 +156,8 @@ def _finish(
     if options is not None and not stream:
         raise BadRequest("stream_options", "is only allowed when 'stream' is true")
     wants_usage = shape.usage and bool(options and options.get("include_usage"))
-    if shape.write is not None:
-        wants_usage = fields.get("stream_include_usage", False)  # a form has no objects in it
+    if shape.usage_flag is not None:
+        wants_usage = fields.get(shape.usage_flag, False)
     if options:
         known = _USAGE_ALWAYS if shape.usage else ()
         changed.extend(f"stream_options.{name}" for name in options if name not in known)
@@ -166,8 +169,8 @@ def _finish(
             asked, cap_field = document[name], name
     if cap_field is None and shape.caps:
         cap_field = shape.caps[-1]
-    if endpoint is Endpoint.RESPONSES:
-        fields["store"] = False
+    if shape.fixed:
+        fields.update(shape.fixed)
     assembled = caps.aggregate and not stream and _can_be_assembled(shape, fields)
     if assembled:
         fields["stream"] = True
@@ -220,7 +223,7 @@ def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: b
 
     0: as long as the engine likes. Not `with_options`: without `stream_options`, which not every server takes.
     """
-    if parsed.endpoint in FORMS:
+    if parsed.api.shape.is_form:
         return field("model", upstream_model) + parsed.payload
     first: dict[str, Any] = {"model": upstream_model}
     if not max_tokens:
@@ -263,15 +266,6 @@ def _load(body: bytes, changed: list[str]) -> dict[str, Any]:
     if len(document) > MAX_FIELDS:
         raise BadRequest(None, f"the body has more than {MAX_FIELDS} fields", None)
     return document
-
-
-def _check_together(endpoint: Endpoint, fields: dict[str, Any], caps: Caps) -> None:
-    """Fields that are harmless alone."""
-    if endpoint is Endpoint.COMPLETIONS and fields.get("echo") and fields.get("logprobs") is not None:
-        # vLLM then computes as many for each token of the prompt.
-        allowed = caps.prompt_logprobs
-        if not allowed or fields["logprobs"] > allowed:
-            raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
 
 
 def _can_be_assembled(shape: Shape, fields: dict[str, Any]) -> bool:

@@ -11,20 +11,24 @@ import re
 from typing import Final
 
 from gateway.core.request import Endpoint
+from gateway.wire.apis import messages
+from gateway.wire.apis.table import API_OF, APIS
+from gateway.wire.errors.replies import OPENAI, Dialect
 
-COUNT_TOKENS: Final = b"/v1/messages/count_tokens"
-BATCHES: Final = b"/v1/messages/batches"
 POSTS: Final[dict[bytes, Endpoint]] = {
-    **{endpoint.value.encode(): endpoint for endpoint in Endpoint},
-    COUNT_TOKENS: Endpoint.MESSAGES,
+    **{endpoint.value.encode(): endpoint for endpoint in API_OF},
+    **{api.counting: api.endpoints[0] for api in APIS if api.counting is not None},
 }
+COUNTING: Final = frozenset(api.counting for api in APIS if api.counting is not None)
+"""Paths that count tokens and generate none."""
 MODELS: Final = b"/v1/models"
 HEALTH: Final = b"/health"
 READY: Final = b"/ready"
 GETS: Final = (MODELS, HEALTH, READY)
-NO_BATCHES: Final = "Batches of messages are not served here: send each message to /v1/messages."
 MAX_SHOWN: Final = 100
 
+_UNSERVED: Final = tuple(item for api in APIS for item in api.unserved.items())
+_DIALECTS: Final = {path: API_OF[endpoint].dialect for path, endpoint in POSTS.items()}
 _ABSOLUTE: Final = re.compile(rb"https?://([^/@?#]+)(.*)", re.IGNORECASE | re.DOTALL)
 _SLASHES: Final = re.compile(rb"/{2,}")
 _V1: Final = b"/v1"
@@ -50,8 +54,9 @@ def _plain(path: bytes) -> bytes:
 
 def nothing_at(path: bytes) -> str:
     """The words for a path that is not listed, with the one that was probably meant: a wrong base URL is common."""
-    if path.startswith(BATCHES):
-        return NO_BATCHES
+    for beginning, words in _UNSERVED:
+        if path.startswith(beginning):
+            return words
     plain = _plain(path)
     shown = path[:MAX_SHOWN].decode("latin-1") or "/"
     for known in _BY_LENGTH:
@@ -62,3 +67,11 @@ def nothing_at(path: bytes) -> str:
                 "for OpenAI's clients it ends with /v1, for Anthropic's it has no path."
             )
     return f"There is nothing at {shown}."
+
+
+def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
+    """The path decides where an API has it; else the headers that only Anthropic's clients send."""
+    known = _DIALECTS.get(path)
+    if known is not None:
+        return known
+    return messages.ANTHROPIC if has_anthropic_headers or path.startswith(messages.PATH) else OPENAI

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from gateway.core.request import Endpoint
 from gateway.wire import template
-from gateway.wire.body.content import MEDIA_PARTS
+from gateway.wire.body.prompt_text import PlainText, flat
 from gateway.wire.request import Parsed
 from gateway.wire.template import Template
 
@@ -65,33 +62,20 @@ class Tokenizer:
             return parsed.prompt_exact
         if parsed.prompt_bytes > MAX_EXACT_BYTES:
             return None
-        fields = parsed.fields
-        match parsed.endpoint:
-            case Endpoint.COMPLETIONS:
-                return self._plain(fields["prompt"], fields) + self._length(fields.get("suffix", ""))
-            case Endpoint.EMBEDDINGS | Endpoint.POOLING | Endpoint.CLASSIFY if "input" in fields:
-                return self._plain(fields["input"], fields)
-            case Endpoint.RERANK | Endpoint.RERANK_BARE | Endpoint.RERANK_V2 | Endpoint.SCORE | Endpoint.SCORE_BARE:
-                return None  # how an engine joins a pair of texts is the model's own affair
-            case _:
-                return self._chat(parsed)
+        read = parsed.api.shape.text
+        given = None if read is None else read(parsed.fields)
+        if isinstance(given, PlainText):
+            return sum(self._length(text, given.special) for text in given.texts) + self._length(given.appended)
+        return None if given is None else self._chat(given.messages, given.tools)
 
-    def _plain(self, given: Any, fields: dict[str, Any]) -> int:
-        special = fields.get("add_special_tokens", True) is not False
-        return sum(self._length(text, special) for text in ([given] if type(given) is str else given))
-
-    def _chat(self, parsed: Parsed) -> int | None:
-        messages = _messages(parsed)
-        if messages is None:
-            return None
-        tools = _tools(parsed)
+    def _chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> int:
         if self._template is not None:
             text = self._template.render(messages, tools)
             if text is not None:
                 return self._length(text)
         total = ANSWER_TOKENS + MESSAGE_TOKENS * len(messages)
-        total += sum(self._length(_flat(v)) for message in messages for k, v in message.items() if k != "role")
-        return total + (self._length(_flat(tools)) if tools else 0)
+        total += sum(self._length(flat(v)) for message in messages for k, v in message.items() if k != "role")
+        return total + (self._length(flat(tools)) if tools else 0)
 
     def _length(self, text: str, special: bool = False) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=special).ids) if text else 0
@@ -128,45 +112,3 @@ def _stamp(path: Path) -> _Stamp:
         else:
             stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
     return tuple(stamps)
-
-
-def _messages(parsed: Parsed) -> list[dict[str, Any]] | None:
-    """A conversation of any of the three kinds as a chat template takes it; None if it holds more than text."""
-    fields = parsed.fields
-    if parsed.endpoint is Endpoint.RESPONSES:
-        first, given = fields.get("instructions"), fields["input"]
-        if type(given) is str:
-            given = [{"role": "user", "content": given}]
-    else:
-        first, given = fields.get("system"), fields["messages"]
-    out: list[dict[str, Any]] = [] if first is None else [{"role": "system", "content": first}]
-    out += given
-    for i, message in enumerate(out):
-        content = message.get("content")
-        if type(content) is list:
-            if any(part.get("type") in MEDIA_PARTS for part in content):
-                return None
-            out[i] = {**message, "content": "\n".join(map(_part, content))}
-        elif "role" not in message:  # a call or its result, among the items of the Responses API
-            out[i] = {"role": "tool", "content": _flat(message)}
-    return out
-
-
-def _tools(parsed: Parsed) -> list[dict[str, Any]] | None:
-    """Tools of any of the three APIs as those of chat completions, which is what templates know."""
-    tools: list[dict[str, Any]] | None = parsed.fields.get("tools")
-    if not tools or parsed.endpoint is Endpoint.CHAT:
-        return tools
-    plain = [{"parameters" if k == "input_schema" else k: v for k, v in t.items() if k != "type"} for t in tools]
-    return [{"type": "function", "function": tool} for tool in plain]
-
-
-def _part(part: dict[str, Any]) -> str:
-    text = part.get("text")
-    return text if type(text) is str else _flat(part)
-
-
-def _flat(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if type(value) is str else orjson.dumps(value).decode()

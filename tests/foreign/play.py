@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.wire.errors.replies import Dialect
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream, said_in_whole
 from tests.foreign.replica import Play
 from tests.foreign.script import MESSAGES, Ends, Script
@@ -207,9 +206,8 @@ def _dialect(script: Script, answer: Answer) -> list[str]:
         value = json.loads(answer.body)
     except ValueError:
         return [f"an error that is not JSON: {answer.body[:80]!r}"]
-    dialect = Dialect.ANTHROPIC if script.path == MESSAGES else Dialect.OPENAI
     error = value.get("error")
     right = isinstance(error, dict) and error.get("message") and isinstance(error.get("type"), str)
-    if dialect is Dialect.ANTHROPIC:
+    if script.path == MESSAGES:
         right = right and value.get("type") == "error"
     return [] if right else [f"an error in no dialect: {answer.body[:80]!r}"]

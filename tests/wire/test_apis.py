@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.policy import Tier
-from gateway.core.request import Endpoint
+from gateway.core.request import GENERATING, Endpoint
 from gateway.policy.sections.tiers import ApisSection
-from gateway.wire.apis.table import APIS, SHAPES, served
+from gateway.wire.apis.table import API_OF, APIS, served
 
 
 def test_every_endpoint_belongs_to_one_api() -> None:
     assert sorted(endpoint for api in APIS for endpoint in api.endpoints) == sorted(Endpoint)
-    assert set(SHAPES) == set(Endpoint)
+    assert set(API_OF) == set(Endpoint)
 
 
 def test_a_policy_can_switch_every_api_and_nothing_else() -> None:
@@ -32,3 +32,8 @@ def test_an_api_is_switched_on_and_off_with_all_its_paths(api: str) -> None:
     assert default == {endpoint for endpoint in Endpoint if endpoint.startswith("/v1/")}
     assert served(Tier("t", apis=((api, True),))) == default | mine
     assert served(Tier("t", apis=((api, False),))) == default - mine
+
+
+def test_the_core_and_the_rows_agree_which_apis_generate() -> None:
+    assert {e for e, api in API_OF.items() if api.answers.whole.generates} == GENERATING
+    assert {e for e, api in API_OF.items() if api.answers.assembly is not None} == GENERATING

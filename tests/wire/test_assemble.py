@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.core.request import GENERATING, Endpoint
-from gateway.wire.answers.assemble import MAX_BYTES, AssemblyError, assembly
+from gateway.wire.answers.assemble import MAX_BYTES, Assembly, AssemblyError
+from gateway.wire.apis.table import API_OF
 
 RECORDED = json.loads((Path(__file__).parents[1] / "loadtests/emulator/vllm-0.32.json").read_text())
 
@@ -28,6 +29,12 @@ def _form(value: Any) -> Any:
     if isinstance(value, list):
         return [_form(value[0])] if value else []
     return type(value).__name__
+
+
+def assembly(endpoint: Endpoint) -> Assembly:
+    make = API_OF[endpoint].answers.assembly
+    assert make is not None
+    return make()
 
 
 def _together(endpoint: Endpoint, events: list[str]) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.core.request import Endpoint, Reason
-from gateway.wire.answers.events import READERS, StreamReader, data_of
+from gateway.wire.answers.events import StreamReader, data_of
+from gateway.wire.apis.table import API_OF, APIS
 
 from .test_events import chat, typed
 
@@ -17,7 +18,9 @@ MARK_WITH_USAGE = {"cut": "total-timeout", "usage": "estimated"}
 
 
 def read(endpoint: Endpoint, *events: bytes) -> StreamReader:
-    reader = READERS[endpoint]()
+    make = API_OF[endpoint].answers.reader
+    assert make is not None
+    reader = make()
     reader.remember()
     for event in events:
         # As they come: up to the first token read in full, most of them by their bytes alone after that.
@@ -158,7 +161,7 @@ def test_half_a_character_does_not_spoil_the_end() -> None:
     assert last["response"]["output"][0]["content"][0]["text"] == "ab?"
 
 
-@pytest.mark.parametrize("endpoint", READERS)
+@pytest.mark.parametrize("endpoint", [e for api in APIS if api.answers.reader is not None for e in api.endpoints])
 def test_a_stream_that_never_began_cannot_end_well(endpoint: Endpoint) -> None:
     assert cut(read(endpoint)) == []
 

@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 
 from gateway.core.request import GENERATING, AttemptOutcome, Endpoint
 from gateway.wire.answers.events import (
-    READERS,
-    CompletionReader,
     EventKind,
-    MessagesReader,
-    ResponsesReader,
     StreamReader,
 )
+from gateway.wire.answers.failure import EngineError
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.answers.sse import MAX_EVENT_BYTES, EventSplitter, data_of
-from gateway.wire.answers.whole import Aborted, AnswerError, read_usage, read_whole, usage_at_end
-from gateway.wire.body.form import FORMS
+from gateway.wire.answers.whole import Aborted, AnswerError, Counted, read_usage, read_whole, usage_at_end
+from gateway.wire.apis.chunks import CompletionReader
+from gateway.wire.apis.messages import MessagesReader
+from gateway.wire.apis.responses import ResponsesReader
+from gateway.wire.apis.table import API_OF, APIS
+
+
+def whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | None]:
+    return read_whole(API_OF[endpoint].answers.whole, body)
 
 
 def chat(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
@@ -356,7 +360,8 @@ def test_the_error_event_of_the_responses_api_has_its_code_and_message_beside_it
 
 
 def test_every_streaming_endpoint_has_a_reader() -> None:
-    assert set(READERS) == GENERATING | FORMS
+    streaming = {endpoint for api in APIS if api.answers.reader is not None for endpoint in api.endpoints}
+    assert streaming == GENERATING | {endpoint for api in APIS if api.shape.is_form for endpoint in api.endpoints}
 
 
 def test_data_lines_are_joined() -> None:
@@ -379,18 +384,20 @@ def test_data_lines_are_joined() -> None:
 def test_an_answer_of_numbers_has_no_output_where_its_prompt_was_counted(
     endpoint: Endpoint, body: bytes, told: tuple[int | None, int | None]
 ) -> None:
-    usage, error = read_whole(endpoint, body)
+    usage, error = whole(endpoint, body)
     assert ((usage.prompt, usage.output), usage.odd, error) == (told, False, None)
 
 
 def test_a_whole_answer_has_usage_or_an_error() -> None:
-    usage, error = read_whole(Endpoint.CHAT, b'{"usage":{"prompt_tokens":5,"completion_tokens":6},"error":null}')
+    usage, error = read_whole(
+        API_OF[Endpoint.CHAT].answers.whole, b'{"usage":{"prompt_tokens":5,"completion_tokens":6},"error":null}'
+    )
     assert (usage.prompt, usage.output, error) == (5, 6, None)
-    usage, error = read_whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
+    usage, error = whole(Endpoint.CHAT, b'{"error":{"message":"full","code":503}}')
     assert error is not None
     assert error.end is AttemptOutcome.BUSY
     with pytest.raises(AnswerError):
-        read_whole(Endpoint.CHAT, b'{"usage":')
+        whole(Endpoint.CHAT, b'{"usage":')
 
 
 def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
@@ -433,9 +440,9 @@ def test_a_message_delta_that_says_nothing_of_the_end() -> None:
 def test_a_whole_answer_that_was_aborted(space: str) -> None:
     aborted = f'{{"choices":[{{"finish_reason":{space}"stop"}},{{"finish_reason":{space}"abort"}}]}}'
     with pytest.raises(Aborted):
-        read_whole(Endpoint.CHAT, aborted.encode())
+        whole(Endpoint.CHAT, aborted.encode())
     with pytest.raises(Aborted):
-        read_whole(Endpoint.MESSAGES, b'{"type":"message","stop_reason":null}')
+        whole(Endpoint.MESSAGES, b'{"type":"message","stop_reason":null}')
 
 
 @pytest.mark.parametrize(
@@ -455,7 +462,7 @@ def test_a_whole_answer_that_was_aborted(space: str) -> None:
     ],
 )
 def test_a_whole_answer_that_merely_speaks_of_it(endpoint: Endpoint, body: bytes) -> None:
-    usage, error = read_whole(endpoint, body)
+    usage, error = whole(endpoint, body)
     assert (usage.prompt, usage.output, usage.odd, error) == (None, None, False, None)
 
 
@@ -477,13 +484,17 @@ def test_an_answer_with_an_empty_text_and_nothing_else_is_none(
     choice: dict[str, object], is_answer: bool, separators: tuple[str, str]
 ) -> None:
     body = json.dumps({"choices": [{"index": 0, "finish_reason": "stop", **choice}]}, separators=separators)
-    told, _ = read_whole(Endpoint.CHAT, body.encode())
+    told, _ = whole(Endpoint.CHAT, body.encode())
     assert told.is_answer is is_answer
 
 
 def test_a_usage_of_no_tokens_beside_a_text_is_odd_and_beside_none_it_is_not() -> None:
     usage = b'"usage":{"prompt_tokens":3,"completion_tokens":0}'
-    told, _ = read_whole(Endpoint.CHAT, b'{"choices":[{"message":{"content":"Hi"}}],' + usage + b"}")
+    told, _ = read_whole(
+        API_OF[Endpoint.CHAT].answers.whole, b'{"choices":[{"message":{"content":"Hi"}}],' + usage + b"}"
+    )
     assert (told.prompt, told.output, told.odd) == (3, None, True)
-    told, _ = read_whole(Endpoint.CHAT, b'{"choices":[{"message":{"content":""}}],' + usage + b"}")
+    told, _ = read_whole(
+        API_OF[Endpoint.CHAT].answers.whole, b'{"choices":[{"message":{"content":""}}],' + usage + b"}"
+    )
     assert (told.output, told.odd, told.is_answer) == (0, False, False)

@@ -13,6 +13,7 @@ from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import FIELDS
 from gateway.wire.body.form import BOUNDARY, MAX_PARTS
 from gateway.wire.request import BadRequest, Parsed, parse, render
+from gateway.wire.tokens import Tokenizer
 
 CAPS = Caps(max_tokens_limit=100)
 SOUND = b"RIFF\x00\r\n--not a boundary\r\n\xff\x00"
@@ -51,6 +52,10 @@ def sent(parsed: Parsed) -> list[tuple[str, str, bytes]]:
         found.append((lines.pop("content-disposition"), lines.pop("content-type", ""), content))
         assert not lines
     return found
+
+
+def test_a_prompt_that_holds_a_file_is_not_counted_by_a_tokenizer() -> None:
+    assert Tokenizer(None, None).count(read(FILE, MODEL)) is None
 
 
 def test_a_form_is_written_anew_with_the_file_last() -> None:

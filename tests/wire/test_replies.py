@@ -12,18 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Reason
+from gateway.wire.apis.messages import ANTHROPIC
+from gateway.wire.apis.responses import RESPONSES
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.errors.replies import (
+    OPENAI,
     Dialect,
     Problem,
-    dialect_of,
     error_event,
     error_response,
     status_of,
     upstream_error,
 )
+from gateway.wire.target import dialect_of
 
+DIALECTS = [OPENAI, RESPONSES.dialect, ANTHROPIC]
 STATUSES = {
     400: "bad-request quarantined context-length upstream-rejected",
     401: "unauthorized",
@@ -77,7 +81,7 @@ def test_every_reason_has_its_status() -> None:
 
 
 @pytest.mark.parametrize("why", Reason)
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> None:
     status, headers, body = read(error_response(dialect, Problem(why), "req-1"))
     assert status == status_of(why)
@@ -85,7 +89,7 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> N
     assert headers["x-request-id"] == "req-1"
     assert headers["x-tailgate-reason"] == why.value
     assert "connection" not in headers
-    if dialect is Dialect.OPENAI:
+    if dialect is not ANTHROPIC:
         assert set(body) == {"error"}
         assert set(body["error"]) == {"message", "type", "param", "code"}
         assert body["error"]["code"] is None or isinstance(body["error"]["code"], str)
@@ -112,7 +116,7 @@ def test_every_reason_makes_a_whole_response(dialect: Dialect, why: Reason) -> N
     ],
 )
 def test_codes_that_clients_act_upon(why: Reason, code: str | None) -> None:
-    assert error_of(Dialect.OPENAI, Problem(why))["code"] == code
+    assert error_of(OPENAI, Problem(why))["code"] == code
 
 
 @pytest.mark.parametrize(
@@ -131,12 +135,12 @@ def test_codes_that_clients_act_upon(why: Reason, code: str | None) -> None:
     ],
 )
 def test_types_that_anthropic_clients_know(why: Reason, kind: str) -> None:
-    assert error_of(Dialect.ANTHROPIC, Problem(why))["type"] == kind
+    assert error_of(ANTHROPIC, Problem(why))["type"] == kind
 
 
 def test_what_a_problem_says_takes_the_place_of_the_default() -> None:
     problem = Problem(Reason.BAD_REQUEST, "n: must be at most 4", param="n", code="integer_above_max_value")
-    assert error_of(Dialect.OPENAI, problem) == {
+    assert error_of(OPENAI, problem) == {
         "message": "n: must be at most 4",
         "type": "invalid_request_error",
         "param": "n",
@@ -149,7 +153,7 @@ def test_what_a_problem_says_takes_the_place_of_the_default() -> None:
 
 @pytest.mark.parametrize("why", [why for why in Reason if status_of(why) in (429, 503, 504)])
 def test_overload_always_says_when_to_come_back(why: Reason) -> None:
-    _, headers, _ = read(error_response(Dialect.OPENAI, Problem(why), "r"))
+    _, headers, _ = read(error_response(OPENAI, Problem(why), "r"))
     assert (headers["retry-after"], headers["retry-after-ms"]) == ("1", "1000")
 
 
@@ -169,12 +173,12 @@ def test_overload_always_says_when_to_come_back(why: Reason) -> None:
 )
 def test_retry_after_is_rounded_up_and_never_zero(retry_after_s: float, seconds: str, milliseconds: str) -> None:
     problem = Problem(Reason.QUEUE_FULL, retry_after_s=retry_after_s)
-    _, headers, _ = read(error_response(Dialect.OPENAI, problem, "r"))
+    _, headers, _ = read(error_response(OPENAI, problem, "r"))
     assert (headers["retry-after"], headers["retry-after-ms"]) == (seconds, milliseconds)
 
 
 def test_permanent_refusals_are_not_to_be_retried() -> None:
-    final = {why for why in Reason if read(error_response(Dialect.OPENAI, Problem(why), "r"))[1].get("x-should-retry")}
+    final = {why for why in Reason if read(error_response(OPENAI, Problem(why), "r"))[1].get("x-should-retry")}
     assert final == {why for why in Reason if status_of(why) < 500 and status_of(why) not in (408, 429)} | {
         Reason.TOTAL_TIMEOUT,
         Reason.REPETITION,
@@ -188,24 +192,22 @@ def test_permanent_refusals_are_not_to_be_retried() -> None:
 
 def test_what_a_405_allows() -> None:
     problem = Problem(Reason.METHOD_NOT_ALLOWED)
-    assert read(error_response(Dialect.OPENAI, problem, "r"))[1]["allow"] == "POST"
+    assert read(error_response(OPENAI, problem, "r"))[1]["allow"] == "POST"
     problem = Problem(Reason.METHOD_NOT_ALLOWED, allow="GET")
-    assert read(error_response(Dialect.OPENAI, problem, "r"))[1]["allow"] == "GET"
-    assert "allow" not in read(error_response(Dialect.OPENAI, Problem(Reason.NOT_FOUND), "r"))[1]
+    assert read(error_response(OPENAI, problem, "r"))[1]["allow"] == "GET"
+    assert "allow" not in read(error_response(OPENAI, Problem(Reason.NOT_FOUND), "r"))[1]
 
 
 def test_extra_headers_and_the_end_of_the_connection() -> None:
     extra = b"x-ratelimit-limit-requests: 60\r\n"
-    _, headers, _ = read(error_response(Dialect.OPENAI, Problem(Reason.LIMIT_REQUESTS), "r", extra, close=True))
+    _, headers, _ = read(error_response(OPENAI, Problem(Reason.LIMIT_REQUESTS), "r", extra, close=True))
     assert (headers["x-ratelimit-limit-requests"], headers["connection"]) == ("60", "close")
 
 
 nasty = st.text(st.sampled_from('a\r\n\x00: \u2028\udc80é"\\{}<>'), max_size=20)
 
 
-@given(
-    dialect=st.sampled_from(list(Dialect)), why=st.sampled_from(list(Reason)), text=nasty, request_id=nasty, allow=nasty
-)
+@given(dialect=st.sampled_from(DIALECTS), why=st.sampled_from(list(Reason)), text=nasty, request_id=nasty, allow=nasty)
 def test_nothing_that_is_interpolated_ends_a_header_or_an_event(
     dialect: Dialect, why: Reason, text: str, request_id: str, allow: str
 ) -> None:
@@ -219,23 +221,23 @@ def test_nothing_that_is_interpolated_ends_a_header_or_an_event(
     }
     assert len(names) == len(set(names))
     json.loads(body)
-    event = error_event(dialect, Endpoint.CHAT, problem)
+    event = error_event(dialect, problem)
     assert event.endswith(b"\n\n")
-    assert event.count(b"\n") == (2 if dialect is Dialect.OPENAI else 3)
+    assert event.count(b"\n") == (2 if dialect is OPENAI else 3)
     assert b"\r" not in event
 
 
 @pytest.mark.parametrize(
     ("path", "anthropic_headers", "dialect"),
     [
-        (b"/v1/chat/completions", False, Dialect.OPENAI),
-        (b"/v1/chat/completions", True, Dialect.OPENAI),
-        (b"/v1/messages", False, Dialect.ANTHROPIC),
-        (b"/v1/messages/count_tokens", False, Dialect.ANTHROPIC),
-        (b"/v1/models", False, Dialect.OPENAI),
-        (b"/v1/models", True, Dialect.ANTHROPIC),
-        (b"/nowhere", True, Dialect.ANTHROPIC),
-        (b"/nowhere", False, Dialect.OPENAI),
+        (b"/v1/chat/completions", False, OPENAI),
+        (b"/v1/chat/completions", True, OPENAI),
+        (b"/v1/messages", False, ANTHROPIC),
+        (b"/v1/messages/count_tokens", False, ANTHROPIC),
+        (b"/v1/models", False, OPENAI),
+        (b"/v1/models", True, ANTHROPIC),
+        (b"/nowhere", True, ANTHROPIC),
+        (b"/nowhere", False, OPENAI),
     ],
 )
 def test_the_dialect_of_a_request(path: bytes, anthropic_headers: bool, dialect: Dialect) -> None:
@@ -282,13 +284,13 @@ def test_an_engines_refusal_is_put_into_the_clients_dialect(
     status: int, said: dict[str, Any], expected: tuple[int, str, str | None, str | None]
 ) -> None:
     raw = json.dumps(said).encode()
-    got, headers, body = read(upstream_error(Dialect.OPENAI, status, raw, "req-1", b"x-extra: 1\r\n"))
+    got, headers, body = read(upstream_error(OPENAI, status, raw, "req-1", b"x-extra: 1\r\n"))
     error = body["error"]
     assert (got, error["message"], error["param"], error["code"]) == expected
     assert error["type"] == "invalid_request_error"
     assert (headers["x-tailgate-reason"], headers["x-should-retry"]) == ("upstream-rejected", "false")
     assert (headers["x-request-id"], headers["x-extra"]) == ("req-1", "1")
-    got, _, body = read(upstream_error(Dialect.ANTHROPIC, status, raw, "req-1"))
+    got, _, body = read(upstream_error(ANTHROPIC, status, raw, "req-1"))
     assert (got, body["error"]["message"]) == expected[:2]
 
 
@@ -313,7 +315,7 @@ def test_an_engines_refusal_is_put_into_the_clients_dialect(
         b"[" * 100_000,
     ],
 )
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_cannot_be_understood_gets_a_plain_message(dialect: Dialect, body: bytes) -> None:
     status, _, document = read(upstream_error(dialect, 400, body, "r"))
     assert (status, document["error"]["message"]) == (400, "The replica refused the request.")
@@ -322,14 +324,14 @@ def test_what_cannot_be_understood_gets_a_plain_message(dialect: Dialect, body: 
 @pytest.mark.parametrize("status", [401, 403, 405, 406, 407, 409, 415, 418, 500, 501, 502, 302, 101, 999])
 def test_what_is_not_the_clients_fault_is_a_502_without_the_engines_words(status: int) -> None:
     body = b'{"error":"Unauthorized: Bearer sk-internal"}'
-    got, headers, document = read(upstream_error(Dialect.OPENAI, status, body, "r"))
+    got, headers, document = read(upstream_error(OPENAI, status, body, "r"))
     assert (got, headers["x-tailgate-reason"]) == (502, "upstream-error")
     assert document["error"]["message"] == "The replica failed."
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_engine_is_a_503_with_a_time_to_come_back(status: int) -> None:
-    got, headers, _ = read(upstream_error(Dialect.OPENAI, status, b"{}", "r"))
+    got, headers, _ = read(upstream_error(OPENAI, status, b"{}", "r"))
     assert (got, headers["x-tailgate-reason"], headers["retry-after"]) == (503, "upstream-busy", "1")
 
 
@@ -343,10 +345,10 @@ def test_a_busy_engine_is_a_503_with_a_time_to_come_back(status: int) -> None:
 )
 def test_a_message_does_not_tell_where_the_engine_lives(inside: str) -> None:
     raw = json.dumps({"error": {"message": f"refused by {inside} today"}}).encode()
-    _, _, document = read(upstream_error(Dialect.OPENAI, 400, raw, "r"))
+    _, _, document = read(upstream_error(OPENAI, 400, raw, "r"))
     assert document["error"]["message"] == "refused by [...] today"
     for why in (Reason.UPSTREAM_ERROR, Reason.UPSTREAM_BUSY, Reason.IDLE_TIMEOUT, Reason.INTERNAL):
-        event = error_event(Dialect.OPENAI, Endpoint.CHAT, Problem(why, f"died at {inside}"))
+        event = error_event(OPENAI, Problem(why, f"died at {inside}"))
         assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "died at [...]"
 
 
@@ -356,12 +358,12 @@ def test_a_message_does_not_tell_where_the_engine_lives(inside: str) -> None:
 )
 def test_an_ordinary_message_stays_as_it_is(message: str) -> None:
     raw = json.dumps({"error": {"message": message}}).encode()
-    assert read(upstream_error(Dialect.OPENAI, 400, raw, "r"))[2]["error"]["message"] == message
+    assert read(upstream_error(OPENAI, 400, raw, "r"))[2]["error"]["message"] == message
 
 
 def test_a_long_message_is_cut_and_control_characters_go() -> None:
     raw = json.dumps({"error": {"message": "a\r\n\x00b" + "x" * 5000}}).encode()
-    message = read(upstream_error(Dialect.OPENAI, 400, raw, "r"))[2]["error"]["message"]
+    message = read(upstream_error(OPENAI, 400, raw, "r"))[2]["error"]["message"]
     assert message.startswith("a bx")
     assert len(message) == 1000
     assert message.endswith("…")
@@ -369,13 +371,13 @@ def test_a_long_message_is_cut_and_control_characters_go() -> None:
 
 @given(status=st.integers(100, 999), body=st.one_of(st.binary(max_size=80), st.text(max_size=40).map(str.encode)))
 def test_no_engines_answer_makes_it_fail(status: int, body: bytes) -> None:
-    got, _, document = read(upstream_error(Dialect.OPENAI, status, body, "r"))
+    got, _, document = read(upstream_error(OPENAI, status, body, "r"))
     assert got in (400, 404, 413, 502, 503)
     assert document["error"]["message"]
 
 
 def test_what_never_succeeds_is_not_to_be_tried_again() -> None:
     problem = Problem(Reason.LIMIT_TOKENS, retry_after_s=math.inf)
-    head = error_response(Dialect.OPENAI, problem, "id").partition(b"\r\n\r\n")[0].decode().lower()
+    head = error_response(OPENAI, problem, "id").partition(b"\r\n\r\n")[0].decode().lower()
     assert "x-should-retry: false" in head
-    assert "x-should-retry" not in error_response(Dialect.OPENAI, Problem(Reason.LIMIT_TOKENS), "id").decode()
+    assert "x-should-retry" not in error_response(OPENAI, Problem(Reason.LIMIT_TOKENS), "id").decode()

@@ -9,8 +9,10 @@ import httpx2
 import openai
 import pytest
 
-from gateway.core.request import Endpoint, Reason
-from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response
+from gateway.core.request import Reason
+from gateway.wire.apis.messages import ANTHROPIC
+from gateway.wire.apis.responses import RESPONSES
+from gateway.wire.errors.replies import OPENAI, Problem, error_event, error_response
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -55,7 +57,7 @@ OPENAI_CLASSES = [
 
 @pytest.mark.parametrize(("why", "error"), OPENAI_CLASSES)
 def test_openai_raises_its_own_class(why: Reason, error: type[openai.APIStatusError]) -> None:
-    mock, _ = transport(error_response(Dialect.OPENAI, Problem(why, "said so", param="n", code="c0de"), "req-1"))
+    mock, _ = transport(error_response(OPENAI, Problem(why, "said so", param="n", code="c0de"), "req-1"))
     with openai_client(mock) as client, pytest.raises(error) as caught:
         client.chat.completions.create(model="m", messages=MESSAGES)
     raised = caught.value
@@ -78,7 +80,7 @@ ANTHROPIC_CLASSES = [
 
 @pytest.mark.parametrize(("why", "error"), ANTHROPIC_CLASSES)
 def test_anthropic_raises_its_own_class(why: Reason, error: type[anthropic.APIStatusError]) -> None:
-    mock, _ = transport(error_response(Dialect.ANTHROPIC, Problem(why, "said so"), "req-1"))
+    mock, _ = transport(error_response(ANTHROPIC, Problem(why, "said so"), "req-1"))
     with anthropic_client(mock) as client, pytest.raises(error) as caught:
         client.messages.create(model="m", max_tokens=1, messages=MESSAGES)
     raised = caught.value
@@ -93,11 +95,11 @@ def test_anthropic_raises_its_own_class(why: Reason, error: type[anthropic.APISt
 )
 def test_the_sdks_retry_what_is_worth_it_and_nothing_else(why: Reason, requests: int) -> None:
     problem = Problem(why, retry_after_s=0.001)
-    mock, seen = transport(error_response(Dialect.OPENAI, problem, "r"))
+    mock, seen = transport(error_response(OPENAI, problem, "r"))
     with openai_client(mock, retries=1) as client, pytest.raises(openai.APIStatusError):
         client.chat.completions.create(model="m", messages=MESSAGES)
     assert len(seen) == requests
-    mock, seen = transport(error_response(Dialect.ANTHROPIC, problem, "r"))
+    mock, seen = transport(error_response(ANTHROPIC, problem, "r"))
     with anthropic_client(mock, retries=1) as other, pytest.raises(anthropic.APIStatusError):
         other.messages.create(model="m", max_tokens=1, messages=MESSAGES)
     assert len(seen) == requests
@@ -129,14 +131,14 @@ TEXT_CHUNK = (
 
 
 def test_openai_raises_inside_a_stream_of_chat() -> None:
-    with openai_client(stream(CHAT_CHUNK, error_event(Dialect.OPENAI, Endpoint.CHAT, PROBLEM))) as client:
+    with openai_client(stream(CHAT_CHUNK, error_event(OPENAI, PROBLEM))) as client:
         chunks = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
         count, error = until_error(iter(chunks), openai.APIError)
     assert (count, error.code) == (1, "deadline_exceeded")  # type: ignore[attr-defined]
 
 
 def test_openai_raises_inside_a_stream_of_completions() -> None:
-    with openai_client(stream(TEXT_CHUNK, error_event(Dialect.OPENAI, Endpoint.COMPLETIONS, PROBLEM))) as client:
+    with openai_client(stream(TEXT_CHUNK, error_event(OPENAI, PROBLEM))) as client:
         chunks = client.completions.create(model="m", prompt="x", stream=True)
         assert until_error(iter(chunks), openai.APIError)[0] == 1
 
@@ -146,7 +148,7 @@ def test_openai_raises_inside_a_stream_of_responses() -> None:
         b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":1,'
         b'"item_id":"i","output_index":0,"content_index":0,"delta":"a","logprobs":[]}\n\n'
     )
-    with openai_client(stream(delta, error_event(Dialect.OPENAI, Endpoint.RESPONSES, PROBLEM))) as client:
+    with openai_client(stream(delta, error_event(RESPONSES.dialect, PROBLEM))) as client:
         chunks = client.responses.create(model="m", input="x", stream=True)
         count, error = until_error(iter(chunks), openai.APIError)
     assert (count, error.code) == (1, "deadline_exceeded")  # type: ignore[attr-defined]
@@ -157,7 +159,7 @@ def test_anthropic_raises_inside_a_stream() -> None:
         b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
         b'"delta":{"type":"text_delta","text":"a"}}\n\n'
     )
-    with anthropic_client(stream(delta, error_event(Dialect.ANTHROPIC, Endpoint.MESSAGES, PROBLEM))) as client:
+    with anthropic_client(stream(delta, error_event(ANTHROPIC, PROBLEM))) as client:
         chunks = client.messages.create(model="m", max_tokens=1, messages=MESSAGES, stream=True)
         count, error = until_error(iter(chunks), anthropic.APIStatusError)
     assert count == 1

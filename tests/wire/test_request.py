@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.table import SHAPES
+from gateway.wire.apis.table import API_OF
 from gateway.wire.request import parse, render
 
 from .bodies import CAPS, CHAT, COMPLETION, MESSAGES, MINIMAL, RESPONSES, read, sent
@@ -229,7 +229,7 @@ def test_priority_is_the_tiers_and_never_the_clients(endpoint: Endpoint) -> None
     document = {**MINIMAL[endpoint], "priority": -100}
     assert read(endpoint, document).changed == ("priority",)
     assert "priority" not in sent(endpoint, document)
-    takes_one = SHAPES[endpoint].priority
+    takes_one = API_OF[endpoint].shape.priority
     assert sent(endpoint, document, caps=Caps(engine_priority=7)).get("priority") == (7 if takes_one else None)
 
 

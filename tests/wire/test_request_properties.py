@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gateway.core.policy import Caps
 from gateway.core.request import GENERATING, Endpoint
-from gateway.wire.apis.row import STRIP
-from gateway.wire.apis.table import SHAPES
+from gateway.wire.apis.fields import STRIP
+from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.body.pictures import correction
 from gateway.wire.request import BadRequest, parse, render
 
@@ -160,7 +160,7 @@ likely = {
 @st.composite
 def bodies(draw: st.DrawFn, endpoint: Endpoint, caps: Caps, granted: int) -> bytes:
     """A body that would be served, with fields added: known, disguised, doubled, of every type and spelling."""
-    names = sorted(SHAPES[endpoint].rules)
+    names = sorted(API_OF[endpoint].shape.rules)
     governed = [name for name in GOVERNED if name in names]
     bounds = {name: getattr(caps, name) for name in ("n", "best_of", "top_logprobs", "prompt_logprobs")}
     pairs: list[tuple[str, Any]] = list(MINIMAL[endpoint].items())
@@ -205,7 +205,7 @@ def is_integer(value: object, low: int, high: int) -> bool:
 
 def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps) -> None:
     """Everything that a tier's caps promise, of the body as an engine reads it."""
-    shape = SHAPES[endpoint]
+    shape = API_OF[endpoint].shape
     stripped = {name for name, rule in shape.rules.items() if rule is STRIP} - {"priority"}
     allowed = set(shape.rules) - stripped
     if caps.engine_priority is None or not shape.priority:
@@ -315,7 +315,7 @@ messages = st.lists(
     max_size=3,
 )
 all_fields = st.dictionaries(
-    st.sampled_from(sorted({name for shape in SHAPES.values() for name in shape.rules})),
+    st.sampled_from(sorted({name for api in APIS for name in api.shape.rules})),
     st.one_of(json_values, messages),
     max_size=6,
 )

@@ -11,27 +11,40 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.request import Endpoint
-
 _EVENT: Final = b"data: %b\n\n"
 DONE: Final = _EVENT % b"[DONE]"
 
 
-def as_events(endpoint: Endpoint, body: bytes, wants_usage: bool) -> list[bytes]:
-    """Events that say what `body` says, with the API's end; none if there is no such form for it."""
-    if endpoint is not Endpoint.CHAT and endpoint is not Endpoint.COMPLETIONS:
+def chat_events(body: bytes, wants_usage: bool) -> list[bytes]:
+    """Events that say what a chat completion says, with the end of the stream; none if `body` is not one."""
+    answer = _answer(body)
+    if answer is None:
         return []
+    answer["object"] = "chat.completion.chunk"
+    answer["choices"] = [_delta(choice) for choice in answer["choices"]]
+    return _events(answer, wants_usage)
+
+
+def text_events(body: bytes, wants_usage: bool) -> list[bytes]:
+    """The same for a plain completion."""
+    answer = _answer(body)
+    return [] if answer is None else _events(answer, wants_usage)
+
+
+def _answer(body: bytes) -> dict[str, Any] | None:
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return []
+        return None
     choices = answer.get("choices") if type(answer) is dict else None
     if type(choices) is not list or not choices or not all(type(choice) is dict for choice in choices):
-        return []
+        return None
+    found: dict[str, Any] = answer
+    return found
+
+
+def _events(answer: dict[str, Any], wants_usage: bool) -> list[bytes]:
     usage = answer.pop("usage", None)
-    if endpoint is Endpoint.CHAT:
-        answer["object"] = "chat.completion.chunk"
-        answer["choices"] = [_delta(choice) for choice in choices]
     events = [_EVENT % orjson.dumps(answer)]
     if wants_usage and usage is not None:
         events.append(_EVENT % orjson.dumps(answer | {"choices": [], "usage": usage}))

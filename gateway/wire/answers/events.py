@@ -7,35 +7,20 @@ from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.request import Endpoint, Reason
-from gateway.wire.answers.cut import CutEnding, end_of_completion, end_of_message, end_of_response
-from gateway.wire.answers.draft import Draft
+from gateway.core.request import Reason
+from gateway.wire.answers.cut import CutEnding
 from gateway.wire.answers.failure import EngineError, engine_error
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.answers.shapes import (
-    ABSENT,
     EMPTY,
-    RAW_ABORT,
     UNREADABLE,
-    Chunk,
-    Delta,
-    Inner,
-    LooseChunk,
-    Stop,
     Typed,
-    decode_chunk,
-    decode_inner,
     decode_loose_chunk,
-    decode_stop,
     decode_typed,
 )
 from gateway.wire.answers.sse import data_of
-from gateway.wire.answers.whole import Counted, read_usage, usage_at_end
-from gateway.wire.body.form import FORMS
-from gateway.wire.http.lines import LF
+from gateway.wire.answers.whole import Counted
 
-_TEXT: Final = b'"delta":{"content":"'
-QUOTE: Final = 0x22
 _DONE: Final = b"[DONE]"
 
 
@@ -175,102 +160,6 @@ class StreamReader:
         return EventKind.ERROR
 
 
-class CompletionReader(StreamReader):
-    """Chat and plain completions: anonymous `data:` events, `finish_reason`, then usage, then `[DONE]`."""
-
-    __slots__ = ("_after", "_before", "_first", "_over")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first = b""
-        """Data of the first chunk."""
-        self._over: list[int] = []
-        """The choices that have ended."""
-        self._before = self._after = b""
-        """What stood around the text of an event: engines write all events of a stream alike."""
-
-    @property
-    def choices_over(self) -> int:
-        return len(set(self._over))
-
-    def plain(self, data: bytes, start: int) -> bool:
-        # Slices, because a method of `bytes` takes compiled code longer than both of them.
-        before, after = self._before, self._after
-        text, end = start + len(before), len(data) - len(after)
-        if before and text < end and data[start:text] == before and data[end:] == after:
-            said = data[text:end]
-            if QUOTE not in said and LF not in said:
-                return True
-        # `find` and not `in`, which first raises and clears a TypeError for bytes in bytes (CPython 3.11 to 3.13).
-        # Of several choices in one event some may have finished.
-        return (
-            _is_one(data, start)
-            and data.find(b'"finish_reason":null') >= 0
-            and data.find(b'"usage"') < 0
-            and data.find(b'"error"') < 0
-            and data.find(b'"finish_reason":"') < 0
-            # Empty deltas are no output, and some servers send them as pings.
-            and data.find(b'"content":""') < 0
-            and data.find(b'"text":""') < 0
-            and data.find(b'"delta":{}') < 0
-            and data.find(b'"delta":{"content":null}') < 0
-            and data.find(b'"delta":{"role":"assistant"}') < 0
-            and data.find(b'"tool_calls":[]') < 0
-        )
-
-    def _learn(self, event: bytes) -> None:
-        """Remember what stands around the text of `event`, which is output and nothing else."""
-        text = event.find(_TEXT) + len(_TEXT)
-        end = event.find(b'"', text)
-        if text < len(_TEXT) or event.find(b"\\", text, end) >= 0:
-            return
-        self._before, self._after = event[:text], event[end:] + b"\r\n"
-
-    def _read(self, event: bytes, payload: bytes) -> EventKind:
-        try:
-            chunk: Chunk = decode_chunk(payload)
-        except UNREADABLE:
-            return self._read_loosely(payload)
-        if bytes(chunk.error) not in EMPTY:
-            return self._failed(chunk.error)
-        self.model = self.model or bytes(chunk.model)
-        has_usage = bytes(chunk.usage) not in EMPTY
-        if has_usage:
-            self._take_usage(read_usage(chunk.usage))
-        if not chunk.choices:
-            return EventKind.USAGE_ONLY if has_usage else EventKind.OTHER
-        kind = EventKind.OTHER
-        self._first = self._first or payload
-        for choice in chunk.choices:
-            if bytes(choice.text) not in EMPTY or (choice.delta is not None and _has_output(choice.delta)):
-                kind |= EventKind.CONTENT
-            reason = bytes(choice.finish_reason)
-            if reason not in EMPTY:
-                kind |= EventKind.FINISH
-                self._over.append(_index(choice.index, 0))
-                if reason == RAW_ABORT:
-                    self.aborted = True
-                else:
-                    self.finished = True
-        if kind & EventKind.CONTENT:
-            self.tokens_seen += 1
-            if kind == EventKind.CONTENT and not has_usage and len(chunk.choices) == 1 and not self._before:
-                self._learn(event)
-        return kind
-
-    def _read_loosely(self, payload: bytes) -> EventKind:
-        """Read an event whose choices have another form: an error or a usage in it counts all the same."""
-        chunk: LooseChunk = decode_loose_chunk(payload)
-        if bytes(chunk.error) not in EMPTY:
-            return self._failed(chunk.error)
-        if bytes(chunk.usage) not in EMPTY:
-            self._take_usage(read_usage(chunk.usage))
-        return self._unreadable()
-
-    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
-        return end_of_completion(self._first, self._over, choices, cut, wants_usage) if self._first else []
-
-
 class TypedReader(StreamReader):
     """What the Messages and Responses APIs share: every event carries its type."""
 
@@ -281,7 +170,7 @@ class TypedReader(StreamReader):
     """and what is in it where the text is empty."""
 
     def plain(self, data: bytes, start: int) -> bool:
-        return data.startswith(self.delta, start) and _is_one(data, start) and data.find(self.empty, start) < 0
+        return data.startswith(self.delta, start) and is_one(data, start) and data.find(self.empty, start) < 0
 
     def read(self, event: bytes) -> EventKind:
         if event.startswith(self.delta) and event.find(self.empty) < 0:
@@ -308,145 +197,12 @@ class TypedReader(StreamReader):
         raise NotImplementedError
 
 
-class MessagesReader(TypedReader):
-    """Anthropic Messages: `message_start` ... `message_delta` with the stop reason, `message_stop`."""
-
-    __slots__ = ("_begun", "_block", "_stopped")
-    delta = b"event: content_block_delta\n"
-    empty = b':""}'
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._begun = False
-        self._block = -1
-        """The content block that is open; below 0: none is."""
-        self._stopped = False
-        """Whether it was said why it ended."""
-
-    def _take(self, typed: Typed) -> EventKind:
-        match typed.type:
-            case "error":
-                return self._failed(typed.error)
-            case "content_block_delta":
-                return self._content(typed.delta)
-            case "content_block_start":
-                self._block = _index(typed.index, -1)
-            case "content_block_stop":
-                self._block = -1
-            case "message_start":
-                self._begun = True
-                if bytes(typed.message) not in EMPTY:
-                    inner: Inner = decode_inner(typed.message)
-                    self.model = bytes(inner.model)
-                    self._take_usage(read_usage(inner.usage))
-            case "message_delta":
-                self._take_usage(read_usage(typed.usage))
-                self._ends(typed.delta)
-                self._stopped = True
-                return EventKind.FINISH
-            case "message_stop":
-                self.finished = self.done = True
-                return EventKind.DONE
-        return EventKind.OTHER
-
-    def _ends(self, delta: Raw) -> None:
-        """A reason to stop is an end; null is what vLLM gives when it is told to stop."""
-        if bytes(delta) in EMPTY:
-            return
-        stop: Stop = decode_stop(delta)
-        self.aborted = stop.stop_reason is None
-        self.finished = self.finished or isinstance(stop.stop_reason, str)
-
-    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
-        return end_of_message(self._block, self._stopped, cut) if self._begun else []
-
-
-_LAST_EVENTS: Final = (b"event: response.completed", b"event: response.incomplete")
-
-
-class ResponsesReader(TypedReader):
-    """OpenAI Responses: `response.created` ... `response.completed`, `.incomplete` or `.failed`."""
-
-    __slots__ = ("_draft",)
-    delta = b"event: response.output_text.delta\n"
-    empty = b'"delta":""'
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._draft: Draft | None = None
-
-    def remember(self) -> None:
-        self._draft = Draft()
-
-    def plain(self, data: bytes, start: int) -> bool:
-        if not super().plain(data, start):
-            return False
-        if self._draft is not None:
-            self._draft.add(data[start:])
-        return True
-
-    def read(self, event: bytes) -> EventKind:
-        if self._draft is not None:
-            self._draft.add(event)
-        return super().read(event)
-
-    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
-        return [] if self._draft is None else end_of_response(self._draft, cut)
-
-    def _take(self, typed: Typed) -> EventKind:
-        if typed.response is not None:
-            self.model = self.model or bytes(typed.response.model)
-        match typed.type:
-            case "response.completed" | "response.incomplete":
-                self.finished = self.done = True
-                if typed.response is not None:
-                    self._take_usage(read_usage(typed.response.usage))
-                return EventKind.FINISH
-            case "response.failed":
-                return self._failed(ABSENT if typed.response is None else typed.response.error)
-            case "error":
-                # This API's own has no object: code and message stand in the event.
-                code, message = bytes(typed.code) or b"null", bytes(typed.message) or b"null"
-                return self._failed(Raw(b'{"code":%b,"message":%b}' % (code, message)))
-        return self._content(typed.delta) if typed.type.endswith(".delta") else EventKind.OTHER
-
-    def read_long(self, head: bytes, tail: bytes) -> None:
-        super().read_long(head, tail)
-        # The last event repeats the whole answer, so that of all events it may well be the long one.
-        if head.startswith(_LAST_EVENTS):
-            self.finished = self.done = True
-            self._take_usage(usage_at_end(tail))
-
-
-READERS: Final[dict[Endpoint, type[StreamReader]]] = {
-    Endpoint.CHAT: CompletionReader,
-    Endpoint.COMPLETIONS: CompletionReader,
-    Endpoint.RESPONSES: ResponsesReader,
-    Endpoint.MESSAGES: MessagesReader,
-    **dict.fromkeys(sorted(FORMS), CompletionReader),
-}
-
-
-def _index(raw: Raw, otherwise: int) -> int:
+def index_in(raw: Raw, otherwise: int) -> int:
     """The place of a choice or a content block, as it stands in JSON."""
     text = bytes(raw)
     return int(text) if len(text) < 10 and text.isdigit() else otherwise
 
 
-def _is_one(data: bytes, start: int) -> bool:
+def is_one(data: bytes, start: int) -> bool:
     """Whether the chunk that ends with `data` ends with an event, and no other ends from `start` on."""
     return data.find(b"\n\n", start) == len(data) - 4
-
-
-def _has_output(delta: Delta) -> bool:
-    return any(
-        bytes(field) not in EMPTY
-        for field in (
-            delta.content,
-            delta.reasoning_content,
-            delta.reasoning,
-            delta.tool_calls,
-            delta.refusal,
-            delta.function_call,
-        )
-    )

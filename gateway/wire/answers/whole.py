@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Raw
 
-from gateway.core.request import GENERATING, Endpoint
 from gateway.wire.answers.failure import EngineError, engine_error
 from gateway.wire.answers.shapes import (
     ABORT,
@@ -20,7 +20,6 @@ from gateway.wire.answers.shapes import (
     decode_usage,
     decode_whole,
 )
-from gateway.wire.body.form import FORMS
 from gateway.wire.numbers import count
 
 _NO_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*""')
@@ -36,6 +35,22 @@ class AnswerError(Exception):
 
 class Aborted(Exception):
     """The engine gave the answer up, and says so in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeForm:
+    """How an API's whole answers look."""
+
+    generates: bool = False
+    """Whether it answers with generated tokens; an answer without any is of no use then."""
+    own_error: bool = False
+    """Whether an answer has a field `error` of its own, which is no error of the engine's."""
+    bare_text: bool = False
+    """Whether it may be no JSON at all: subtitles, or bare text."""
+
+
+NUMBERS: Final = WholeForm()
+GENERATED: Final = WholeForm(generates=True)
 
 
 class Counted:
@@ -69,15 +84,15 @@ def read_usage(raw: Raw | bytes) -> Counted:
     return told
 
 
-def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | None]:
+def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | None]:
     """Usage and error of an answer that was not streamed.
 
     Raises `AnswerError` if it is not a JSON object, `Aborted` if the engine gave it up.
     """
-    if endpoint not in GENERATING and body[:1] == b"[":
+    if not form.generates and body[:1] == b"[":
         return Counted(None, None, False), None  # SGLang and TEI rank documents in a bare list, without usage
-    if endpoint in FORMS and body[:1] != b"{":
-        return Counted(None, None, False), None  # subtitles, or bare text
+    if form.bare_text and body[:1] != b"{":
+        return Counted(None, None, False), None
     try:
         whole = decode_whole(body)
     except UNREADABLE as exc:
@@ -87,20 +102,20 @@ def read_whole(endpoint: Endpoint, body: bytes) -> tuple[Counted, EngineError | 
     if whole.stop_reason is None or (choices.find(RAW_ABORT) >= 0 and _is_aborted(choices)):
         raise Aborted
     usage = read_usage(whole.usage)
-    if usage.output is None and usage.prompt is not None and endpoint not in GENERATING:
+    if usage.output is None and usage.prompt is not None and not form.generates:
         usage.output = 0  # numbers are no tokens, and this count is exact
     usage.is_answer = (
         (choices not in EMPTY and ((usage.output or 0) > 1 or not _is_silent(choices)))
-        or endpoint not in GENERATING
+        or not form.generates
         or bool(usage.output)
         or bytes(whole.content) not in EMPTY
         or bytes(whole.output) not in EMPTY
     )
-    if usage.output == 0 and usage.is_answer and endpoint in GENERATING:
+    if usage.output == 0 and usage.is_answer and form.generates:
         usage.output, usage.odd = None, True  # some servers fill their usage with zeros
     usage.model = bytes(whole.model)
     said = whole.error
-    if said is ABSENT or endpoint is Endpoint.RESPONSES or bytes(said) in EMPTY:
+    if said is ABSENT or form.own_error or bytes(said) in EMPTY:
         return usage, None
     return usage, engine_error(said)
 

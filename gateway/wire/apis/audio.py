@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import STRIP, STRIPPED, Api, Shape, ruled
+from gateway.wire.answers.whole import WholeForm
+from gateway.wire.apis.chunks import CompletionReader
+from gateway.wire.apis.fields import STRIP, STRIPPED, ruled
+from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, form
 from gateway.wire.body.checks import BadRequest, Check, wrong_type
 from gateway.wire.body.content import size
@@ -79,6 +82,17 @@ FIELDS: Final[dict[str, Check]] = {
     "timestamp_granularities[]": _words,
     "max_completion_tokens": bounds.output_cap,
 }
-_SHAPE: Final = Shape(FIELDS, ("model", "file"), measure, caps=(), stop=None, priority=False, read=read, write=write)
-TRANSCRIPTIONS: Final = Api("transcriptions", (Endpoint.TRANSCRIPTIONS,), _SHAPE)
-TRANSLATIONS: Final = Api("translations", (Endpoint.TRANSLATIONS,), _SHAPE)
+_SHAPE: Final = Shape(
+    FIELDS,
+    ("model", "file"),
+    measure,
+    caps=(),
+    stop=None,
+    priority=False,
+    usage_flag="stream_include_usage",
+    read=read,
+    write=write,
+)
+_ANSWERS: Final = Answers(WholeForm(bare_text=True), CompletionReader)
+TRANSCRIPTIONS: Final = Api("transcriptions", (Endpoint.TRANSCRIPTIONS,), _SHAPE, _ANSWERS)
+TRANSLATIONS: Final = Api("translations", (Endpoint.TRANSLATIONS,), _SHAPE, _ANSWERS)

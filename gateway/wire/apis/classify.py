@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
+from gateway.wire.apis.fields import ALLOW, STRIPPED, ruled
+from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, inputs
 from gateway.wire.body.checks import Check
 
@@ -17,4 +18,6 @@ FIELDS: Final[dict[str, Check]] = {
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,
 }
-CLASSIFY: Final = Api("classify", (Endpoint.CLASSIFY,), Shape(FIELDS, ("model",), inputs.measure, caps=(), stop=None))
+CLASSIFY: Final = Api(
+    "classify", (Endpoint.CLASSIFY,), Shape(FIELDS, ("model",), inputs.measure, inputs.text, caps=(), stop=None)
+)

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import ALLOW, STRIP, STRIPPED, Api, Shape, ruled
+from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
+from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, inputs
 from gateway.wire.body.checks import BadRequest, Check
 
@@ -33,4 +34,6 @@ FIELDS: Final[dict[str, Check]] = {
     "truncate_prompt_tokens": checks.truncation,
     "chat_template_kwargs": checks.template_options,
 }
-POOLING: Final = Api("pooling", (Endpoint.POOLING,), Shape(FIELDS, ("model",), inputs.measure, caps=(), stop=None))
+POOLING: Final = Api(
+    "pooling", (Endpoint.POOLING,), Shape(FIELDS, ("model",), inputs.measure, inputs.text, caps=(), stop=None)
+)

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
+from gateway.wire.apis.fields import ALLOW, STRIPPED, ruled
+from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, pairs
 from gateway.wire.body.checks import MAX_INT, Check
 from gateway.wire.body.content import size

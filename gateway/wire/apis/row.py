@@ -1,78 +1,93 @@
-"""The columns of the table of APIs, and the rules that all rows share."""
+"""The columns of the table of APIs.
+
+A row is all that is known of one API. Everything else looks up the row of an endpoint once per request and asks it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
+from gateway.wire.answers.assemble import Assembly
+from gateway.wire.answers.events import StreamReader
+from gateway.wire.answers.whole import NUMBERS, WholeForm
 from gateway.wire.body.checks import Check
 from gateway.wire.body.prompt import Measure
+from gateway.wire.body.prompt_text import ReadText
 from gateway.wire.body.tools import Renamed
-
-
-def ALLOW(value: Any, field: str, caps: Caps) -> Any:
-    """Forwarded as it is: what it costs is bounded by the size of the body."""
-    return value
-
-
-def STRIP(value: Any, field: str, caps: Caps) -> None:
-    """Dropped and reported."""
-
-
-def ruled(rule: Check, names: str) -> dict[str, Check]:
-    """One rule for several fields, whose names stand in one text."""
-    return dict.fromkeys(names.split(), rule)
-
-
-# Taken from the client in no form. Control: who is served first, where, from which cache, under which id.
-# Templates and media: the prompt would be another one than was measured. Cost: work that no cap bounds.
-STRIPPED: Final = ruled(
-    STRIP,
-    # control
-    "priority service_tier speed request_id rid session_id session_params cache_salt extra_key kv_transfer_params"
-    " ec_transfer_params vllm_xargs custom_params custom_logit_processor lora_path data_parallel_rank"
-    " bootstrap_host bootstrap_port bootstrap_room stream_interval container inference_geo moderation"
-    # templates and media
-    " chat_template media_io_kwargs mm_processor_kwargs mm_payload return_mm_kwargs prompt_embeds image_data"
-    " add_generation_prompt continue_final_message modalities audio"
-    # cost
-    " ignore_eos use_beam_search early_stopping return_hidden_states routed_experts_prompt_start prediction"
-    " web_search_options watermarking return_token_offsets",
-)
-
+from gateway.wire.errors.replies import OPENAI, Dialect
 
 Fit: TypeAlias = Callable[[dict[str, Any], Caps, list[str]], Renamed]
-"""Brings tools and history into the form that engines read; names what it changed."""
+"""Brings the fields into the form that engines read, and adds the names of what it changed to the list."""
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 Write: TypeAlias = Callable[[dict[str, Any]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One endpoint's requests. `caps` are the names of the output cap: the first that a client used is kept, else the
-    last is written; `stop` is the field that stop sequences go to; `usage` says that a stream must ask for usage."""
+    """An API's requests."""
 
     rules: dict[str, Check]
+    """The fields that may pass, with their checkers."""
     required: tuple[str, ...]
     measure: Measure
+    """How large the prompt is."""
+    text: ReadText | None = None
+    """The prompt as a tokenizer takes it; None where only the engine knows it."""
     caps: tuple[str, ...] = ("max_tokens",)
+    """Names of the output cap: the first that a client used is kept, else the last is written."""
     stop: str | None = "stop"
+    """The field that stop sequences go to."""
     usage: bool = False
+    """Whether a stream must ask for its usage, in `stream_options`."""
+    usage_flag: str | None = None
+    """The field that asks for usage where there are no `stream_options`."""
     priority: bool = True
     """Whether the engine takes a `priority` of the tier's."""
     fit: Fit | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that are sent with these values, whatever the client said."""
     read: Read | None = None
     write: Write | None = None
-    """How a body becomes fields and fields a body, less the model; None where it is JSON."""
+    """How a body becomes fields and fields a body, less the model; None where it is JSON, else it is a form."""
+
+    @property
+    def is_form(self) -> bool:
+        """Whether a body is multipart/form-data, not JSON."""
+        return self.write is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """An API's answers."""
+
+    whole: WholeForm = NUMBERS
+    reader: type[StreamReader] | None = None
+    """Follows one stream and says when it is complete; None where there are no streams."""
+    assembly: Callable[[], Assembly] | None = None
+    """Makes a whole answer of one stream; None where no answer is put together."""
+    as_events: Callable[[bytes, bool], list[bytes]] | None = None
+    """Makes a stream of a whole answer, with its usage or without; None where that cannot be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its name in a policy (`tiers.*.apis`), its paths, and the shape of its requests."""
+    """One API."""
 
     name: str
+    """Its name in a policy (`tiers.*.apis`)."""
     endpoints: tuple[Endpoint, ...]
+    """Its paths."""
     shape: Shape
+    answers: Answers = Answers()
+    dialect: Dialect = OPENAI
+    """The error format that its clients read."""
+    counting: bytes | None = None
+    """The path that counts the tokens of its requests."""
+    unserved: Mapping[bytes, str] = field(default_factory=dict)
+    """What is said of paths of the same API that are not served, by how they begin."""
+    upstream_lines: tuple[str, ...] = ()
+    """Header lines that every request to a replica has."""

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import ALLOW, STRIP, STRIPPED, Api, Shape, ruled
+from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
+from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, pairs
 from gateway.wire.body.checks import Check
 from gateway.wire.body.prompt import Prompt

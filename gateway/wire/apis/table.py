@@ -11,20 +11,24 @@ from typing import Final
 from gateway.core.policy import Tier
 from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import TRANSCRIPTIONS, TRANSLATIONS
+from gateway.wire.apis.chat import CHAT
 from gateway.wire.apis.classify import CLASSIFY
+from gateway.wire.apis.completions import COMPLETIONS
+from gateway.wire.apis.embeddings import EMBEDDINGS
+from gateway.wire.apis.messages import MESSAGES
 from gateway.wire.apis.pooling import POOLING
 from gateway.wire.apis.rerank import RERANK
-from gateway.wire.apis.row import Api, Shape
+from gateway.wire.apis.responses import RESPONSES
+from gateway.wire.apis.row import Api
 from gateway.wire.apis.score import SCORE
 from gateway.wire.apis.tokens import DETOKENIZE, TOKENIZE
-from gateway.wire.body import fields
 
 APIS: Final[tuple[Api, ...]] = (
-    Api("chat", (Endpoint.CHAT,), fields.SHAPES[Endpoint.CHAT]),
-    Api("completions", (Endpoint.COMPLETIONS,), fields.SHAPES[Endpoint.COMPLETIONS]),
-    Api("embeddings", (Endpoint.EMBEDDINGS,), fields.SHAPES[Endpoint.EMBEDDINGS]),
-    Api("responses", (Endpoint.RESPONSES,), fields.SHAPES[Endpoint.RESPONSES]),
-    Api("messages", (Endpoint.MESSAGES,), fields.SHAPES[Endpoint.MESSAGES]),
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    MESSAGES,
     RERANK,
     SCORE,
     POOLING,
@@ -34,7 +38,7 @@ APIS: Final[tuple[Api, ...]] = (
     TRANSCRIPTIONS,
     TRANSLATIONS,
 )
-SHAPES: Final[dict[Endpoint, Shape]] = {endpoint: api.shape for api in APIS for endpoint in api.endpoints}
+API_OF: Final[dict[Endpoint, Api]] = {endpoint: api for api in APIS for endpoint in api.endpoints}
 
 
 def served(tier: Tier) -> frozenset[Endpoint]:

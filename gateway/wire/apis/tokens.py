@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.apis.row import ALLOW, STRIPPED, Api, Shape, ruled
+from gateway.wire.apis import completions
+from gateway.wire.apis.fields import ALLOW, STRIPPED, ruled
+from gateway.wire.apis.row import Api, Shape
 from gateway.wire.body import checks, prompt
 from gateway.wire.body.checks import MISSING, BadRequest, Check, wrong_type
 from gateway.wire.body.prompt import Prompt
@@ -24,7 +26,7 @@ def _texts(fields: dict[str, Any], caps: Caps) -> Prompt:
     if "messages" in fields:
         prompt.chat(fields, caps)
     else:
-        prompt.completion(fields, caps)
+        completions.measure(fields, caps)
     return FREE
 
 

@@ -13,11 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.request import Endpoint
 from gateway.wire.body.checks import BadRequest
 
-FORMS: Final = frozenset({Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS})
-"""Endpoints whose requests are forms."""
 BOUNDARY: Final = secrets.token_hex(20).encode()
 """Drawn anew by every process, so that nobody can put it into a file."""
 CONTENT_TYPE: Final = "multipart/form-data; boundary=" + BOUNDARY.decode()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.policy import Caps
-from gateway.wire.body import prompt
+from gateway.wire.body import prompt, prompt_text
 from gateway.wire.body.checks import MISSING, BadRequest
 from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt_text import Conversation, PlainText
 
 
 def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
@@ -18,4 +19,9 @@ def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
         return prompt.chat(fields, caps)
     if "input" not in fields:
         raise BadRequest("input", "field required", MISSING)
-    return prompt.embedding(fields, caps)
+    return prompt.batch(fields["input"], "input", caps)
+
+
+def text(fields: dict[str, Any]) -> PlainText | Conversation | None:
+    """The same as a tokenizer takes it."""
+    return prompt_text.plain(fields["input"], fields) if "input" in fields else prompt_text.chat(fields)

@@ -10,7 +10,6 @@ from gateway.wire.body.checks import BAD_TYPE, BadRequest, kind, wrong_type
 from gateway.wire.body.content import MAX_ITEMS, bad_role, others, parts, role_fits, size, text_or_parts, utf8
 
 MAX_TOKEN_ID: Final = 2**31 - 1
-RESPONSE_ITEMS: Final = frozenset({"message", "function_call", "function_call_output", "reasoning"})
 
 
 class Prompt:
@@ -29,7 +28,7 @@ Measure: TypeAlias = Callable[[dict[str, Any], Caps], Prompt]
 
 def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
     """The messages of a chat, of OpenAI's or Anthropic's kind, and all that is laid before them."""
-    messages = _items(fields["messages"], "messages")
+    messages = items(fields["messages"], "messages")
     total = 0
     for i, given in enumerate(messages):
         if type(given) is not dict:
@@ -55,35 +54,7 @@ def chat(fields: dict[str, Any], caps: Caps) -> Prompt:
     return Prompt(total)
 
 
-def completion(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The prompt of a completion: a text, a batch of texts, token ids, or a batch of those."""
-    prompt = _batch(fields["prompt"], "prompt", caps)
-    for name in ("suffix", "response_format"):
-        if name in fields:
-            prompt.size += size(fields[name])
-            prompt.exact = None if name == "suffix" else prompt.exact
-    return prompt
-
-
-def embedding(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The input of an embedding: as a completion's prompt."""
-    return _batch(fields["input"], "input", caps)
-
-
-def responses(fields: dict[str, Any], caps: Caps) -> Prompt:
-    """The input of the Responses API: a text or a list of items."""
-    given = fields["input"]
-    if type(given) is str:
-        total = utf8(given)
-    else:
-        total = sum(_item(item, f"input[{i}]", caps) for i, item in enumerate(_items(given, "input")))
-    for name in ("instructions", "tools", "text"):
-        if name in fields:
-            total += size(fields[name])
-    return Prompt(total)
-
-
-def _items(value: Any, field: str) -> list[Any]:
+def items(value: Any, field: str) -> list[Any]:
     if type(value) is not list:
         raise wrong_type(field, "an array", value)
     if not value:
@@ -93,24 +64,7 @@ def _items(value: Any, field: str) -> list[Any]:
     return value
 
 
-def _item(item: Any, field: str, caps: Caps) -> int:
-    if type(item) is not dict:
-        raise wrong_type(field, "an object", item)
-    item_type = item.get("type", "message")
-    if item_type == "item_reference":
-        raise BadRequest(field, "item_reference is not served here: no answer is kept, send the item itself")
-    if type(item_type) is not str or item_type not in RESPONSE_ITEMS:
-        raise BadRequest(f"{field}.type", f"must be one of {', '.join(sorted(RESPONSE_ITEMS))}")
-    if item_type == "message" and not role_fits(item):
-        raise bad_role(item, field)
-    total = 0
-    for name in ("content", "output", "summary"):
-        if item.get(name) is not None:
-            total += text_or_parts(item[name], f"{field}.{name}", caps)
-    return total + others(item, field, ("role", "type", "content", "output", "summary"))
-
-
-def _batch(value: Any, field: str, caps: Caps) -> Prompt:
+def batch(value: Any, field: str, caps: Caps) -> Prompt:
     if type(value) is str:
         return Prompt(utf8(value))
     if type(value) is not list:

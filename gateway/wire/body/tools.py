@@ -3,23 +3,18 @@
 An engine takes functions, which the client runs. Tools that OpenAI or Anthropic would run (web search, code
 execution, MCP servers) make vLLM 0.32 refuse the whole request, or loop there without bound and call other hosts.
 Coding agents offer them in every request: Codex `web_search` and `namespace`, Claude Code `web_search_20250305`.
-
-A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
-`namespace__function`, as vLLM itself does. The client knows a call only by both names (openai/codex#23186), so
-`Renamed` says what to put back.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-from gateway.wire.body.checks import MAX_ENTRIES, BadRequest, wrong_type
+from gateway.wire.body.checks import BadRequest, wrong_type
 
 Renamed: TypeAlias = dict[str, tuple[str, str]]
 """Namespace and name of a function, by the name that the engine knows it under."""
 
 NOT_RENAMED: Final[Renamed] = {}
-SEPARATOR: Final = "__"
 _NAMED_CHOICES: Final = frozenset({"function", "tool", "custom"})
 _FREE_CHOICES: Final = frozenset({"auto", "none", "any", "required"})
 
@@ -50,91 +45,7 @@ class Kept:
         self.changed.append(f"tools.{tool_type}")
 
 
-def chat(fields: dict[str, Any], changed: list[str]) -> None:
-    """Tools of chat completions: functions. vLLM answers 500 to one without a name, which would harm the replica."""
-    kept = Kept(changed)
-    for i, tool in enumerate(fields["tools"]):
-        if tool.get("type", "function") != "function":
-            inner = tool.get("custom")
-            kept.drop(tool, inner.get("name") if type(inner) is dict else None)
-            continue
-        function = tool.get("function")
-        if type(function) is not dict or type(function.get("name")) is not str:
-            raise BadRequest(f"tools[{i}].function", "must be an object with a name")
-        kept.keep(tool, function["name"])
-    _settle(fields, kept)
-
-
-def messages(fields: dict[str, Any], changed: list[str]) -> None:
-    """Anthropic's tools: those with a schema. The typed ones have none, also where the client runs them (bash,
-    text editor, computer): Anthropic's models know it by heart, others do not, and vLLM refuses the request."""
-    kept = Kept(changed)
-    for tool in fields["tools"]:
-        if tool.get("type", "custom") in ("custom", None):
-            kept.keep(tool, str(tool.get("name")))
-        else:
-            kept.drop(tool, tool.get("name"))
-    _settle(fields, kept)
-
-
-def responses(fields: dict[str, Any], changed: list[str]) -> Renamed:
-    """Tools of the Responses API: functions, also those in namespaces."""
-    kept = Kept(changed)
-    for i, tool in enumerate(fields["tools"]):
-        tool_type, name = tool.get("type"), str(tool.get("name"))
-        if tool_type == "function" and name not in kept.renamed:
-            kept.keep(tool, name)
-        elif tool_type == "namespace":
-            _flatten(tool, f"tools[{i}]", kept)
-        else:
-            kept.drop(tool, tool.get("name"))
-    if len(kept.tools) > MAX_ENTRIES:
-        raise BadRequest("tools", f"must have at most {MAX_ENTRIES} functions in all", "array_above_max_length")
-    choice = fields.get("tool_choice")
-    if type(choice) is dict and choice.get("namespace") is not None:
-        fields["tool_choice"] = flat(choice, "tool_choice")
-    _settle(fields, kept)
-    return kept.renamed
-
-
-def flat(call: dict[str, Any], field: str) -> dict[str, Any]:
-    """A call, or a choice, of a function in a namespace as the engine knows it."""
-    namespace, name = call["namespace"], call.get("name")
-    if type(namespace) is not str or type(name) is not str:
-        raise BadRequest(f"{field}.namespace", "must be a string, beside a name that is one")
-    out = {key: value for key, value in call.items() if key != "namespace"}
-    out["name"] = namespace + SEPARATOR + name
-    return out
-
-
-def _flatten(tool: dict[str, Any], field: str, kept: Kept) -> None:
-    namespace = tool.get("name")
-    if type(namespace) is not str:
-        raise BadRequest(f"{field}.name", "must be a string")
-    given = tool.get("tools")
-    if type(given) is not list:
-        raise wrong_type(f"{field}.tools", "an array", given)
-    for i, inner in enumerate(given):
-        if type(inner) is not dict:
-            raise wrong_type(f"{field}.tools[{i}]", "an object", inner)
-        name = inner.get("name")
-        if inner.get("type") != "function":
-            kept.drop(inner, name)
-            continue
-        if type(name) is not str:
-            raise BadRequest(f"{field}.tools[{i}].name", "must be a string")
-        known_as = namespace + SEPARATOR + name
-        if known_as in kept.names:  # the client could not tell which of the two was called
-            kept.drop(inner, name)
-            continue
-        if not kept.renamed:
-            kept.renamed = {}
-        kept.renamed[known_as] = (namespace, name)
-        kept.keep({**inner, "name": known_as}, known_as)
-    kept.changed.append("tools.namespace")
-
-
-def _settle(fields: dict[str, Any], kept: Kept) -> None:
+def settle(fields: dict[str, Any], kept: Kept) -> None:
     """Put what remains in place of what was given; a choice of what is gone is refused."""
     choice = fields.get("tool_choice")
     if kept.dropped and choice is not None:

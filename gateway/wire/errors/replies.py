@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import orjson
 
-from gateway.core.request import Endpoint, Reason
+from gateway.core.request import Reason
 from gateway.wire.errors import rejected
 from gateway.wire.errors.reasons import INVALID, ROWS, RefusalRow
 from gateway.wire.http.encoding import ACCEPT_ENCODING
@@ -26,17 +25,8 @@ MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
-_OPENAI_PATHS: Final = frozenset(e.value.encode() for e in Endpoint if e is not Endpoint.MESSAGES)
-_ANTHROPIC_PREFIX: Final = Endpoint.MESSAGES.value.encode()
 # What an engine may hold against a request. Its other 4xx are about us, our key or our path: not the client's fault.
 CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
-
-
-class Dialect(StrEnum):
-    """Whose error format a client reads."""
-
-    OPENAI = "openai"
-    ANTHROPIC = "anthropic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +44,28 @@ class Problem:
     allow: str = "POST"
 
 
-def dialect_of(path: bytes, has_anthropic_headers: bool) -> Dialect:
-    """The path decides where only one API has it; else the headers that only Anthropic's clients send."""
-    if path in _OPENAI_PATHS:
-        return Dialect.OPENAI
-    if path.startswith(_ANTHROPIC_PREFIX) or has_anthropic_headers:
-        return Dialect.ANTHROPIC
-    return Dialect.OPENAI
+class Dialect:
+    """The error format that a client reads: OpenAI's here. An API that has another has a subclass in its file."""
+
+    __slots__ = ()
+
+    def error(self, row: RefusalRow, message: str, problem: Problem, request_id: str | None) -> dict[str, Any]:
+        """The body of an error; without `request_id` that of an event."""
+        param = None if problem.param is None else _encodable(problem.param[:256])
+        return {
+            "error": {"message": message, "type": row.openai_type, "param": param, "code": problem.code or row.code}
+        }
+
+    def event(self, error: dict[str, Any]) -> bytes:
+        """The event that holds `error`."""
+        return b"data: %b\n\n" % orjson.dumps(error)
+
+    def id_line(self, request_id: bytes) -> bytes:
+        """The header line under which the API's SDK looks for a request's id, beside `x-request-id`."""
+        return b""
+
+
+OPENAI: Final = Dialect()
 
 
 def status_of(why: Reason) -> int:
@@ -75,23 +80,9 @@ def error_response(
     return _response(dialect, ROWS[problem.why], problem, request_id, extra_headers, close)
 
 
-def error_event(dialect: Dialect, endpoint: Endpoint, problem: Problem) -> bytes:
+def error_event(dialect: Dialect, problem: Problem) -> bytes:
     """The event that ends a stream which has already begun; the SDKs raise on it."""
-    error = _error(dialect, ROWS[problem.why], problem, None)
-    match dialect:
-        case Dialect.ANTHROPIC:
-            return b"event: error\ndata: %b\n\n" % orjson.dumps(error)
-        case Dialect.OPENAI if endpoint is Endpoint.RESPONSES:
-            # The reference has these fields at the top; the SDK raises only if there is an `error` as well.
-            inner = error["error"]
-            flat = {name: inner[name] for name in ("code", "message", "param")}
-            return b"event: error\ndata: %b\n\n" % orjson.dumps(
-                {"type": "error", **flat, "sequence_number": 0, **error}
-            )
-        case Dialect.OPENAI:
-            return b"data: %b\n\n" % orjson.dumps(error)
-        case _:
-            assert_never(dialect)
+    return dialect.event(_error(dialect, ROWS[problem.why], problem, None))
 
 
 def upstream_problem(status: int, body: bytes) -> Problem:
@@ -120,16 +111,7 @@ def _error(dialect: Dialect, row: RefusalRow, problem: Problem, request_id: str 
     if row.status >= 500 or problem.why is Reason.UPSTREAM_REJECTED:  # may be an engine's words
         message = rejected.clean(message)
     message = _encodable(message[:MAX_MESSAGE_CHARS]) or row.message
-    match dialect:
-        case Dialect.OPENAI:
-            param = None if problem.param is None else _encodable(problem.param[:256])
-            code = problem.code or row.code
-            return {"error": {"message": message, "type": row.openai_type, "param": param, "code": code}}
-        case Dialect.ANTHROPIC:
-            error = {"type": "error", "error": {"type": row.anthropic_type, "message": message}}
-            return error if request_id is None else {**error, "request_id": request_id}
-        case _:
-            assert_never(dialect)
+    return dialect.error(row, message, problem, request_id)
 
 
 def _response(
@@ -141,8 +123,7 @@ def _response(
         b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\nx-tailgate-reason: %b\r\n"
         % (status_line(row.status), len(body), rid.encode(), problem.why.value.encode())
     ]
-    if dialect is Dialect.ANTHROPIC:
-        lines.append(b"request-id: %b\r\n" % rid.encode())
+    lines.append(dialect.id_line(rid.encode()))
     if row.status in (429, 503, 504) or problem.retry_after_s is not None:
         lines.append(_retry_lines(problem.retry_after_s))
     if not row.retry or problem.retry_after_s == math.inf:

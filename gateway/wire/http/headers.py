@@ -9,8 +9,6 @@ from typing import Final
 
 from gateway.core.admission.limits import Left, Rate
 from gateway.core.policy import ReplicaSpec, Slo
-from gateway.core.request import Endpoint
-from gateway.wire.body.form import CONTENT_TYPE, FORMS
 from gateway.wire.http.lines import Names, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
@@ -196,21 +194,23 @@ def request_id(given: bytes | None) -> str:
     return _IDS.next()
 
 
-def upstream_prefix(endpoint: Endpoint, replica: ReplicaSpec, upstream_key: str | None) -> bytes:
-    """The part of an upstream head that is the same for every request of one endpoint to one replica.
+def upstream_prefix(
+    path: str, content_type: str, more: tuple[str, ...], replica: ReplicaSpec, upstream_key: str | None
+) -> bytes:
+    """The part of an upstream head that is the same for every request of one path to one replica.
 
-    Nothing of the client's is in it: path and Host come from constants and from the policy.
+    Nothing of the client's is in it: path and Host come from constants and from the policy, and `more`,
+    further header lines, from the row of the API.
     """
     authority = replica.url.partition("://")[2]
     lines = [
-        f"POST {endpoint.value} HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         f"host: {authority}",
-        f"content-type: {CONTENT_TYPE if endpoint in FORMS else 'application/json'}",
+        f"content-type: {content_type}",
         "accept: text/event-stream, application/json",
         "accept-encoding: identity",
+        *more,
     ]
-    if endpoint is Endpoint.MESSAGES:
-        lines.append("anthropic-version: 2023-06-01")
     if upstream_key is not None:
         lines.append(f"authorization: Bearer {upstream_key}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "

@@ -1,0 +1,63 @@
+"""Plain completions: POST /v1/completions of OpenAI, as vLLM 0.32 and SGLang 0.5 serve it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.policy import Caps
+from gateway.core.request import Endpoint
+from gateway.wire.answers.as_events import text_events
+from gateway.wire.answers.whole import GENERATED
+from gateway.wire.apis.chunks import CompletionAssembly, CompletionReader
+from gateway.wire.apis.fields import ALLOW, GENERATION
+from gateway.wire.apis.row import Answers, Api, Shape
+from gateway.wire.body import bounds, checks, prompt, prompt_text
+from gateway.wire.body.checks import BadRequest, Check
+from gateway.wire.body.content import size
+from gateway.wire.body.prompt import Prompt
+from gateway.wire.body.prompt_text import PlainText
+from gateway.wire.body.tools import NOT_RENAMED, Renamed
+
+FIELDS: Final[dict[str, Check]] = {
+    **GENERATION,
+    "prompt": ALLOW,
+    "suffix": checks.string,
+    "echo": checks.boolean,
+    "best_of": bounds.best_of,
+    "logprobs": bounds.completion_log_probs,
+}
+
+
+def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
+    """Bound the log-probabilities of an echoed prompt: vLLM computes as many for each token of it."""
+    if fields.get("echo") and fields.get("logprobs") is not None:
+        allowed = caps.prompt_logprobs
+        if not allowed or fields["logprobs"] > allowed:
+            raise BadRequest("logprobs", f"must be at most {allowed} with 'echo', or absent, for this tier")
+    return NOT_RENAMED
+
+
+def measure(fields: dict[str, Any], caps: Caps) -> Prompt:
+    """The prompt of a completion: a text, a batch of texts, token ids, or a batch of those."""
+    measured = prompt.batch(fields["prompt"], "prompt", caps)
+    for name in ("suffix", "response_format"):
+        if name in fields:
+            measured.size += size(fields[name])
+            measured.exact = None if name == "suffix" else measured.exact
+    return measured
+
+
+def _text(fields: dict[str, Any]) -> PlainText:
+    return prompt_text.plain(fields["prompt"], fields, fields.get("suffix", ""))
+
+
+def _assembly() -> CompletionAssembly:
+    return CompletionAssembly(False)
+
+
+COMPLETIONS: Final = Api(
+    "completions",
+    (Endpoint.COMPLETIONS,),
+    Shape(FIELDS, ("model", "prompt"), measure, _text, usage=True, fit=fit),
+    Answers(GENERATED, CompletionReader, _assembly, text_events),
+)

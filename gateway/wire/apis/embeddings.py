@@ -1,0 +1,25 @@
+"""Embeddings: POST /v1/embeddings of OpenAI, as vLLM 0.32 and SGLang 0.5 serve it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.request import Endpoint
+from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
+from gateway.wire.apis.row import Api, Shape
+from gateway.wire.body import checks, inputs
+from gateway.wire.body.checks import Check
+
+FIELDS: Final[dict[str, Check]] = {
+    **STRIPPED,
+    **ruled(STRIP, "padding stream task"),
+    "model": checks.model_name,
+    **ruled(ALLOW, "input messages encoding_format user add_special_tokens truncation_side"),
+    **ruled(ALLOW, "embed_dtype endianness use_activation normalize"),
+    "dimensions": checks.positive,
+    "truncate_prompt_tokens": checks.truncation,
+    "chat_template_kwargs": checks.template_options,
+}
+EMBEDDINGS: Final = Api(
+    "embeddings", (Endpoint.EMBEDDINGS,), Shape(FIELDS, ("model",), inputs.measure, inputs.text, caps=(), stop=None)
+)

@@ -1,0 +1,172 @@
+"""The Responses API's input and tools as engines read them: other items are dropped or rewritten, and named.
+
+A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
+`namespace__function`, as vLLM itself does. The client knows a call only by both names (openai/codex#23186), so
+`Renamed` says what to put back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.core.policy import Caps
+from gateway.wire.body.checks import MAX_ENTRIES, BadRequest, short, wrong_type
+from gateway.wire.body.content import as_json
+from gateway.wire.body.history import without_files
+from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
+
+SEPARATOR: Final = "__"
+_OTHER_CALLS: Final = {
+    "custom_tool_call": "input",
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+}
+"""Calls that the client ran, and what of each stands for arguments."""
+_OTHER_OUTPUTS: Final = frozenset(
+    {"custom_tool_call_output", "local_shell_call_output", "shell_call_output", "apply_patch_call_output"}
+)
+
+
+def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
+    """The Responses API's input and tools as engines read them."""
+    given = fields["input"]
+    if type(given) is list:
+        items = _items(given, fields, caps, changed)
+        if not items and given:
+            raise BadRequest("input", "holds nothing that an engine reads: send a message")
+        fields["input"] = items
+    return _fit_tools(fields, changed) if "tools" in fields else NOT_RENAMED
+
+
+def _items(given: list[Any], fields: dict[str, Any], caps: Caps, changed: list[str]) -> list[Any]:
+    out: list[Any] = []
+    gone: set[str] = set()
+    for i, item in enumerate(given):
+        if type(item) is not dict:
+            out.append(item)  # refused with its place when it is measured
+            continue
+        item_type = item.get("type", "message")
+        if "id" in item and item["id"] is None:
+            del item["id"]  # vLLM makes one where none is given, and refuses null (vllm#54224)
+        if item_type == "message":
+            out.append(item)
+        elif item_type == "function_call":
+            out.append(_flat(item, f"input[{i}]") if item.get("namespace") is not None else item)
+        elif item_type == "function_call_output":
+            call_id = item.get("call_id")
+            if type(call_id) is not str or call_id not in gone:
+                without_files(item, "output", caps, changed)
+                out.append(item)
+        elif item_type == "reasoning":
+            _reasoning(item, out, changed)
+        elif type(item_type) is not str or item_type == "item_reference":
+            out.append(item)  # likewise
+        elif item_type in _OTHER_CALLS:
+            changed.append(f"input.{item_type}")
+            out.append(_call(item, _OTHER_CALLS[item_type]))
+        elif item_type in _OTHER_OUTPUTS:
+            changed.append(f"input.{item_type}")
+            without_files(item, "output", caps, changed)
+            out.append({**_only(item, ("call_id", "output")), "type": "function_call_output"})
+        else:
+            changed.append(f"input.{item_type}")
+            if item_type == "additional_tools":
+                _hoist(item, fields, caps)
+            elif type(item.get("call_id")) is str:
+                gone.add(item["call_id"])
+    return out
+
+
+def _reasoning(item: dict[str, Any], out: list[Any], changed: list[str]) -> None:
+    """Only the server that wrote `encrypted_content` can read it; vLLM refuses the request for it."""
+    if item.get("encrypted_content") is not None:
+        changed.append("input.encrypted_content")
+    item.pop("encrypted_content", None)
+    if item.get("summary") or item.get("content"):
+        out.append(item)
+
+
+def _call(item: dict[str, Any], holder: str) -> dict[str, Any]:
+    arguments = item.get(holder)
+    if type(arguments) is not dict:
+        arguments = {holder: arguments}
+    name = item.get("name", item["type"].removesuffix("_call"))
+    return {
+        "type": "function_call",
+        "call_id": item.get("call_id") or item.get("id") or "",
+        "name": name,
+        "arguments": as_json(arguments).decode(),
+    }
+
+
+def _hoist(item: dict[str, Any], fields: dict[str, Any], caps: Caps) -> None:
+    """Codex has a form of request in which the tools stand in the input."""
+    more = item.get("tools")
+    if type(more) is not list:
+        return
+    for tool in more:
+        if type(tool) is not dict:
+            raise wrong_type("input.additional_tools.tools", "an array of objects", tool)
+    fields["tools"] = short([*fields.get("tools", ()), *more], "tools", caps)
+
+
+def _fit_tools(fields: dict[str, Any], changed: list[str]) -> Renamed:
+    """Tools of the Responses API: functions, also those in namespaces."""
+    kept = Kept(changed)
+    for i, tool in enumerate(fields["tools"]):
+        tool_type, name = tool.get("type"), str(tool.get("name"))
+        if tool_type == "function" and name not in kept.renamed:
+            kept.keep(tool, name)
+        elif tool_type == "namespace":
+            _flatten(tool, f"tools[{i}]", kept)
+        else:
+            kept.drop(tool, tool.get("name"))
+    if len(kept.tools) > MAX_ENTRIES:
+        raise BadRequest("tools", f"must have at most {MAX_ENTRIES} functions in all", "array_above_max_length")
+    choice = fields.get("tool_choice")
+    if type(choice) is dict and choice.get("namespace") is not None:
+        fields["tool_choice"] = _flat(choice, "tool_choice")
+    settle(fields, kept)
+    return kept.renamed
+
+
+def _flat(call: dict[str, Any], field: str) -> dict[str, Any]:
+    """A call, or a choice, of a function in a namespace as the engine knows it."""
+    namespace, name = call["namespace"], call.get("name")
+    if type(namespace) is not str or type(name) is not str:
+        raise BadRequest(f"{field}.namespace", "must be a string, beside a name that is one")
+    out = {key: value for key, value in call.items() if key != "namespace"}
+    out["name"] = namespace + SEPARATOR + name
+    return out
+
+
+def _flatten(tool: dict[str, Any], field: str, kept: Kept) -> None:
+    namespace = tool.get("name")
+    if type(namespace) is not str:
+        raise BadRequest(f"{field}.name", "must be a string")
+    given = tool.get("tools")
+    if type(given) is not list:
+        raise wrong_type(f"{field}.tools", "an array", given)
+    for i, inner in enumerate(given):
+        if type(inner) is not dict:
+            raise wrong_type(f"{field}.tools[{i}]", "an object", inner)
+        name = inner.get("name")
+        if inner.get("type") != "function":
+            kept.drop(inner, name)
+            continue
+        if type(name) is not str:
+            raise BadRequest(f"{field}.tools[{i}].name", "must be a string")
+        known_as = namespace + SEPARATOR + name
+        if known_as in kept.names:  # the client could not tell which of the two was called
+            kept.drop(inner, name)
+            continue
+        if not kept.renamed:
+            kept.renamed = {}
+        kept.renamed[known_as] = (namespace, name)
+        kept.keep({**inner, "name": known_as}, known_as)
+    kept.changed.append("tools.namespace")
+
+
+def _only(item: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: item[name] for name in names if name in item}
