@@ -18,7 +18,6 @@ from gateway.wire.answers.failure import EngineError, end_of
 from gateway.wire.answers.model_name import ModelName, model_at_start
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.answers.repetition import RepetitionDetector
-from gateway.wire.answers.spoken import spoken
 from gateway.wire.answers.sse import MAX_SNIFFED, EventSplitter, looks_like_events
 from gateway.wire.answers.whole import Aborted, AnswerError, read_whole, usage_at_end
 from gateway.wire.http.answer import AnswerHead
@@ -328,7 +327,7 @@ class UpstreamAttempt:
             kept = []
             for event in events:
                 if self._guard is not None:
-                    self._guard.add(spoken(event))
+                    self._guard.add(reader.spoken(event))
                 kind = int(reader.read(event))
                 if reader.model and not self._has_model:
                     self._has_model = True

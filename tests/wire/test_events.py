@@ -498,3 +498,22 @@ def test_a_usage_of_no_tokens_beside_a_text_is_odd_and_beside_none_it_is_not() -
         API_OF[Endpoint.CHAT].answers.whole, b'{"choices":[{"message":{"content":""}}],' + usage + b"}"
     )
     assert (told.output, told.odd, told.is_answer) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "event", "text"),
+    [
+        (Endpoint.CHAT, chat({"content": "a", "reasoning": "b"}), "ab"),
+        (Endpoint.CHAT, chat({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), "{}"),
+        (Endpoint.COMPLETIONS, b'data: {"choices":[{"text":"a"},{"text":"b"}]}\n\n', "ab"),
+        (Endpoint.MESSAGES, typed("content_block_delta", delta={"type": "text_delta", "text": "a"}), "a"),
+        (Endpoint.MESSAGES, typed("content_block_delta", delta={"partial_json": "{"}), "{"),
+        (Endpoint.RESPONSES, typed("response.output_text.delta", delta="a"), "a"),
+        *((endpoint, event, "") for endpoint in sorted(GENERATING) for event in (b"data: [DONE]\n\n", b"data: []\n\n")),
+        *((endpoint, b'data: {"delta":5,"choices":[5]}\n\n', "") for endpoint in sorted(GENERATING)),
+    ],
+)
+def test_the_text_of_an_event_is_read_by_its_api(endpoint: Endpoint, event: bytes, text: str) -> None:
+    make = API_OF[endpoint].answers.reader
+    assert make is not None
+    assert make().spoken(event) == text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import Final
+from typing import Any, Final
 
+import orjson
 from msgspec import Raw
 
 from gateway.core.request import Reason
@@ -95,6 +96,20 @@ class StreamReader:
             return self._read(event, payload.decode("utf-8", "replace").encode())
         except UNREADABLE:
             return self._unreadable()
+
+    def spoken(self, event: bytes) -> str:
+        """The text that an event adds, of whatever kind: answer, reasoning, refusal, arguments of a tool call.
+
+        Empty if it adds none, or is not understood: `read` says so.
+        """
+        try:
+            value = orjson.loads(data_of(event))
+        except orjson.JSONDecodeError:
+            return ""
+        return self._spoken(value) if type(value) is dict else ""
+
+    def _spoken(self, value: dict[str, Any]) -> str:
+        raise NotImplementedError
 
     def is_whole(self, event: bytes) -> bool:
         """Whether an event of which no end came has all of its data."""
@@ -195,6 +210,15 @@ class TypedReader(StreamReader):
 
     def _take(self, typed: Typed) -> EventKind:
         raise NotImplementedError
+
+    def _spoken(self, value: dict[str, Any]) -> str:
+        delta = value.get("delta")
+        return delta if type(delta) is str else text_in(delta, ("text", "thinking", "partial_json"))
+
+
+def text_in(delta: Any, names: tuple[str, ...]) -> str:
+    """The texts under `names` in an object; empty if it is none."""
+    return "".join([text for name in names if type(text := delta.get(name)) is str]) if type(delta) is dict else ""
 
 
 def index_in(raw: Raw, otherwise: int) -> int:

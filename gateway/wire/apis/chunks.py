@@ -8,7 +8,7 @@ import orjson
 
 from gateway.wire.answers.assemble import Assembly, grow
 from gateway.wire.answers.cut import CutEnding, event_of
-from gateway.wire.answers.events import EventKind, StreamReader, index_in, is_one
+from gateway.wire.answers.events import EventKind, StreamReader, index_in, is_one, text_in
 from gateway.wire.answers.shapes import (
     EMPTY,
     RAW_ABORT,
@@ -117,6 +117,10 @@ class CompletionReader(StreamReader):
                 self._learn(event)
         return kind
 
+    def _spoken(self, value: dict[str, Any]) -> str:
+        choices = value.get("choices")
+        return "".join(map(_spoken_in, choices)) if type(choices) is list else ""
+
     def _read_loosely(self, payload: bytes) -> EventKind:
         """Read an event whose choices have another form: an error or a usage in it counts all the same."""
         chunk: LooseChunk = decode_loose_chunk(payload)
@@ -144,6 +148,20 @@ def end_of_completion(first: bytes, over: list[int], choices: int, cut: CutEndin
     if wants_usage:
         events.append(event_of({**head, "choices": [], "usage": cut.tokens(), **cut.mark(True)}))
     return [*events, b"data: [DONE]\n\n"]
+
+
+def _spoken_in(choice: Any) -> str:
+    if type(choice) is not dict:
+        return ""
+    text, delta = choice.get("text"), choice.get("delta")
+    if type(text) is str or type(delta) is not dict:
+        return text if type(text) is str else ""
+    said = text_in(delta, ("content", "reasoning", "reasoning_content", "refusal"))
+    calls = delta.get("tool_calls")
+    for call in calls if type(calls) is list else ():
+        function = call.get("function") if type(call) is dict else None
+        said += text_in(function, ("arguments",))
+    return said
 
 
 def _has_output(delta: Delta) -> bool:
