@@ -122,19 +122,14 @@ class Controller(Inspector):
     def paused(self, attempt_id: int, now: float) -> list[Command]:
         """The client does not keep up and this attempt is not read: its silence is not the replica's."""
         commands = self._turn.begin(now)
-        attempt = self._attempts[attempt_id]
-        if not attempt.paused:
-            attempt.paused = True
-            attempt.replica.pause(True, now)
+        self._attempts[attempt_id].slot.pause(now)
         return commands
 
     def resumed(self, attempt_id: int, now: float) -> list[Command]:
         """This attempt is read again."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
-        if attempt.paused:
-            attempt.paused = False
-            attempt.replica.pause(False, now)
+        attempt.slot.resume(now)
         attempt.last_at = now
         if attempt.live.outcome is None:
             self.lifecycle.arm(attempt.live)

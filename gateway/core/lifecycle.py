@@ -57,19 +57,20 @@ class Lifecycle:
         """Dispatch an attempt to `replica`, which gives it a slot; `hedge`: beside another one that is late."""
         now = self._turn.now
         self._next_attempt += 1
-        attempt = Attempt(self._next_attempt, live, replica, now, hedge)
+        pool = replica.pool
+        slot = pool.acquire(replica, live.ask.tier.name, live.prompt_tokens, live.visible, now)
+        attempt = Attempt(self._next_attempt, live, slot, hedge)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
         live.replica = replica
-        pool = replica.pool
-        pool.take(attempt)
         if pool.in_flight == 1 and pool.spec.health.ejection is not None:
             self.look_by(now + SWEEP_S)
         if live.dispatched_at is None:
             self._dispatched(live, pool)
         for learner in self._learners:
             learner.opened(attempt, now)
+        slot.prediction = attempt.facts
         self.arm(live)
         if not live.visible and not replica.open and attempt.facts is not None:
             # No first token will be seen. The requests that wait for this prompt are served once it should be read.
@@ -94,7 +95,7 @@ class Lifecycle:
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
-            pool.read(attempt)
+            attempt.slot.prompt_read()
             if attempt.replica.refusals:
                 pool.accepted(attempt.replica)
             for learner in self._learners:
@@ -112,7 +113,8 @@ class Lifecycle:
     def progress(self, attempt: Attempt, tokens: int) -> None:
         """The answer has `tokens` so far; one that is too long is cut where others need its slot."""
         now = self._turn.now
-        attempt.replica.pool.progressed(attempt, tokens)
+        attempt.slot.progress(tokens)
+        attempt.tokens = tokens
         attempt.replica.pulse.heard(now)
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
@@ -141,7 +143,7 @@ class Lifecycle:
         full = pool.headroom <= 0.0
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
-        pool.free(attempt, finish.end, now)
+        attempt.slot.release(finish.end, now)
         for learner in self._learners:
             learner.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:

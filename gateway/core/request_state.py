@@ -12,6 +12,7 @@ from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Recor
 if TYPE_CHECKING:
     from gateway.core.fleet.pool import Pool
     from gateway.core.fleet.replica import Replica
+    from gateway.core.fleet.slot import Slot
     from gateway.core.forecast.ahead import Forecast
     from gateway.core.forecast.replica_model import AttemptPrediction
 
@@ -20,7 +21,7 @@ UNNAMED_TOKENS: Final = 1024
 
 
 class Attempt:
-    """One try at one replica; holds a slot from creation until it is closed."""
+    """One try at one replica; holds its slot until it is closed."""
 
     __slots__ = (
         "cancelled",
@@ -32,31 +33,30 @@ class Attempt:
         "last_at",
         "live",
         "opened_at",
-        "paused",
         "prompt_tokens",
         "replica",
         "sent_at",
+        "slot",
         "tokens",
     )
 
-    def __init__(self, attempt_id: int, live: RequestState, replica: Replica, now: float, hedge: bool = False) -> None:
+    def __init__(self, attempt_id: int, live: RequestState, slot: Slot, hedge: bool = False) -> None:
         self.id = attempt_id
         self.live = live
-        self.replica = replica
-        self.opened_at = now
+        self.slot = slot
+        self.replica = slot.replica
+        self.opened_at = slot.opened_at
         self.first = not live.attempts
         """Whether it is the first of its request."""
         self.hedge = hedge
         """Whether it was made beside another one that is late."""
-        self.prompt_tokens = live.prompt_tokens
-        """What it added to its replica's un-prefilled tokens, and takes away again."""
+        self.prompt_tokens = slot.prompt_tokens
+        """As they were known when it was opened."""
         self.facts: AttemptPrediction | None = None
         """The forecast's own: the load that it met."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
-        self.last_at = now
-        self.paused = False
-        """Whether nobody reads its answer, because the client does not keep up."""
+        self.last_at = slot.opened_at
         self.cancelled = False
         self.tokens = 0
 

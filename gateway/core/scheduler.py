@@ -83,8 +83,8 @@ class Scheduler:
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
             return
-        if pool.imputes:
-            pool.settle_imputed(now)
+        if pool.imputed:
+            pool.imputed.settle(now)
         decision = self._admission.arrives(live, pool, now)
         if decision.verdict is Verdict.SHED:
             self._forecaster.dropped(live)
@@ -315,7 +315,7 @@ class Scheduler:
         unheard = {
             attempt.replica.spec.name
             for attempt in attempts
-            if attempt.live.visible and not attempt.paused and attempt.opened_at < attempt.replica.pulse.out_at
+            if attempt.live.visible and not attempt.slot.paused and attempt.opened_at < attempt.replica.pulse.out_at
         }
         for attempt in attempts:
             if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
@@ -368,7 +368,7 @@ class Scheduler:
         for attempt in live.open:
             pool = attempt.replica.pool
             saturated = pool.saturated
-            pool.expire(attempt.replica, self._turn.now)
+            attempt.replica.expire_unread(self._turn.now)
             pool.sync(attempt.replica)
             self.offer(pool, saturated)
 

@@ -19,6 +19,6 @@ class UselessAnswers(Learner):
         pool = attempt.replica.pool
         odd = is_odd(finish)
         if odd or finish.end is AttemptOutcome.FAILED:
-            pool.impute(attempt, self._forecaster.costs(pool).stay_s, now)
+            pool.imputed.add(attempt.slot, self._forecaster.costs(pool).stay_s, now)
         if odd or finish.end is AttemptOutcome.COMPLETE:
             pool.answered(attempt.replica, odd)

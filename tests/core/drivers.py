@@ -371,7 +371,7 @@ class Driver:
             case Reason.IDLE_TIMEOUT:
                 assert ask.visible
                 assert attempt is not None
-                assert not attempt.paused
+                assert not attempt.slot.paused
                 assert self.now > attempt.last_at + min(mine.idle_s, self._pool_timeouts(seen).idle_s)
 
     def _pool_timeouts(self, seen: Seen) -> Timeouts:
@@ -461,8 +461,8 @@ class Driver:
     def _check_replica(replica: Replica, attempts: list[Attempt]) -> None:
         assert replica.in_flight == len(attempts)
         assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
-        assert set(replica.reading) <= {a.id for a in attempts if a.first_at is None}
-        assert {a.id for a in attempts if a.first_at is None and a.live.ask.visible} <= set(replica.reading)
+        assert set(replica.reading) <= {a.slot.number for a in attempts if a.first_at is None}
+        assert {a.slot.number for a in attempts if a.first_at is None and a.live.ask.visible} <= set(replica.reading)
         unread = [a.prompt_tokens for a in replica.reading.values()]
         assert replica.unprefilled_tokens == sum(unread) >= 0
         assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)

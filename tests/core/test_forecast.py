@@ -58,19 +58,19 @@ class World:
         if live.forecast is None:
             live.forecast = self.forecast(live, replica=replica)
         self.forecaster.watch(live, self.now)
-        attempt = Attempt(live.ask.id, live, self.pool.replicas[replica], self.now)
+        slot = self.pool.acquire(self.pool.replicas[replica], "std", live.prompt_tokens, live.visible, self.now)
+        attempt = Attempt(live.ask.id, live, slot)
         live.open.append(attempt)
-        self.pool.take(attempt)
         self.forecaster.opened(attempt, self.now)
         return attempt
 
     def first_token(self, attempt: Attempt) -> None:
         attempt.first_at = attempt.live.first_at = self.now
-        self.pool.read(attempt)
+        attempt.slot.prompt_read()
         self.forecaster.first_token(attempt, self.now)
 
     def finish(self, attempt: Attempt, tokens: int, end: AttemptOutcome = AttemptOutcome.COMPLETE) -> None:
-        self.pool.free(attempt, end, self.now)
+        attempt.slot.release(end, self.now)
         self.forecaster.closed(attempt, AttemptResult(end, output_tokens=tokens), self.now)
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> RequestState:

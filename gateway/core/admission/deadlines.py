@@ -31,7 +31,7 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
     if not live.visible or not live.open:
         return total
     attempt = live.committed or live.open[-1]
-    if attempt.paused:
+    if attempt.slot.paused:
         return total
     if attempt.first_at is not None:
         return min(total, (attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S, Reason.IDLE_TIMEOUT))

@@ -187,13 +187,13 @@ class _Found:
 
     def _count_overdue(self, now: float) -> None:
         """As if what is overdue came now; it can only come later, so it never makes the score better."""
-        for attempt in self.replica.reading.values():
-            facts = attempt.facts
-            if facts is None or facts.ttft is not self.score or not attempt.live.visible:
+        for prompt in self.replica.reading.values():
+            prediction = prompt.prediction
+            if prediction is None or prediction.ttft is not self.score or not prompt.visible:
                 continue
-            if now - attempt.opened_at <= facts.expected_s:
+            if now - prompt.opened_at <= prediction.expected_s:
                 continue
-            error = math.log((now - attempt.opened_at) / facts.expected_s)
+            error = math.log((now - prompt.opened_at) / prediction.expected_s)
             if error <= self.score.least:
                 continue
             self.samples += 1.0

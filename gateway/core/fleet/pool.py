@@ -1,4 +1,4 @@
-"""The replicas of a pool and the slots in use on them, counted as they are taken and freed.
+"""The replicas of a pool: which of them may be used, how many slots each has, and which one is picked.
 
 Two kinds of bounds keep a request from a replica. Written ones (`slots`, breaker, drain) hold for every tier. Learned
 ones (learned slots, slow start, unread prompts, KV cache) hold for tiers whose admission is enforced, and no others: in
@@ -8,21 +8,19 @@ shadow nothing waits for what may be wrong.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Final
 
 from gateway.core.admission.queue import PoolQueue
 from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
 from gateway.core.fleet.rates import DrainRate
 from gateway.core.fleet.replica import Replica
 from gateway.core.fleet.routing import ROUTERS, Router
+from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, Tier
-from gateway.core.request import AttemptOutcome
-from gateway.core.request_state import Attempt
 from gateway.core.snapshot import PoolView, ReplicaState
 
 MIN_START: Final = 0.1
@@ -41,55 +39,39 @@ NO_MAX: Final = 2**31
 """Slots of a replica whose pool has none written."""
 SUSPECT_EVERY: Final = 10
 """One request of so many may go to replicas that are suspected of odd answers: no more than retries make up for."""
-MAX_IMPUTED_S: Final = 60.0
-"""How long an answer that ended too soon counts as load, at most."""
-_rank: Final = attrgetter("rank")
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
-class Pool:
+class Pool(Slots):
     """One pool: its replicas, its slots, its waiting room."""
 
     def __init__(self, spec: PoolSpec) -> None:
+        super().__init__()
         self.spec = spec
         self.replicas: dict[str, Replica] = {}
-        self.in_flight = 0
         self.room = PoolQueue()
         self.drain = DrainRate()
         self.demand = Demand()
         self.context_tokens: int | None = None
-        self.prefill_limit = math.inf
-        """Prompt tokens that an engine may have to read before it is sent more."""
         self.pressed_at = -math.inf
         """When a request last had to wait for a slot."""
         self._router: Router = ROUTERS[spec.router]()
-        # Kept by `take` and `free`, counted anew by `refresh`; of replicas that may be sent to, which have slots.
         self._slots = 0
-        self.spare = 0
-        self.by_tier: dict[str, int] = {}
-        self.open: list[Replica] = []
-        """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
-        self.below_max: list[Replica] = []
-        """The same by written bounds alone, for tiers whose admission is not enforced."""
         self._is_starting = False
         """Whether any replica has a slow start."""
         self._reserved: dict[str, int] = {}
         self.resting: dict[Replica, float] = {}
         """Until when each has asked to be spared."""
         self._watch = OutlierDetector()
-        self._imputed: list[tuple[float, int, Replica, int]] = []
-        """Heap of the load that answers leave behind which ended too soon: until when, attempt, replica, tokens.
-
-        The attempt is negative where the entry stands for the request itself, and not for its tokens."""
+        self.imputed = ImputedLoad()
         self._worst = 0
         """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
         self.canaries: list[Replica] = []
         """Those that are out, the one tried longest ago first, to be tried by a tier of this priority or below."""
         self.canary_priority = 0
-        self._sent = 0
-        self._tried_sent = -CANARY_EVERY
+        self._tried_acquired = -CANARY_EVERY
         self._tried_at = -math.inf
-        """Requests sent so far, as many of them as when the last canary was, and when that was."""
+        """How many slots had been acquired when the last canary was sent, and when that was."""
         self.least_urgent = 0
         """Priority of the least urgent tier that may come here."""
         self.configure(spec)
@@ -135,7 +117,7 @@ class Pool:
         for replica in self.replicas.values():
             replica.open = replica.below_max = False
             self.sync(replica)
-            self._sync_max(replica)
+            self.sync_max(replica)
         self._is_starting = any(r.share < 1.0 for r in self.below_max)
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
@@ -204,7 +186,7 @@ class Pool:
         self.canary_priority = self.least_urgent
         for replica in meant:
             pulse = replica.pulse
-            is_in_there = any(attempt.opened_at >= pulse.tried_at for attempt in replica.reading.values())
+            is_in_there = any(prompt.opened_at >= pulse.tried_at for prompt in replica.reading.values())
             if not is_in_there and pulse.may_be_tried(replica.in_flight, now):
                 self.canaries.append(replica)
                 if now - pulse.canary_at >= every_s:
@@ -216,11 +198,11 @@ class Pool:
         ejection = self.spec.health.ejection
         if not self.canaries or ejection is None or tier.priority < self.canary_priority:
             return None
-        is_due = self._sent - self._tried_sent >= CANARY_EVERY or now - self._tried_at >= CANARY_LATEST_S
+        is_due = self.acquired - self._tried_acquired >= CANARY_EVERY or now - self._tried_at >= CANARY_LATEST_S
         for replica in self.canaries:
             if is_due or replica.pulse.proven > 0.0:
                 if not replica.pulse.proven:
-                    self._tried_sent, self._tried_at = self._sent, now
+                    self._tried_acquired, self._tried_at = self.acquired, now
                 self.canaries.remove(replica)
                 replica.pulse.try_it(ejection, now)
                 return replica
@@ -231,7 +213,7 @@ class Pool:
 
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
-        self.expire(replica, now)
+        replica.expire_unread(now)
         replica.learned.learn(now if self.room else self.pressed_at, now)
         slots = self._slots_of(replica)
         if slots != replica.slots:
@@ -279,7 +261,7 @@ class Pool:
         """
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._awake(by_max)
-        if self._watch.answers.suspects and (self._sent % SUSPECT_EVERY or avoid is not None):
+        if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.pulse.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
@@ -350,48 +332,6 @@ class Pool:
         replica.refusals = 0
         self.resting.pop(replica, None)
 
-    def take(self, attempt: Attempt) -> None:
-        """Open a slot of a replica, beyond its own perhaps, or try one that is out. Paired with exactly one `free`."""
-        replica, tier = attempt.replica, attempt.live.ask.tier.name
-        self.in_flight += 1
-        self._sent += 1
-        if replica.slots:
-            self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
-        if replica.in_flight < replica.slots:
-            self.spare -= 1
-        if replica.in_flight == replica.paused:
-            replica.pulse.asked(attempt.opened_at)
-        replica.in_flight += 1
-        replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
-        replica.kv.sent(attempt.opened_at)
-        replica.reading[attempt.id] = attempt
-        replica.unprefilled_tokens += attempt.prompt_tokens
-        replica.held_tokens += attempt.prompt_tokens
-        self.sync(replica)
-        self._sync_max(replica)
-
-    def free(self, attempt: Attempt, end: AttemptOutcome, now: float) -> None:
-        """Close a slot."""
-        replica, tier = attempt.replica, attempt.live.ask.tier.name
-        replica.read(attempt)
-        self.expire(replica, now)
-        if end is AttemptOutcome.COMPLETE and not attempt.live.visible:
-            self._saw(replica)  # nothing is seen of a whole answer before it is there
-        replica.held_tokens -= attempt.prompt_tokens + attempt.tokens
-        self.in_flight -= 1
-        if attempt.paused:
-            replica.pause(False, now)
-        replica.in_flight -= 1
-        if replica.in_flight == replica.paused:
-            replica.pulse.rests(now)
-        replica.by_tier[tier] -= 1
-        if replica.slots:
-            self.by_tier[tier] -= 1
-        if replica.in_flight < replica.slots:
-            self.spare += 1
-        self.sync(replica)
-        self._sync_max(replica)
-
     def answered(self, replica: Replica, odd: bool) -> None:
         """An attempt was answered; `odd`: refused, or with nothing."""
         self._watch.answers.add(replica, odd)
@@ -399,94 +339,6 @@ class Pool:
     def differs(self, replica: Replica) -> bool:
         """Whether what `replica` refuses, others in the pool may well serve."""
         return self._watch.answers.differs(replica)
-
-    def impute(self, attempt: Attempt, stay_s: float, now: float) -> None:
-        """An attempt ended without a useful answer: it counts as load for as long as one takes, `stay_s` in the mean.
-
-        Else what fails at once would look idle, and get everything.
-        """
-        replica, facts = attempt.replica, attempt.facts
-        read_s = 0.0 if facts is None else facts.expected_s
-        read_at = attempt.opened_at + min(MAX_IMPUTED_S, read_s)
-        if attempt.first_at is None and read_at > now:
-            replica.imputed_tokens += attempt.prompt_tokens
-            heappush(self._imputed, (read_at, attempt.id, replica, attempt.prompt_tokens))
-        end_at = attempt.opened_at + min(MAX_IMPUTED_S, max(read_s, stay_s))
-        if end_at > now:
-            replica.imputed += 1
-            heappush(self._imputed, (end_at, -attempt.id, replica, 0))
-
-    def settle_imputed(self, now: float) -> None:
-        """Take back the load that answers left behind, once they would have ended."""
-        while self._imputed and self._imputed[0][0] <= now:
-            _, key, replica, tokens = heappop(self._imputed)
-            if key < 0:
-                replica.imputed -= 1
-            else:
-                replica.imputed_tokens -= tokens
-
-    @property
-    def imputes(self) -> bool:
-        """Whether there is any such load."""
-        return len(self._imputed) > 0
-
-    def expire(self, replica: Replica, now: float) -> None:
-        """Whole answers show no first token: their prompts count as read once the forecast says that they are."""
-        while replica.reading:
-            oldest = next(iter(replica.reading.values()))
-            if oldest.live.visible or oldest.facts is None or now < oldest.opened_at + oldest.facts.ttft_s:
-                break
-            replica.read(oldest)
-
-    def read(self, attempt: Attempt) -> None:
-        """The first token of an attempt: its prompt was read, and those of all whole answers sent there before it."""
-        replica = attempt.replica
-        for earlier in list(replica.reading.values()):
-            if earlier is attempt:
-                break
-            if not earlier.live.visible:
-                replica.read(earlier)
-        replica.read(attempt)
-        self._saw(replica)
-        self.sync(replica)
-
-    def _saw(self, replica: Replica) -> None:
-        """How many run on it, and how many prompts it has yet to read, is known anew."""
-        unread = len(replica.reading)
-        replica.learned.saw(replica.in_flight - unread, unread)
-
-    def progressed(self, attempt: Attempt, tokens: int) -> None:
-        """The answer of an open attempt has `tokens` now."""
-        replica = attempt.replica
-        replica.held_tokens += tokens - attempt.tokens
-        attempt.tokens = tokens
-        self.sync(replica)
-
-    def sync(self, replica: Replica) -> None:
-        """Put a replica among those that may be picked, or take it out, after its counts have changed."""
-        is_open = (
-            replica.in_flight < replica.slots
-            and replica.unprefilled_tokens < self.prefill_limit
-            and replica.held_tokens < replica.kv_limit
-        )
-        if is_open is replica.open:
-            return
-        replica.open = is_open
-        if is_open:
-            insort(self.open, replica, key=_rank)
-        else:
-            del self.open[bisect_left(self.open, replica.rank, key=_rank)]
-
-    def _sync_max(self, replica: Replica) -> None:
-        """The same by written bounds alone, after `in_flight` has changed."""
-        is_below = replica.in_flight < replica.max_slots
-        if is_below is replica.below_max:
-            return
-        replica.below_max = is_below
-        if is_below:
-            insort(self.below_max, replica, key=_rank)
-        else:
-            del self.below_max[bisect_left(self.below_max, replica.rank, key=_rank)]
 
     @property
     def serving(self) -> float:

@@ -9,13 +9,31 @@ from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
 from gateway.core.fleet.kv_cache import KvCache
 from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
+from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
 from gateway.core.request import Sample
-from gateway.core.request_state import Attempt
 from gateway.core.snapshot import ReplicaState, ReplicaView
 
 if TYPE_CHECKING:
     from gateway.core.fleet.pool import Pool
+
+
+class UnreadPrompt:
+    """A prompt that was sent to a replica, as long as its engine has not read it."""
+
+    __slots__ = ("first_token", "number", "opened_at", "prediction", "prompt_tokens", "visible")
+
+    def __init__(self, number: int, prompt_tokens: int, visible: bool, now: float) -> None:
+        self.number = number
+        """Of all slots of its pool, in the order in which they were acquired."""
+        self.prompt_tokens = prompt_tokens
+        self.visible = visible
+        """Whether a first token will show that it was read."""
+        self.opened_at = now
+        self.first_token = False
+        """Whether that has come."""
+        self.prediction: AttemptPrediction | None = None
+        """How long it should take; None where nothing was predicted."""
 
 
 class Replica:
@@ -81,8 +99,8 @@ class Replica:
         """Their prompt tokens that a useful attempt would not have read yet."""
         self.held_tokens = 0
         """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
-        self.reading: dict[int, Attempt] = {}
-        """Attempts whose prompts the engine has not read yet, oldest first: engines read them in that order."""
+        self.reading: dict[int, UnreadPrompt] = {}
+        """Prompts that the engine has not read yet, by number, oldest first: engines read them in that order."""
         self.kv = KvCache()
         self.kv_limit = math.inf
         """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
@@ -95,10 +113,23 @@ class Replica:
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
-    def read(self, attempt: Attempt) -> None:
-        """The engine has read the prompt of an open attempt; once is enough."""
-        if self.reading.pop(attempt.id, None) is not None:
-            self.unprefilled_tokens -= attempt.prompt_tokens
+    def read(self, prompt: UnreadPrompt) -> None:
+        """The engine has read a prompt; it may have been known before."""
+        if self.reading.pop(prompt.number, None) is not None:
+            self.unprefilled_tokens -= prompt.prompt_tokens
+
+    def expire_unread(self, now: float) -> None:
+        """Whole answers show no first token: their prompts count as read once they should be, by prediction."""
+        while self.reading:
+            oldest = next(iter(self.reading.values()))
+            if oldest.visible or oldest.prediction is None or now < oldest.opened_at + oldest.prediction.ttft_s:
+                break
+            self.read(oldest)
+
+    def saw_load(self) -> None:
+        """How many requests run, and how many prompts are unread, is known anew."""
+        unread = len(self.reading)
+        self.learned.saw(self.in_flight - unread, unread)
 
     @property
     def is_awaited(self) -> bool:

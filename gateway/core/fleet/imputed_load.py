@@ -1,0 +1,48 @@
+"""The load that useless answers leave behind."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Final
+
+from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.slot import Slot
+
+MAX_IMPUTED_S: Final = 60.0
+"""How long an answer that ended too soon counts as load, at most."""
+
+
+class ImputedLoad:
+    """Counts attempts that failed as load of their replica for as long as a useful one takes.
+
+    Else a replica that fails at once would look idle, and get everything.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Replica, int]] = []
+        """Until when, slot number (negative where the request itself counts), replica, prompt tokens."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, slot: Slot, stay_s: float, now: float) -> None:
+        """A slot was released without a useful answer; one that is useful takes `stay_s` in the mean."""
+        replica, prediction = slot.replica, slot.prediction
+        read_s = 0.0 if prediction is None else prediction.expected_s
+        read_at = slot.opened_at + min(MAX_IMPUTED_S, read_s)
+        if not slot.first_token and read_at > now:
+            replica.imputed_tokens += slot.prompt_tokens
+            heappush(self._heap, (read_at, slot.number, replica, slot.prompt_tokens))
+        end_at = slot.opened_at + min(MAX_IMPUTED_S, max(read_s, stay_s))
+        if end_at > now:
+            replica.imputed += 1
+            heappush(self._heap, (end_at, -slot.number, replica, 0))
+
+    def settle(self, now: float) -> None:
+        """Take back the load of those that would have ended by now."""
+        while self._heap and self._heap[0][0] <= now:
+            _, key, replica, tokens = heappop(self._heap)
+            if key < 0:
+                replica.imputed -= 1
+            else:
+                replica.imputed_tokens -= tokens

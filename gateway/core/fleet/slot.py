@@ -1,0 +1,159 @@
+"""A slot is a lease: the right to have one request at a replica. It is acquired once and released once.
+
+The counts that slots change stand here as well, so that a pool knows nothing of attempts and requests.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from operator import attrgetter
+from typing import Final
+
+from gateway.core.fleet.replica import Replica, UnreadPrompt
+from gateway.core.request import AttemptOutcome
+
+_rank: Final = attrgetter("rank")
+
+
+class Slots:
+    """The slots of one pool that are in use, and the replicas that have one to spare."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.acquired = 0
+        """Slots given out since the start."""
+        self.prefill_limit = math.inf
+        """Prompt tokens that an engine may have to read before it is sent more."""
+        # Counted anew when a replica comes or goes: those of replicas that may be sent to.
+        self.spare = 0
+        self.by_tier: dict[str, int] = {}
+        self.open: list[Replica] = []
+        """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
+        self.below_max: list[Replica] = []
+        """The same by written bounds alone, for tiers whose admission is not enforced."""
+
+    def acquire(self, replica: Replica, tier: str, prompt_tokens: int, visible: bool, now: float) -> Slot:
+        """A slot of `replica` for a request of `tier`, beyond its own perhaps, or of an ejected one that is tried.
+
+        `visible`: the first token of the answer will be seen.
+        """
+        self.in_flight += 1
+        self.acquired += 1
+        slot = Slot(self, replica, tier, prompt_tokens, visible, now)
+        if replica.slots:
+            self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
+        if replica.in_flight < replica.slots:
+            self.spare -= 1
+        if replica.in_flight == replica.paused:
+            replica.pulse.asked(now)
+        replica.in_flight += 1
+        replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
+        replica.kv.sent(now)
+        replica.reading[slot.number] = slot
+        replica.unprefilled_tokens += prompt_tokens
+        replica.held_tokens += prompt_tokens
+        self.sync(replica)
+        self.sync_max(replica)
+        return slot
+
+    def sync(self, replica: Replica) -> None:
+        """Put a replica among those that may be picked, or take it out, after its counts have changed."""
+        is_open = (
+            replica.in_flight < replica.slots
+            and replica.unprefilled_tokens < self.prefill_limit
+            and replica.held_tokens < replica.kv_limit
+        )
+        if is_open is replica.open:
+            return
+        replica.open = is_open
+        if is_open:
+            insort(self.open, replica, key=_rank)
+        else:
+            del self.open[bisect_left(self.open, replica.rank, key=_rank)]
+
+    def sync_max(self, replica: Replica) -> None:
+        """The same by written bounds alone, after `in_flight` has changed."""
+        is_below = replica.in_flight < replica.max_slots
+        if is_below is replica.below_max:
+            return
+        replica.below_max = is_below
+        if is_below:
+            insort(self.below_max, replica, key=_rank)
+        else:
+            del self.below_max[bisect_left(self.below_max, replica.rank, key=_rank)]
+
+
+class Slot(UnreadPrompt):
+    """One request at one replica, whatever becomes of the request."""
+
+    __slots__ = ("_slots", "paused", "replica", "tier", "tokens")
+
+    def __init__(
+        self, slots: Slots, replica: Replica, tier: str, prompt_tokens: int, visible: bool, now: float
+    ) -> None:
+        super().__init__(slots.acquired, prompt_tokens, visible, now)
+        self._slots = slots
+        self.replica = replica
+        self.tier = tier
+        self.tokens = 0
+        """Tokens of the answer so far."""
+        self.paused = False
+        """Whether nobody reads its answer, because the client does not keep up."""
+
+    def __repr__(self) -> str:
+        state = "paused" if self.paused else "answering" if self.first_token else "open"
+        return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
+
+    def prompt_read(self) -> None:
+        """The first token came: its prompt was read, and those of all whole answers sent there before it."""
+        replica = self.replica
+        self.first_token = True
+        for earlier in list(replica.reading.values()):
+            if earlier is self:
+                break
+            if not earlier.visible:
+                replica.read(earlier)
+        replica.read(self)
+        replica.saw_load()
+        self._slots.sync(replica)
+
+    def progress(self, tokens: int) -> None:
+        """The answer has `tokens` now."""
+        self.replica.held_tokens += tokens - self.tokens
+        self.tokens = tokens
+        self._slots.sync(self.replica)
+
+    def pause(self, now: float) -> None:
+        """Nobody reads the answer for now."""
+        if not self.paused:
+            self.paused = True
+            self.replica.pause(True, now)
+
+    def resume(self, now: float) -> None:
+        """The answer is read again."""
+        if self.paused:
+            self.paused = False
+            self.replica.pause(False, now)
+
+    def release(self, outcome: AttemptOutcome, now: float) -> None:
+        """Give the slot back."""
+        replica, slots, tier = self.replica, self._slots, self.tier
+        replica.read(self)
+        replica.expire_unread(now)
+        if outcome is AttemptOutcome.COMPLETE and not self.visible:
+            replica.saw_load()  # nothing is seen of a whole answer before it is there
+        replica.held_tokens -= self.prompt_tokens + self.tokens
+        slots.in_flight -= 1
+        if self.paused:
+            replica.pause(False, now)
+        replica.in_flight -= 1
+        if replica.in_flight == replica.paused:
+            replica.pulse.rests(now)
+        replica.by_tier[tier] -= 1
+        if replica.slots:
+            slots.by_tier[tier] -= 1
+        if replica.in_flight < replica.slots:
+            slots.spare += 1
+        slots.sync(replica)
+        slots.sync_max(replica)
