@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.body.history import LEFT_OUT
+from gateway.wire.body.tool_results import LEFT_OUT
 from gateway.wire.request import BadRequest
 
 from .agents import CLAUDE_CODE, CODEX_FIRST, CODEX_LATER, PICTURE, SHELL, said

@@ -18,8 +18,8 @@ from gateway.wire.apis.fields import ALLOW, STRIP, STRIPPED, ruled
 from gateway.wire.apis.row import Answers, Api, Shape
 from gateway.wire.body import bounds, checks, prompt, prompt_text
 from gateway.wire.body.checks import Check
-from gateway.wire.body.history import without_files
 from gateway.wire.body.prompt_text import Conversation
+from gateway.wire.body.tool_results import without_files
 from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
 from gateway.wire.errors.reasons import RefusalRow
 from gateway.wire.errors.replies import Dialect, Problem
@@ -60,7 +60,10 @@ _SERVER_BLOCKS: Final = frozenset(
 
 
 def fit(fields: dict[str, Any], caps: Caps, changed: list[str]) -> Renamed:
-    """Anthropic's messages and tools as engines read them."""
+    """Drop the blocks and tools that only Anthropic's servers read.
+
+    A client sends its whole history with every request. So what another server left in it must not fail the request.
+    """
     given = fields["messages"]
     if type(given) is list:
         for message in given:
@@ -86,8 +89,11 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
 
 
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> None:
-    """Anthropic's tools: those with a schema. The typed ones have none, also where the client runs them (bash,
-    text editor, computer): Anthropic's models know it by heart, others do not, and vLLM refuses the request."""
+    """Keep tools that have a schema.
+
+    A typed one has none, also where the client runs it (bash, text editor, computer). Only Anthropic's models know it by
+    heart, and vLLM refuses the request.
+    """
     kept = Kept(changed)
     for tool in fields["tools"]:
         if tool.get("type", "custom") in ("custom", None):
@@ -151,7 +157,7 @@ class MessagesReader(TypedReader):
 
 
 def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes]:
-    """Of Anthropic Messages. `open_block` is the index of the content block that has not ended, below 0 for none.
+    """The last events of a stream that is cut short. `open_block` is the content block that has not ended, below 0: none.
 
     `stopped`: all that is missing is its last event.
     """
@@ -165,7 +171,7 @@ def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes
 
 
 class MessageAssembly(Assembly):
-    """Anthropic Messages."""
+    """A message, grown block by block."""
 
     __slots__ = ("_arguments", "_message")
 

@@ -1,5 +1,9 @@
 """The Responses API's input and tools as engines read them: other items are dropped or rewritten, and named.
 
+A client sends its whole history with every request. So what another server left in it, or a tool that is not served
+here, must not fail the request. Calls that the client has run become calls of functions, since their results stand
+beside them. An output whose call is gone goes with it: vLLM refuses an output without a call.
+
 A namespace is a group of functions, one for each MCP server. Its functions are sent under the name
 `namespace__function`, as vLLM itself does. The client knows a call only by both names (openai/codex#23186), so
 `Renamed` says what to put back.
@@ -12,7 +16,7 @@ from typing import Any, Final
 from gateway.core.policy import Caps
 from gateway.wire.body.checks import MAX_ENTRIES, BadRequest, short, wrong_type
 from gateway.wire.body.content import as_json
-from gateway.wire.body.history import without_files
+from gateway.wire.body.tool_results import without_files
 from gateway.wire.body.tools import NOT_RENAMED, Kept, Renamed, settle
 
 SEPARATOR: Final = "__"

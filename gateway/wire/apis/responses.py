@@ -138,7 +138,7 @@ class ResponsesReader(TypedReader):
 
 
 def end_of_response(draft: Draft, cut: CutEnding) -> list[bytes]:
-    """Of OpenAI Responses."""
+    """The last events of a stream that is cut short; none if it never began."""
     response, items, closing = draft.taken()
     if response is None:
         return []
@@ -161,7 +161,7 @@ def end_of_response(draft: Draft, cut: CutEnding) -> list[bytes]:
 
 
 class ResponseAssembly(Assembly):
-    """OpenAI Responses: the last event repeats all of it."""
+    """A response: the last event of its stream repeats all of it."""
 
     __slots__ = ("_response",)
 

@@ -1,10 +1,4 @@
-"""Conversations as engines read them: other items and blocks are dropped and named.
-
-A client sends its whole history with every request, and what one answer left in it stays for the rest of the
-session. So what was said by another server, or run by a tool that is not served here, must not fail the request.
-Calls that the client has run are kept as calls of functions, since their results stand beside them. Outputs
-whose call is gone go with it: vLLM refuses an output without a call.
-"""
+"""Results of tools in a conversation, with a text in the place of each file that an engine would refuse."""
 
 from __future__ import annotations
 
