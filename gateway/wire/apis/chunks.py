@@ -135,7 +135,10 @@ class CompletionReader(StreamReader):
 
 
 def end_of_completion(first: bytes, over: list[int], choices: int, cut: CutEnding, wants_usage: bool) -> list[bytes]:
-    """The last events of a stream that is cut short. `first` is the data of any chunk, `over` has the choices that have ended."""
+    """The last events of a stream that is cut short.
+
+    `first` is the data of any chunk, `over` has the choices that have ended.
+    """
     chunk = orjson.loads(first)
     head = {name: chunk[name] for name in _KEPT if name in chunk}
     nothing: dict[str, object] = {"text": ""} if chunk.get("object") == "text_completion" else {"delta": {}}

@@ -91,8 +91,8 @@ def _blocks(message: dict[str, Any], content: list[Any], caps: Caps, changed: li
 def _fit_tools(fields: dict[str, Any], changed: list[str]) -> None:
     """Keep tools that have a schema.
 
-    A typed one has none, also where the client runs it (bash, text editor, computer). Only Anthropic's models know it by
-    heart, and vLLM refuses the request.
+    A typed one has none, also where the client runs it (bash, text editor, computer). Only Anthropic's models know it
+    by heart, and vLLM refuses the request.
     """
     kept = Kept(changed)
     for tool in fields["tools"]:
@@ -157,8 +157,9 @@ class MessagesReader(TypedReader):
 
 
 def end_of_message(open_block: int, stopped: bool, cut: CutEnding) -> list[bytes]:
-    """The last events of a stream that is cut short. `open_block` is the content block that has not ended, below 0: none.
+    """The last events of a stream that is cut short.
 
+    `open_block` is the content block that has not ended, below 0 where none is open.
     `stopped`: all that is missing is its last event.
     """
     if stopped:
