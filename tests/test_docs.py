@@ -44,6 +44,7 @@ DATA_PLANE = ROOT / "docs" / "reference" / "data-plane.md"
 POLICY = ROOT / "docs" / "reference" / "policy.md"
 METRICS = ROOT / "docs" / "reference" / "metrics.md"
 LOADTESTING = ROOT / "docs" / "guides" / "loadtesting.md"
+LOADTEST_OPTIONS = ROOT / "docs" / "reference" / "loadtests.md"
 RESULTS = ROOT / "docs" / "results"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
@@ -313,7 +314,7 @@ def test_options_of_load_tests_exist(page: Path) -> None:
 
 
 def test_the_page_of_load_tests_has_every_option_of_run() -> None:
-    text = LOADTESTING.read_text("utf-8")
+    text = LOADTEST_OPTIONS.read_text("utf-8")
     run: click.Command = typer.main.get_command(loadtests_app).commands["run"]  # type: ignore[attr-defined]
     options = {parameter.opts[0] for parameter in run.params} - {"--json", "--out", "--png", "--probe"}
     assert {option for option in options if option not in text} == set()

@@ -185,7 +185,7 @@ def test_a_broken_policy_is_told_by_line(policy: Path, trace: Path) -> None:
 
 
 def test_the_page_has_every_baseline_and_every_option() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "simulate.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "simulation.md").read_text("utf-8")
     for name in BASELINES:
         assert f"| `{name}` |" in page
     for name in shipped():

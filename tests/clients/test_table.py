@@ -10,7 +10,7 @@ DOCS = (FOLDER.parents[1] / "docs" / "guides" / "clients.md").read_text("utf-8")
 
 
 def test_the_page_of_clients_has_a_row_for_each_with_its_pin_and_its_checks() -> None:
-    table = DOCS.partition("## What each can do")[2].partition("\n## ")[0]
+    table = DOCS.partition("## Capabilities")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     assert rows == [program.row for program in PROGRAMS]
 
