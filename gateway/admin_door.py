@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from gateway.core.request import Callback
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.outgoing import WRITE_HIGH_WATER_BYTES
+from gateway.proxy.supervisor import Supervisor
 
 MAX_CONNECTIONS: Final = 64
 """Scrapers, probes, and a few people with the console open. A newcomer is let in all the same, in place of another."""
@@ -39,6 +40,7 @@ class AdminDoor(HttpToolsProtocol):
     def __init__(
         self,
         guard: ConnectionLimits,
+        supervisor: Supervisor,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -46,6 +48,7 @@ class AdminDoor(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._guard = guard
+        self._supervisor = supervisor
         self._lingers = False
         self._begin()
 
@@ -214,7 +217,7 @@ class AdminDoor(HttpToolsProtocol):
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """Something raised while it worked on this connection: close it."""
-        self._guard.gate.driver.supervisor.caught(callback, error)
+        self._supervisor.caught(callback, error)
         self.transport.abort()
 
     def abort(self) -> None:

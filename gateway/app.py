@@ -128,7 +128,6 @@ class Gateway:
             policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write, settings.host
         )
         self.guard = ConnectionLimits(
-            self.gate,
             max_body_bytes=settings.max_body_bytes,
             max_receiving_bytes=settings.max_receiving_bytes,
             max_header_bytes=settings.max_header_bytes,
@@ -138,7 +137,6 @@ class Gateway:
             max_connections=settings.max_connections or _connections_that_fit(policy),
         )
         self._admin_guard = ConnectionLimits(
-            self.gate,
             max_body_bytes=MAX_BODY_BYTES,
             max_header_bytes=settings.max_header_bytes,
             receive_timeout_s=settings.receive_timeout_s,
@@ -185,7 +183,7 @@ class Gateway:
             _no_app,
             settings.host,
             settings.port,
-            http=partial(ClientConnection, self.guard),
+            http=partial(ClientConnection, self.gate, self.guard),
             ssl_certfile=settings.ssl_certfile,
             ssl_keyfile=settings.ssl_keyfile,
             timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
@@ -195,7 +193,7 @@ class Gateway:
             self._admin_app(token.get_secret_value() if token else None),
             settings.admin_host,
             settings.admin_port,
-            http=partial(AdminDoor, self._admin_guard),
+            http=partial(AdminDoor, self._admin_guard, self.driver.supervisor),
             backlog=ADMIN_BACKLOG,
             timeout_graceful_shutdown=1,
         )
@@ -205,7 +203,7 @@ class Gateway:
                 self._listener(
                     self._admin_app(None, trusted=True),
                     uds=str(settings.admin_uds),
-                    http=partial(AdminDoor, self._admin_guard),
+                    http=partial(AdminDoor, self._admin_guard, self.driver.supervisor),
                     backlog=ADMIN_BACKLOG,
                     timeout_graceful_shutdown=1,
                 )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.core.admission.deadlines import PROGRESS_EVERY_S
 from gateway.core.admission.usage import tokens_in, told_output
-from gateway.core.request import AttemptOutcome, AttemptResult, Reason
+from gateway.core.policy import OnTotal, Report
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Reason, Request
 from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
-from gateway.proxy.upstream import Connecting, ReplicaConnections
-from gateway.proxy.upstream_connection import UpstreamConnection
+from gateway.proxy.driver import CommandHandler, Driver
+from gateway.proxy.outgoing import Outgoing
+from gateway.proxy.upstream import ReplicaConnections
+from gateway.proxy.upstream_connection import AnswerReceiver
 from gateway.wire.answers.assemble import Assembly, AssemblyError
 from gateway.wire.answers.events import EventKind, StreamReader
 from gateway.wire.answers.failure import EngineError, end_of
@@ -22,10 +25,7 @@ from gateway.wire.answers.sse import MAX_SNIFFED, EventSplitter, looks_like_even
 from gateway.wire.answers.whole import Aborted, AnswerError, read_whole, usage_at_end
 from gateway.wire.http.answer import AnswerHead
 from gateway.wire.http.framing import chunk, payload_of_one
-
-if TYPE_CHECKING:
-    from gateway.proxy.exchange import Exchange
-    from gateway.proxy.server import ClientConnection
+from gateway.wire.request import Parsed
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -46,11 +46,61 @@ NO_EVENTS: Final = EventSplitter()
 """The splitter of an answer that is no stream: it is never fed."""
 
 
-class UpstreamAttempt:
-    """The receiver of one call. Tells the driver what happened, and the relay what to show.
+class AttemptOwner(CommandHandler):
+    """The request that an attempt is made for."""
 
-    Of `on_end` and `on_lost` exactly one is called, once, and nothing after it; after `cancel` nothing at all.
-    """
+    __slots__ = ("api", "ask", "asked_model", "driver", "engine_said", "may_be_cut", "streams", "wants_usage")
+
+    def __init__(self, driver: Driver, ask: Request, parsed: Parsed) -> None:
+        self.driver = driver
+        self.ask = ask
+        self.api = parsed.api
+        """The row of the API that is asked."""
+        self.streams = ask.visible
+        tier = ask.tier
+        self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
+        self.wants_usage = parsed.wants_usage or parsed.assembled
+        self.engine_said = ""
+        """What the engine gave as its reason, when it failed inside an answer."""
+        self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
+        """The name of the model that the client is to read; None: the engine's own."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has the head of a stream."""
+        raise NotImplementedError
+
+    def show(self, pieces: list[bytes]) -> None:
+        """Pass payload on, each piece a chunk."""
+        raise NotImplementedError
+
+    def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
+        """Pass on payload whose framing may stay as it is."""
+        raise NotImplementedError
+
+    def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
+        """Where the time between two events of a stream is counted."""
+        raise NotImplementedError
+
+    def body_hash(self) -> int | None:
+        """What marks this request as the same as another; None once there was a commit."""
+        raise NotImplementedError
+
+    def without_options(self, leg: UpstreamAttempt) -> bytes | None:
+        """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
+        raise NotImplementedError
+
+    def leg_ended(self, leg: UpstreamAttempt) -> None:
+        """An attempt is over. If the client has been shown all of it, so is the answer."""
+        raise NotImplementedError
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this request."""
+        raise NotImplementedError
+
+
+class UpstreamAttempt(AnswerReceiver):
+    """The receiver of one call. Tells the driver what happened, and the relay what to show."""
 
     __slots__ = (
         "_bare",
@@ -73,7 +123,6 @@ class UpstreamAttempt:
         "content_type",
         "held",
         "id",
-        "line",
         "max_tokens",
         "over",
         "reader",
@@ -83,12 +132,11 @@ class UpstreamAttempt:
         "upstream",
     )
 
-    def __init__(self, relay: Exchange, attempt: int, upstream: ReplicaConnections) -> None:
+    def __init__(self, relay: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
+        super().__init__(relay.streams)
         self.relay = relay
         self.id = attempt
         self.upstream = upstream
-        self.line: UpstreamConnection | Connecting | None = None
-        """Set by the upstream: the call as it stands."""
         self.status = 0
         self.content_type: bytes | None = None
         self.retry_after_s: float | None = None
@@ -114,9 +162,9 @@ class UpstreamAttempt:
         self._framed = True
         self._held_bytes = 0
         self._committed = False
-        self._client: ClientConnection | None = None
+        self._client: Outgoing | None = None
         """Where whole chunks go as they are,"""
-        self._client_of_content: ClientConnection | None = None
+        self._client_of_content: Outgoing | None = None
         """and where they will, once there is content."""
         self._gaps = NO_GAPS
         self._guard: RepetitionDetector | None = None
@@ -126,7 +174,7 @@ class UpstreamAttempt:
         self._last_at = 0.0
         self._progress_at = 0.0
 
-    def commit(self, client: ClientConnection | None) -> list[bytes]:
+    def commit(self, client: Outgoing | None) -> list[bytes]:
         """From now on everything is passed on; gives what was held.
 
         `client` takes chunks as the replica framed them; None if it needs another framing.
@@ -307,6 +355,10 @@ class UpstreamAttempt:
         self.line = None
         broke = end is AttemptOutcome.RESET or end is AttemptOutcome.TRUNCATED
         self._tell(AttemptResult(end, tokens_seen=self.seen, body_hash=self.relay.body_hash() if broke else None))
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this attempt."""
+        self.relay.broke(callback, error)
 
     # ---- streamed answers
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import orjson
 
-from gateway.core.policy import Model, PoolSpec
+from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.request import Callback, Reason
+from gateway.proxy.driver import Driver
 from gateway.wire.body.pictures import correction
 from gateway.wire.errors.replies import Problem
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
-
-if TYPE_CHECKING:
-    from gateway.proxy.handler import Caller, RequestHandler
-    from gateway.proxy.server import ClientConnection
 
 MAX_ASKED: Final = 64
 """Counts that engines are asked for at a time."""
@@ -36,8 +33,18 @@ async def ask_nobody(pools: Sequence[PoolSpec], body: bytes) -> int | None:
     return None
 
 
+class CountClient(Protocol):
+    """The connection of the client that asks for a count."""
+
+    def counted(self, body: bytes) -> None:
+        """The answer."""
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this count."""
+
+
 class CountUnderWay:
-    """A count under way. The connection has it in the place of a `Exchange`."""
+    """A count under way. The connection has it in the place of an `Exchange`."""
 
     __slots__ = ("_task",)
 
@@ -58,31 +65,37 @@ class CountUnderWay:
 class CountingEndpoint:
     """Counts what clients ask for."""
 
-    def __init__(self, gate: RequestHandler) -> None:
-        self._gate = gate
+    def __init__(
+        self,
+        driver: Driver,
+        knows: Callable[[str, Tier], bool],
+        count_exactly: Callable[[Model, Parsed], int | None],
+    ) -> None:
+        """`knows`: whether there may be a model of that name; `count_exactly`: None without a tokenizer."""
+        self._driver = driver
+        self._knows = knows
+        self._count_exactly = count_exactly
         self._asked: Counter[str] = Counter()
         self.ask_engine: EngineCounter = ask_nobody
 
-    def start(self, client: ClientConnection, caller: Caller, body: bytes) -> CountUnderWay | Problem:
+    def start(
+        self, client: CountClient, policy: Policy, tenant: str, tier: Tier, body: bytes
+    ) -> CountUnderWay | Problem:
         """Begin to count; the client is answered later."""
-        gate, tier = self._gate, caller.tier
-        policy = gate.policy
         try:
             parsed = parse_counted(body, tier.caps)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
         model = policy.model(parsed.model)
-        if model is None or (model.any_name and not gate.knows(parsed.model, tier)):
+        if model is None or (model.any_name and not self._knows(parsed.model, tier)):
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         pools = policy.route(model, tier)
         if not pools:
             return Problem(Reason.FORBIDDEN_MODEL)
-        return CountUnderWay(
-            asyncio.get_running_loop().create_task(self._answer(client, caller.tenant, pools, parsed, model))
-        )
+        return CountUnderWay(asyncio.get_running_loop().create_task(self._answer(client, tenant, pools, parsed, model)))
 
     async def _answer(
-        self, client: ClientConnection, tenant: str, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
+        self, client: CountClient, tenant: str, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
     ) -> None:
         try:
             tokens = await self._asked_of_engine(tenant, pools, parsed, model)
@@ -103,7 +116,7 @@ class CountingEndpoint:
         try:
             return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0))
         except Exception as error:  # noqa: BLE001 - it can be counted without an engine
-            self._gate.driver.supervisor.caught(Callback.WATCH, error)
+            self._driver.supervisor.caught(Callback.WATCH, error)
             return None
         finally:
             asked[tenant] -= 1
@@ -112,11 +125,10 @@ class CountingEndpoint:
 
     def _known_here(self, parsed: Parsed, model: Model) -> int:
         """By the model's tokenizer, else by the learned ratio of tokens to bytes."""
-        counter = self._gate.counters.get(model.name)
-        tokens = None if counter is None else counter(parsed)
+        tokens = self._count_exactly(model, parsed)
         if tokens is not None:
             return tokens
         # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
         size = parsed.prompt_bytes + correction(parsed.fields, model.sent_as(parsed.model))
         name = parsed.model if model.any_name else model.name
-        return self._gate.driver.controller.prompts.estimate(name, size)[1]
+        return self._driver.controller.prompts.estimate(name, size)[1]

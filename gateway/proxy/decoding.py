@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.core.request import Callback, Reason
-from gateway.proxy.limits import ConnectionLimits
+from gateway.proxy.limits import ConnectionLimits, LimitedConnection
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import CorruptBody, Decoding
 
-if TYPE_CHECKING:
-    from gateway.proxy.server import ClientConnection
+
+class CompressedConnection(LimitedConnection, Protocol):
+    """A client connection whose body came compressed."""
+
+    def decoded(self, body: bytes | Problem) -> None:
+        """The body is whole, or there is none."""
 
 
 class BodyDecoder:
-    """One body of one connection. `ClientConnection.decoded` hears what comes of it, unless it is stopped before."""
+    """One body of one connection. Its `decoded` hears what comes of it, unless it is stopped before."""
 
     __slots__ = ("_decoding", "_door", "_guard", "_stopped")
 
-    def __init__(self, door: ClientConnection, guard: ConnectionLimits, coding: bytes, body: bytes) -> None:
+    def __init__(self, door: CompressedConnection, guard: ConnectionLimits, coding: bytes, body: bytes) -> None:
         self._door = door
         self._guard = guard
         self._decoding = Decoding(coding, body)

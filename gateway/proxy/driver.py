@@ -6,20 +6,17 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Reason, Record, Request, Sample
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request, Sample
 from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
-
-if TYPE_CHECKING:
-    from gateway.proxy.exchange import Exchange
 
 # An end that says something of the replica is counted as an upstream error.
 QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
@@ -46,6 +43,40 @@ class Meter(Protocol):
     def gaps(self, tier: str, pool: str) -> LogHistogram: ...
 
 
+class CommandHandler:
+    """Acts on the commands that are addressed to one request."""
+
+    __slots__ = ()
+
+    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
+        """Send the request to a replica."""
+        raise NotImplementedError
+
+    def commit(self, attempt: int, hedged: HedgeResult | None) -> None:
+        """Show the client what this attempt has, and from now on whatever comes."""
+        raise NotImplementedError
+
+    def cancel(self, attempt: int) -> int:
+        """Close an attempt; the tokens that it had brought."""
+        raise NotImplementedError
+
+    def cut(self, why: Reason, prompt_tokens: int) -> None:
+        """End the answer as one that is incomplete."""
+        raise NotImplementedError
+
+    def refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
+        """Tell the client that there is no answer, or no more of it."""
+        raise NotImplementedError
+
+    def ended(self, record: Record) -> None:
+        """Everything is over and counted."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close the client's connection: nothing else can end the request."""
+        raise NotImplementedError
+
+
 class Driver:
     """The only caller of the controller. A call made while another is under way waits for its turn.
 
@@ -58,7 +89,7 @@ class Driver:
         self.supervisor = Supervisor(meter.bug)
         self._meter = meter
         self._loop = loop
-        self._relays: dict[int, Exchange] = {}
+        self._relays: dict[int, CommandHandler] = {}
         self._asks: dict[int, int] = {}
         """Which request an open attempt is of."""
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
@@ -79,7 +110,7 @@ class Driver:
         self._next_ask += 1
         return self._next_ask
 
-    def arrive(self, ask: Request, relay: Exchange) -> None:
+    def arrive(self, ask: Request, relay: CommandHandler) -> None:
         """A request is complete; its commands go to `relay`."""
         self._relays[ask.id] = relay
         if self._busy:
@@ -125,8 +156,13 @@ class Driver:
         self._call(self.controller.resumed, (attempt,), self._asks.get(attempt, 0))
 
     def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
-        """An attempt is closed."""
+        """An attempt is closed. One that the controller has closed already is ignored.
+
+        A cancel that raised leaves its call open at the replica, and that call ends like any other.
+        """
         ask = self._asks.pop(attempt, 0)
+        if not ask:
+            return
         if _is_failure(finish):
             self._count_failure(pool, replica, finish.end)
         if self._busy:
@@ -200,16 +236,14 @@ class Driver:
         return self.controller.leave(ask, now, why)
 
     def _finish(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
+        if not self.controller.is_open(attempt):
+            return []  # closed while this call waited for its turn
         try:
             return self.controller.finish(attempt, finish, now)
         except Exception:
             # The slot is freed all the same, if it is not yet; one that was closed by us teaches nothing.
             self._waiting.append((self._close, (attempt,), 0))
             raise
-
-    def _finish_cancelled(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
-        # A bug may have had it closed by now.
-        return self._finish(attempt, finish, now) if self.controller.is_open(attempt) else []
 
     def _close(self, attempt: int, now: float) -> list[Command]:
         if not self.controller.is_open(attempt):
@@ -267,7 +301,7 @@ class Driver:
     def _cancelled(self, command: Cancel, seen: int) -> None:
         self._asks.pop(command.attempt, None)
         finish = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=seen)
-        self._waiting.append((self._finish_cancelled, (command.attempt, finish), command.ask))
+        self._waiting.append((self._finish, (command.attempt, finish), command.ask))
 
     def _count_failure(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         try:
@@ -315,7 +349,7 @@ class Driver:
         self._carried = decided
         return list(decided)
 
-    def _abort(self, relay: Exchange | None) -> None:
+    def _abort(self, relay: CommandHandler | None) -> None:
         """Close the client's connection: there is no other way left to tell it anything."""
         if relay is not None:
             try:

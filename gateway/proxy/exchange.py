@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import urandom
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.core.policy import Model, OnTotal, Report
+from gateway.core.policy import Model
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request
 from gateway.core.stats import LogHistogram
-from gateway.proxy.attempt import UpstreamAttempt
+from gateway.proxy.attempt import AttemptOwner, UpstreamAttempt
 from gateway.proxy.clock import monotonic
-from gateway.proxy.keep_alive import COMMENT, is_due
-from gateway.proxy.upstream import ReplicaConnections
+from gateway.proxy.driver import Driver, Meter
+from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
+from gateway.proxy.outgoing import Outgoing
+from gateway.proxy.upstream import ReplicaConnections, Upstreams
 from gateway.wire.answers.renamed import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
@@ -20,16 +23,39 @@ from gateway.wire.http.headers import STREAM_HEAD, RequestHead, rate_limit_lines
 from gateway.wire.http.lines import milliseconds
 from gateway.wire.request import Parsed, render
 
-if TYPE_CHECKING:
-    from gateway.proxy.handler import RequestHandler
-    from gateway.proxy.server import ClientConnection
-
-
 PROCESS: Final = b"%b." % urandom(3).hex().encode()
 """Tells the requests of this gateway from those of others before the same replicas."""
 
 
-class Exchange:
+class Client(Outgoing):
+    """The connection of the client that an answer goes to."""
+
+    def placed(self, pool: str, since: float) -> None:
+        """The request is in that pool, since it was first dispatched."""
+        raise NotImplementedError
+
+    def done(self) -> None:
+        """The answer is complete."""
+        raise NotImplementedError
+
+    def cut(self, politely: bool) -> None:
+        """The answer ends here, incomplete, and the connection with it."""
+        raise NotImplementedError
+
+
+class ExchangeServices:
+    """What all exchanges of a gateway use."""
+
+    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Callable[[Record, str], None]) -> None:
+        self.driver = driver
+        self.upstreams = upstreams
+        self.meter = meter
+        self.log = log
+        self.keep_alives = KeepAlives()
+        """The streams whose clients are to hear a comment when nothing else is sent."""
+
+
+class Exchange(AttemptOwner):
     """Joins a client to the attempts made for it. Acts on the controller's commands; decides nothing."""
 
     __slots__ = (
@@ -48,41 +74,24 @@ class Exchange:
         "_rid",
         "_said_at",
         "_shown",
-        "api",
-        "ask",
-        "asked_model",
-        "driver",
-        "engine_said",
-        "may_be_cut",
         "request_id",
-        "streams",
-        "wants_usage",
     )
 
     def __init__(
         self,
-        gate: RequestHandler,
-        client: ClientConnection,
+        gate: ExchangeServices,
+        client: Client,
         dialect: Dialect,
         head: RequestHead,
         request_id: str,
         parsed: Parsed,
         ask: Request,
     ) -> None:
-        self.driver = gate.driver
-        self.ask = ask
-        self.api = parsed.api
-        """The row of the API that is asked."""
-        self.streams = ask.visible
-        tier = ask.tier
-        self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
-        self.wants_usage = parsed.wants_usage or parsed.assembled
+        super().__init__(gate.driver, ask, parsed)
         self.request_id = request_id
         self._rid = request_id.encode()
-        self.engine_said = ""
-        """What the engine gave as its reason, when it failed inside an answer."""
         self._gate = gate
-        self._client: ClientConnection | None = client
+        self._client: Client | None = client
         self._dialect = dialect
         self._head = head
         self._parsed: Parsed | None = parsed
@@ -95,12 +104,10 @@ class Exchange:
         """Whether the client has been sent a head that an answer follows."""
         self._dispatched_at = 0.0
         self._extra = b""
-        self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
-        """The name of the model that the client is to read; None: the engine's own."""
         self._said_at = ask.body_at
         """When the client was sent something last, content aside."""
-        if ask.stream and tier.keep_alive_s:
-            gate.keep_alives.start(self, tier.keep_alive_s, ask.body_at)
+        if ask.stream and ask.tier.keep_alive_s:
+            gate.keep_alives.start(self, ask.tier.keep_alive_s, ask.body_at)
 
     # ---- commands
 

@@ -6,19 +6,18 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote
 
 import orjson
 
-from gateway.core.policy import ANONYMOUS, Policy, Tier
+from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
 from gateway.core.request import Endpoint, Reason, Record, Request
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.exchange import Exchange
-from gateway.proxy.keep_alive import KeepAlives
+from gateway.proxy.exchange import Client, Exchange, ExchangeServices
 from gateway.proxy.upstream import Upstreams
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
@@ -29,9 +28,6 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.request import BadRequest, Parsed, parse
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
-
-if TYPE_CHECKING:
-    from gateway.proxy.server import ClientConnection
 
 
 class Catalog(Protocol):
@@ -74,7 +70,7 @@ def callers_of(policy: Policy) -> Callers:
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
-class RequestHandler:
+class RequestHandler(ExchangeServices):
     """Everything a connection needs to turn a request into an `Request`, or to turn it away.
 
     `policy` is replaced between two requests; a request that has passed keeps the one it met.
@@ -90,22 +86,17 @@ class RequestHandler:
         log: Callable[[Record, str], None],
         bound_host: str,
     ) -> None:
+        super().__init__(driver, upstreams, meter, log)
         self._bound_host = bound_host
         self.configure(policy)
-        self.driver = driver
-        self.upstreams = upstreams
-        self.meter = meter
-        self.log = log
         self.leaving = False
         """Whether the process will end, so that balancers should look elsewhere."""
         self.draining = False
         """Whether no connection is accepted any more, and those open are closed after their answers."""
-        self.keep_alives = KeepAlives()
-        """The streams whose clients are to hear a comment when nothing else is sent."""
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
-        self.counting = CountingEndpoint(self)
+        self.counting = CountingEndpoint(driver, self.knows, self.count_exactly)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Take on a policy: requests from now on meet it. `callers`: what `callers_of` made of it, elsewhere."""
@@ -177,7 +168,7 @@ class RequestHandler:
 
     def enter(
         self,
-        client: ClientConnection,
+        client: Client,
         endpoint: Endpoint,
         caller: Caller,
         dialect: Dialect,
@@ -199,9 +190,8 @@ class RequestHandler:
         if model is None or (model.any_name and not self.knows(parsed.model, tier)):
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         exact = parsed.prompt_exact
-        counter = self.counters.get(model.name)
-        if exact is None and counter is not None:
-            exact = counter(parsed)
+        if exact is None:
+            exact = self.count_exactly(model, parsed)
         prompt_bytes = parsed.prompt_bytes
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
             prompt_bytes += correction(parsed.fields, model.sent_as(parsed.model))
@@ -228,6 +218,11 @@ class RequestHandler:
             assembled=parsed.assembled,
         )
         return Exchange(self, client, dialect, head, request_id, parsed, ask)
+
+    def count_exactly(self, model: Model, parsed: Parsed) -> int | None:
+        """Tokens of a prompt by the model's tokenizer; None if the policy names none."""
+        counter = self.counters.get(model.name)
+        return None if counter is None else counter(parsed)
 
     def knows(self, model: str, tier: Tier) -> bool:
         """Whether there may be a model of that name, under the catch-all."""

@@ -6,7 +6,6 @@ from typing import Final, Protocol
 
 from gateway.core.request import Callback, Reason
 from gateway.proxy.deadlines import Deadline
-from gateway.proxy.handler import RequestHandler
 from gateway.proxy.presence import Presence
 from gateway.proxy.turns import Turns
 from gateway.wire.errors.replies import Problem
@@ -43,7 +42,6 @@ class ConnectionLimits:
 
     def __init__(
         self,
-        gate: RequestHandler,
         max_body_bytes: int,
         max_header_bytes: int,
         receive_timeout_s: float,
@@ -52,7 +50,6 @@ class ConnectionLimits:
         max_connections: int | None = None,
         max_receiving_bytes: int = 2**62,
     ) -> None:
-        self.gate = gate
         self.max_body_bytes = max_body_bytes
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections

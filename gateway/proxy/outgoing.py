@@ -32,6 +32,8 @@ class Outgoing:
         """Whether so much waits for the client that nothing may be added."""
         self._unsent_before = 0
         """Bytes that waited at the latest `watch_stall`."""
+        self.chunked = True
+        """Whether answers without a length go out in chunks: HTTP/1.0 has none."""
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is going away."""

@@ -22,10 +22,10 @@ from gateway.core.request import Callback, Endpoint, Reason
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import CountUnderWay
 from gateway.proxy.decoding import BodyDecoder
-from gateway.proxy.exchange import Exchange
-from gateway.proxy.handler import Caller
+from gateway.proxy.exchange import Client, Exchange
+from gateway.proxy.handler import Caller, RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES, Outgoing
+from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES
 from gateway.proxy.presence import Presence
 from gateway.wire.errors.replies import OPENAI, Problem
 from gateway.wire.http.encoding import coding_of
@@ -56,11 +56,12 @@ _LINGERING: Final = Phase.LINGERING
 _NO_HEAD: Final = RequestHead()
 
 
-class ClientConnection(Outgoing):
+class ClientConnection(Client):
     """One client connection; one request at a time. To uvicorn it is one of its own protocols."""
 
     def __init__(
         self,
+        gate: RequestHandler,
         guard: ConnectionLimits,
         config: Config,
         server_state: ServerState,
@@ -72,11 +73,11 @@ class ClientConnection(Outgoing):
         self.parser: Any = httptools.HttpRequestParser(self)
         # What comes after a request with `Connection: close` is ours to refuse.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._gate = gate
         self._guard = guard
-        self._supervisor = guard.gate.driver.supervisor
+        self._supervisor = gate.driver.supervisor
         self._phase = _IDLE
         self._pipelined = False
-        self.chunked = True
         self._relay: Exchange | CountUnderWay | None = None
         self._place: Presence | None = None
         """The pool that the request under way is in."""
@@ -242,7 +243,7 @@ class ClientConnection(Outgoing):
         version = "1.1" if head.http_11 else parser.get_http_version()
         self.chunked = version == "1.1"
         self._keep_alive = self.chunked and parser.should_keep_alive()
-        gate = self._guard.gate
+        gate = self._gate
         self._problem = malformed(version, head)
         if self._problem is not None:
             self._urgent = True
@@ -269,7 +270,7 @@ class ClientConnection(Outgoing):
             if authority is not None and b"host" in head.fields:
                 head.fields[b"host"] = authority
         self._path = path
-        gate = self._guard.gate
+        gate = self._gate
         self._dialect = gate.dialect(path, head)
         if head.has_origin:
             gate.greet(self.parser.get_method(), head, raw)
@@ -301,7 +302,7 @@ class ClientConnection(Outgoing):
 
     def _answer(self) -> None:
         self._phase = _ANSWERING
-        guard, gate = self._guard, self._guard.gate
+        guard, gate = self._guard, self._gate
         guard.receiving.stop(self)
         body = self._body if isinstance(self._body, bytes) else bytes(self._body)
         self._body = b""
@@ -329,11 +330,11 @@ class ClientConnection(Outgoing):
 
     def _enter(self, body: bytes) -> None:
         """Make a request of what has come, or say what is wrong with it."""
-        gate, endpoint, caller = self._guard.gate, self._endpoint, self._caller
+        gate, endpoint, caller = self._gate, self._endpoint, self._caller
         assert endpoint is not None
         assert caller is not None
         if self._path in COUNTING:
-            count = gate.counting.start(self, caller, body)
+            count = gate.counting.start(self, gate.policy, caller.tenant, caller.tier, body)
             if isinstance(count, CountUnderWay):
                 self._relay = count
             else:
@@ -372,7 +373,7 @@ class ClientConnection(Outgoing):
         self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
 
     def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
-        answer = self._guard.gate.turn_away(self._dialect, problem, rid, self._head.cors, close=close)
+        answer = self._gate.turn_away(self._dialect, problem, rid, self._head.cors, close=close)
         if self.parser.get_method() == b"HEAD":
             # What follows the head would be taken for the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
@@ -427,7 +428,7 @@ class ClientConnection(Outgoing):
     def _rest(self) -> None:
         """Wait for another request, or close."""
         self._out()
-        if self._keep_alive and not self._guard.gate.draining and not self.transport.is_closing():
+        if self._keep_alive and not self._gate.draining and not self.transport.is_closing():
             self._phase = _IDLE
             self._whole = self._head_done = False
             self._guard.idle.start(self, monotonic())

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import AttemptOutcome, Callback, Endpoint
 from gateway.proxy.clock import monotonic
 from gateway.proxy.oddities import Oddities
-from gateway.proxy.upstream_connection import UpstreamConnection
+from gateway.proxy.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.form import CONTENT_TYPE
 from gateway.wire.http.headers import upstream_prefix
-
-if TYPE_CHECKING:
-    from gateway.proxy.attempt import UpstreamAttempt
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -29,30 +26,11 @@ IDLE_LIMIT_S: Final = 4.0
 _SERVED_BY: Final = b"x-tailgate-pool: %b\r\nx-tailgate-replica: %b\r\nx-tailgate-tier: %b\r\n"
 
 
-class Connecting:
-    """A request whose connection is being made."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self.task = task
-
-    def cancel(self) -> None:
-        """Give up."""
-        self.task.cancel()
-
-    def pause(self) -> None:
-        """Nothing is read yet."""
-
-    def resume(self) -> None:
-        """Nothing is read yet."""
-
-
-class ReplicaConnections:
+class ReplicaConnections(ConnectionOwner):
     """The connections of one replica."""
 
     def __init__(self, spec: ReplicaSpec, pool: PoolSpec, oddities: Oddities) -> None:
-        self.spec = spec
+        super().__init__(spec)
         self.pool = pool
         self._oddities = oddities
         self.takes_stream_options = True
@@ -66,7 +44,7 @@ class ReplicaConnections:
         self._all: set[UpstreamConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def send(self, request: bytes, receiver: UpstreamAttempt) -> None:
+    def send(self, request: bytes, receiver: AnswerReceiver) -> None:
         """Send `request`, a whole HTTP message, on an idle connection or on a new one."""
         connection = self._take_idle()
         if connection is None:
@@ -75,7 +53,7 @@ class ReplicaConnections:
             connection.reused = True
             connection.send(request, receiver)
 
-    def resend(self, request: bytes, receiver: UpstreamAttempt) -> None:
+    def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
         """The keep-alive race: the replica closed an idle connection just as a request was put on it.
 
         Not a byte came back, so it is sent once more, on a fresh connection. Whether the replica has seen it the
@@ -172,19 +150,19 @@ class ReplicaConnections:
             connection.transport.close()
         return None
 
-    def _connect(self, request: bytes, receiver: UpstreamAttempt, otherwise: AttemptOutcome) -> None:
+    def _connect(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
         task = asyncio.get_running_loop().create_task(self._open(request, receiver, otherwise))
         receiver.line = Connecting(task)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    async def _open(self, request: bytes, receiver: UpstreamAttempt, otherwise: AttemptOutcome) -> None:
+    async def _open(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
         try:
             await self._open_connection(request, receiver, otherwise)
         except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
-            receiver.relay.broke(Callback.REPLICA, error)
+            receiver.broke(Callback.REPLICA, error)
 
-    async def _open_connection(self, request: bytes, receiver: UpstreamAttempt, otherwise: AttemptOutcome) -> None:
+    async def _open_connection(self, request: bytes, receiver: AnswerReceiver, otherwise: AttemptOutcome) -> None:
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(self.pool.connect_timeout_s):

@@ -5,22 +5,111 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from gateway.core.policy import ReplicaSpec
 from gateway.core.request import AttemptOutcome, Callback
 from gateway.wire.answers.oddity import Oddity
-from gateway.wire.http.answer import CHUNKED, MAX_HEAD_BYTES, TO_THE_END, LargeHeadError, read_answer_head
+from gateway.wire.http.answer import (
+    CHUNKED,
+    MAX_HEAD_BYTES,
+    TO_THE_END,
+    AnswerHead,
+    LargeHeadError,
+    read_answer_head,
+)
 from gateway.wire.http.framing import ChunkReader, FramingError
-
-if TYPE_CHECKING:
-    from gateway.proxy.attempt import UpstreamAttempt
-    from gateway.proxy.upstream import ReplicaConnections
 
 log = logging.getLogger("tailgate.upstream")
 
 # Of connections that stream; Linux doubles it. uvloop reads up to 256 kB at once, and of a stream whose reader is slow
 # all of that would be kept here. A stream needs less in any round trip; whole answers, which may be large, need more.
 STREAM_BUFFER_BYTES: Final = 32 * 1024
+
+
+class Connecting:
+    """A request whose connection is being made."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+
+    def cancel(self) -> None:
+        """Give up."""
+        self.task.cancel()
+
+    def pause(self) -> None:
+        """Nothing is read yet."""
+
+    def resume(self) -> None:
+        """Nothing is read yet."""
+
+
+class AnswerReceiver:
+    """Takes the answer to one request.
+
+    Of `on_end` and `on_lost` exactly one is called, once, and nothing after it; after a cancel nothing at all.
+    """
+
+    __slots__ = ("line", "streams")
+
+    def __init__(self, streams: bool) -> None:
+        self.streams = streams
+        """Whether the answer comes piece by piece, over a long time."""
+        self.line: UpstreamConnection | Connecting | None = None
+        """The call as it stands; None once it is over."""
+
+    def on_sent(self) -> None:
+        """The request has been handed to a connection."""
+        raise NotImplementedError
+
+    def on_head(self, head: AnswerHead) -> None:
+        """The head of the answer."""
+        raise NotImplementedError
+
+    def pass_on(self, data: bytes) -> bool:
+        """Take a read that begins where a chunk does, if it is one plain event; False: it goes the long way."""
+        raise NotImplementedError
+
+    def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
+        """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
+        raise NotImplementedError
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+        raise NotImplementedError
+
+    def on_lost(self, end: AttemptOutcome) -> None:
+        """There will be no more: never connected, broken off, or not HTTP."""
+        raise NotImplementedError
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback raised while it worked on this request."""
+        raise NotImplementedError
+
+
+class ConnectionOwner:
+    """Has the connections of one replica, and gets back those that are idle."""
+
+    def __init__(self, spec: ReplicaSpec) -> None:
+        self.spec = spec
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Take back a connection whose answer is complete."""
+        raise NotImplementedError
+
+    def closed(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        raise NotImplementedError
+
+    def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
+        """Send on a fresh connection: an idle one closed as the request was put on it, and nothing came back."""
+        raise NotImplementedError
+
+    def odd(self, kind: Oddity, detail: str) -> None:
+        """Count an answer that was odd."""
+        raise NotImplementedError
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -43,10 +132,10 @@ class UpstreamConnection(asyncio.Protocol):
         "upstream",
     )
 
-    def __init__(self, upstream: ReplicaConnections) -> None:
+    def __init__(self, upstream: ConnectionOwner) -> None:
         self.upstream = upstream
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.receiver: UpstreamAttempt | None = None
+        self.receiver: AnswerReceiver | None = None
         self.request = b""
         self.reused = False
         self.idle_since = 0.0
@@ -66,9 +155,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     # ---- sending
 
-    def send(self, request: bytes, receiver: UpstreamAttempt) -> None:
+    def send(self, request: bytes, receiver: AnswerReceiver) -> None:
         """Start a request on this connection, which is idle."""
-        if receiver.relay.streams and not self._narrow:
+        if receiver.streams and not self._narrow:
             self._narrow = True
             read_from: socket.socket = self.transport.get_extra_info("socket")
             read_from.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STREAM_BUFFER_BYTES)
@@ -121,7 +210,7 @@ class UpstreamConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
             self._broke(receiver, error)
 
-    def _received(self, data: bytes, receiver: UpstreamAttempt | None) -> None:
+    def _received(self, data: bytes, receiver: AnswerReceiver | None) -> None:
         if receiver is None:
             # Bytes nobody asked for: the connection is not in the state we think it is.
             if not self.transport.is_closing():
@@ -154,13 +243,13 @@ class UpstreamConnection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - a bug costs the request that it worked on
             self._broke(receiver, error)
 
-    def _broke(self, receiver: UpstreamAttempt | None, error: Exception) -> None:
+    def _broke(self, receiver: AnswerReceiver | None, error: Exception) -> None:
         """The receiver's part, or ours, raised; the connection may serve somebody else by now."""
         if self.receiver is receiver:
             self.receiver = None
             self.transport.abort()
         if receiver is not None:
-            receiver.relay.broke(Callback.REPLICA, error)
+            receiver.broke(Callback.REPLICA, error)
 
     def _closed(self, exc: Exception | None) -> None:
         if self._in_body and self._left == TO_THE_END:

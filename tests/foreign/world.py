@@ -149,7 +149,7 @@ class World:
     def door(self, **pace: Any) -> Door:
         """A client that has connected."""
         door = Door(self.loop, **pace)
-        door.protocol = ClientConnection(self.gateway.guard, _config(), self._state, {})
+        door.protocol = ClientConnection(self.gateway.gate, self.gateway.guard, _config(), self._state, {})
         door.protocol.connection_made(door)
         return door
 

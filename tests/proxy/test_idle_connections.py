@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +56,7 @@ class Receiver:
 
     def __init__(self, moves: list[str]) -> None:
         self.moves = moves
-        self.relay = SimpleNamespace(streams=False)
+        self.streams = False
         self.line: UpstreamConnection | None = None
         self.heads = self.ends = 0
         self.lost: list[AttemptOutcome] = []

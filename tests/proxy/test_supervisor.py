@@ -285,6 +285,26 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
     assert rig.relays[0].answers == ["total-timeout"]
 
 
+def test_end_of_an_attempt_whose_cancel_raised_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cancel has freed the slot; the call goes on at the replica, and its end is nobody's."""
+    rig = Rig(Trap(), monkeypatch)
+    relay = rig.relays[0]
+
+    def broken(attempt: int) -> int:
+        raise Bug
+
+    relay.cancel = broken  # type: ignore[attr-defined]
+    rig.driver.arrive(ask(1, POLICY, rig.loop.now), relay)  # type: ignore[arg-type]
+    (attempt,) = relay.open
+    rig.driver.leave(1, Reason.CLIENT_GONE)
+    assert rig.meter.bugs == [Callback.COMMAND]
+    rig.driver.finish(attempt, AttemptResult(AttemptOutcome.RESET), "p", relay.open[attempt])
+    assert rig.meter.bugs == [Callback.COMMAND]
+    assert rig.driver.under_way == 0
+    (view,) = rig.controller.snapshot(rig.loop.now).pools
+    assert view.in_flight == 0
+
+
 def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
