@@ -138,6 +138,7 @@ class Gateway:
         )
         self._admin_guard = ConnectionLimits(
             max_body_bytes=MAX_BODY_BYTES,
+            body_limit_name="",
             max_header_bytes=settings.max_header_bytes,
             receive_timeout_s=settings.receive_timeout_s,
             keep_alive_s=settings.keep_alive_s,
@@ -235,6 +236,9 @@ class Gateway:
         problem = exposure_error(policy, self.settings.host)
         if problem is not None:
             raise PolicyErrors([PolicyError(str(self._policy_path), 0, "keys", problem)])
+        problem = self.settings.body_limit_error(policy.max_body_bytes)
+        if problem is not None:
+            raise PolicyErrors([PolicyError(str(self._policy_path), 0, "listen.max_body", problem)])
         return Prepared(policy, self._counters(policy), callers_of(policy))
 
     def _prepare_ahead(self, policy: Policy) -> None:
@@ -247,6 +251,7 @@ class Gateway:
         self.driver.configure(policy)
         self.gate.counters = prepared.counters
         self.gate.configure(policy, prepared.callers)
+        self.guard.max_body_bytes = policy.max_body_bytes or self.settings.max_body_bytes
 
     def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
         """Exact prompt counters of the models that name a tokenizer."""

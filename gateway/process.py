@@ -63,7 +63,7 @@ def serve(settings: Settings, policy_path: Path | None, replicas: tuple[str, ...
         log.warning("%s is no setting and does nothing%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
         policy = load(policy_path) if policy_path is not None else builtin(replicas)
-        problem = exposure_error(policy, settings.host)
+        problem = exposure_error(policy, settings.host) or settings.body_limit_error(policy.max_body_bytes)
         if problem is None:
             problem = _taken(settings)
             if problem is None:

@@ -64,7 +64,11 @@ class Settings(BaseSettings):
     drain_notice_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=0.0, description="Before that, time in which /ready is 503 and requests are still accepted."
     )
-    max_body_bytes: int = Field(default=16 * 2**20, ge=1024, description="Largest request body, decoded; more is 413.")
+    max_body_bytes: int = Field(
+        default=16 * 2**20,
+        ge=1024,
+        description="Largest request body, decoded; more is 413. `listen.max_body` of the policy overrules it.",
+    )
     max_receiving_bytes: int = Field(
         default=256 * 2**20, ge=1024, description="Bytes of all bodies that are not whole yet; more is 503."
     )
@@ -112,6 +116,15 @@ class Settings(BaseSettings):
         if self.max_receiving_bytes < self.max_body_bytes:
             raise ValueError("max_receiving_bytes is less than max_body_bytes: give at least as much")
         return self
+
+    def body_limit_error(self, max_body_bytes: int | None) -> str | None:
+        """Why a policy with this `listen.max_body` must not be served, or None."""
+        if max_body_bytes is None or max_body_bytes <= self.max_receiving_bytes:
+            return None
+        return (
+            f"listen.max_body is {max_body_bytes} bytes, and all unfinished bodies together may have "
+            f"{self.max_receiving_bytes}: lower it, or raise TAILGATE_MAX_RECEIVING_BYTES"
+        )
 
 
 def strangers(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:

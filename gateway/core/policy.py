@@ -382,6 +382,8 @@ class Policy:
     """Names in a Host header that are served without keys, in lower case."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may use the API, in lower case; "*" is every one."""
+    max_body_bytes: int | None = None
+    """Largest request body, decoded; None: what the process is set to."""
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -18,6 +18,7 @@ from gateway.policy.errors import Path, did_you_mean, plain
 from gateway.policy.sections import units, values
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+MIN_BODY_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +269,14 @@ def origins(root: At) -> None:
             place.wrong("* opens the replicas to every web page, since there are no keys: add keys, or list the pages")
 
 
+def max_body(root: At) -> None:
+    """A limit below 1 KiB refuses every request."""
+    place = root["listen"]["max_body"]
+    size = _read(units.byte_count, place)
+    if isinstance(size, int) and size < MIN_BODY_BYTES:
+        place.wrong(f"{units.write_size(size)} is too small for any request: write at least 1KiB, such as 64MiB")
+
+
 CHECKS = (
     references,
     default_tier,
@@ -281,4 +290,5 @@ CHECKS = (
     answer_lengths,
     key_hashes,
     origins,
+    max_body,
 )

@@ -38,6 +38,7 @@ def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
         open_on_any_address=file.listen.open_on_any_address,
         host_names=tuple(file.listen.names),
         origins=tuple(file.listen.origins),
+        max_body_bytes=file.listen.max_body,
     )
 
 

@@ -11,7 +11,7 @@ from gateway.policy.sections import values
 from gateway.policy.sections.pools import PoolSection
 from gateway.policy.sections.section import Section, nested, optional, plain
 from gateway.policy.sections.tiers import TierSection
-from gateway.policy.sections.values import HostName, ModelName, Name, Origin, Sha256, Text
+from gateway.policy.sections.values import HostName, ModelName, Name, Origin, Sha256, Size, Text
 
 ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), values.choice(rules.Report)]
 
@@ -47,7 +47,7 @@ class DefaultsSection(Section):
 
 
 class ListenSection(Section):
-    """Who may reach the gateway."""
+    """Who may reach the gateway, and with how large a body."""
 
     open_on_any_address: bool = plain(
         False, "Serve without keys on addresses other than loopback: whoever can reach it may use it."
@@ -57,6 +57,10 @@ class ListenSection(Section):
     )
     origins: list[Origin] = plain(
         [], "Web pages that may use the API from a browser, such as https://chat.example; * is every page, with keys."
+    )
+    max_body: Size | None = optional(
+        "Largest request body, decoded, at least 1KiB; more is 413. "
+        "The process's TAILGATE_MAX_BODY_BYTES unless given, 16MiB by default."
     )
 
 
@@ -74,4 +78,4 @@ class PolicyFile(Section):
     tiers: dict[Name, TierSection] = Field(min_length=1, description="Classes of service.")
     keys: list[KeySection] = plain([], "Who may use the gateway. Without any key everybody may, on loopback only.")
     defaults: DefaultsSection = nested(DefaultsSection(), "What holds where nothing else is said.")
-    listen: ListenSection = nested(ListenSection(), "Who may reach the gateway.")
+    listen: ListenSection = nested(ListenSection(), "Who may reach the gateway, and with how large a body.")

@@ -49,8 +49,11 @@ class ConnectionLimits:
         write_stall_s: float,
         max_connections: int | None = None,
         max_receiving_bytes: int = 2**62,
+        body_limit_name: str = "`listen.max_body` of the policy",
     ) -> None:
         self.max_body_bytes = max_body_bytes
+        """Decoded; a reload changes it, also for bodies under way."""
+        self._body_limit_name = f" ({body_limit_name})" if body_limit_name else ""
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
         self._max_receiving_bytes = max_receiving_bytes
@@ -98,7 +101,10 @@ class ConnectionLimits:
 
     def too_large(self) -> Problem:
         """The refusal of a body beyond the limit."""
-        return Problem(Reason.BODY_TOO_LARGE, f"The request body is larger than {self.max_body_bytes} bytes.")
+        return Problem(
+            Reason.BODY_TOO_LARGE,
+            f"The request body is larger than {self.max_body_bytes} bytes{self._body_limit_name}.",
+        )
 
     def let_go(self, door: LimitedConnection) -> None:
         """What a door had of a body is whole, or dropped."""

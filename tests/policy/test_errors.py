@@ -452,6 +452,16 @@ CASES = {
         "p.yaml:27: listen.origins[0]: null is not an origin: write scheme://host or "
         "scheme://host:port, and nothing behind it",
     ),
+    "body limit without a unit": (
+        "defaults:",
+        "listen: {max_body: 64}\ndefaults:",
+        "p.yaml:27: listen.max_body: 64 has no unit: write 64B, or use KiB, MiB, GiB",
+    ),
+    "body limit below any request": (
+        "defaults:",
+        "listen: {max_body: 512B}\ndefaults:",
+        "p.yaml:27: listen.max_body: 512B is too small for any request: write at least 1KiB, such as 64MiB",
+    ),
     "number for a text": (
         "    aliases: [gpt]",
         "    upstream: 7",

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.policy import PolicyErrors, load_text
+
 from .capture import Capture
 from .conftest import Connect, GatewayFactory
 from .policies import rules
@@ -150,6 +152,30 @@ async def test_a_body_over_the_limit_is_refused_before_it_comes(
     response = await client.ask(head(CHAT, "Content-Length: 4097"))
     assert (response.status, response.reason) == (413, "body-too-large")
     assert "4096" in response.error["message"]
+
+
+async def test_the_policy_sets_the_body_limit_and_a_reload_changes_it(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    policy = rules(capture.url)
+    wide = load_text(policy + "listen: {max_body: 8KiB}\n", "p.yaml")
+    gw = await gateway(policy, max_body_bytes=4096, max_receiving_bytes=2 * MB)
+    client = await connect(gw.url)
+    body = chat_body(content="x" * 5000)
+    response = await client.ask(request(CHAT, body))
+    assert (response.status, response.reason) == (413, "body-too-large")
+    assert "4096 bytes (`listen.max_body` of the policy)" in response.error["message"]
+    gw.configure(wide)
+    client = await connect(gw.url)
+    assert (await client.ask(request(CHAT, body))).status == 200
+    assert (await client.ask(head(CHAT, "Content-Length: 8193"))).status == 413
+    with pytest.raises(PolicyErrors, match=r"listen\.max_body is 3145728 bytes.*TAILGATE_MAX_RECEIVING_BYTES"):
+        gw.configure(load_text(policy + "listen: {max_body: 3MiB}\n", "p.yaml"))
+    client = await connect(gw.url)
+    assert (await client.ask(request(CHAT, body))).status == 200
+    gw.configure(load_text(policy, "p.yaml"))
+    client = await connect(gw.url)
+    assert (await client.ask(request(CHAT, body))).status == 413
 
 
 async def test_what_just_fits_is_served(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
