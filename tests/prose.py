@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 MAX_WORDS = 30  # in a sentence; the style asks for 25
 OPENINGS = re.compile(
-    r"(What (?!would change it)|Of what|Of which|Of whom|Those that|Those who|Who |Whoever|Whatever|Nothing that|Nobody that)",
+    r"(What (?!would change it)|Of what|Of which|Of whom|Those that|Those who|Who |Whoever|Whatever"
+    r"|Nothing that|Nobody that)",
 )
 ABBREVIATIONS = re.compile(r"(?:^|[\s(])(?:e\.g|i\.e|cf|vs|al|nr|[A-Z])\.$")
 

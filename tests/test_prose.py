@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 FOLDERS = ("guides", "operations", "internals")
 PAGES = [page for folder in FOLDERS for page in sorted((ROOT / "docs" / folder).rglob("*.md"))]
-OLD_WORDING = "0001 0002 0003 0004 0007 0008 0009 0010 0011 architecture".split()  # still to be rewritten
+# Still to be rewritten.
+OLD_WORDING = ["0001", "0002", "0003", "0004", "0007", "0008", "0009", "0010", "0011", "architecture"]
 MAX_README_WORDS = 900
 MAX_PAGES_WORDS = 25_000
 
