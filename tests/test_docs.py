@@ -375,7 +375,7 @@ def test_the_readme_installs_only_where_git_does_not_look() -> None:
     assert {f"{folder}/" for folder in folders} <= set((ROOT / ".gitignore").read_text().splitlines())
 
 
-def test_what_experiments_missed_is_named_where_they_are_listed() -> None:
+def test_missed_targets_of_experiments_are_named_in_their_index() -> None:
     folder = RESULTS / "experiments"
     missed = {page.stem for page in folder.glob("*.md") if "| **missed** |" in page.read_text()}
     told = (folder / "README.md").read_text().partition("## What is missed")[2]

@@ -52,7 +52,7 @@ def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SSL_CERTFILE", "/nowhere/c4n4ry.pem"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_senseless_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"TAILGATE_{name}", value)
     with pytest.raises(ValidationError) as caught:
         Settings()

@@ -12,6 +12,6 @@ def test_a_mistyped_setting_is_named_with_what_was_meant() -> None:
     assert strangers({"TAILGATE_WEATHER": "fine"}) == [("TAILGATE_WEATHER", None)]
 
 
-def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_mistake() -> None:
+def test_kubernetes_service_variables_are_not_reported_as_unknown() -> None:
     links = ["TAILGATE_SERVICE_HOST", "TAILGATE_SERVICE_PORT_HTTP", "TAILGATE_PORT_8080_TCP_ADDR", "TAILGATE_KEY"]
     assert strangers(dict.fromkeys(links, "x")) == []

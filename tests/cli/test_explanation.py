@@ -107,9 +107,7 @@ async def test_pool_model_and_output_are_those_of_the_explanation(
         completion([[7] * 1000] * 11),
     ],
 )
-async def test_what_is_refused_is_refused_for_the_reason_of_the_explanation(
-    served: Served, body: dict[str, object]
-) -> None:
+async def test_refusal_reason_equals_the_explained_reason(served: Served, body: dict[str, object]) -> None:
     raw = json.dumps(body).encode()
     said = explain(served.policy, Endpoint.COMPLETIONS, None, raw)
     async with httpx.AsyncClient(base_url=served.gateway.url) as client:

@@ -54,7 +54,7 @@ def test_of_one_replica_nothing_is_left() -> None:
     assert "nothing is left; 2 are at 100% or less with one lost" in done.stdout
 
 
-def test_what_one_lost_leaves_keeps_to_the_wait_that_was_asked_for() -> None:
+def test_plan_meets_the_wait_with_one_replica_lost() -> None:
     done = run("plan", "--rate", "9000", "--latency", "0.12", "--slots", "40", "--p99-wait", "0.05")
     assert "waits grow for ever; 29 are at 100% or less and wait at most 50 ms (p99) with one lost" in done.stdout
 
@@ -83,7 +83,7 @@ def test_without_slots_it_says_what_is_missing() -> None:
     assert "--slots, or --per-replica" in done.stdout
 
 
-def test_what_is_wrong_goes_to_stderr_and_exits_with_2() -> None:
+def test_bad_plan_option_goes_to_stderr_and_exits_with_2() -> None:
     done = run("plan", "--rate", "-3", "--latency", "1")
     assert done.exit_code == 2
     assert done.stdout == ""
@@ -183,7 +183,7 @@ def test_the_search_is_told_for_people(files: tuple[str, ...]) -> None:
         (("--latency", "1"), "is of no use with --policy"),
     ],
 )
-def test_what_is_wrong_with_a_search(files: tuple[str, ...], arguments: tuple[str, ...], message: str) -> None:
+def test_bad_search_option_exits_with_2(files: tuple[str, ...], arguments: tuple[str, ...], message: str) -> None:
     done = run(*files, *arguments)
     assert done.exit_code == 2
     assert message in done.stderr

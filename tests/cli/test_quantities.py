@@ -24,7 +24,7 @@ def test_rates(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "3 s", "5/s", "-1s"])
-def test_what_is_no_time(text: str) -> None:
+def test_bad_time_is_refused(text: str) -> None:
     with pytest.raises(
         typer.BadParameter, match="is not a duration: write seconds, such as 90, or a time with its unit"
     ):
@@ -32,19 +32,19 @@ def test_what_is_no_time(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "3s", "5/d"])
-def test_what_is_no_rate(text: str) -> None:
+def test_bad_rate_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a rate: write a number per second, such as 40, or a rate"):
         per_s()(text)
 
 
 @pytest.mark.parametrize("text", ["0.05", "50ms", "-3", "0s"])
-def test_what_is_too_little(text: str) -> None:
+def test_quantity_below_its_minimum_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match=r"is too little, 0\.1 is the least"):
         seconds(0.1)(text)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400"])
 @pytest.mark.parametrize("reads", [seconds(0.1), seconds(), per_s(1e-6)], ids=["seconds", "any seconds", "rate"])
-def test_what_is_not_finite(reads: Callable[[str], float], text: str) -> None:
+def test_infinite_quantity_is_refused(reads: Callable[[str], float], text: str) -> None:
     with pytest.raises(typer.BadParameter, match=f"{text} is not a finite (duration|rate): write "):
         reads(text)

@@ -178,7 +178,7 @@ def test_a_killed_process_and_another_version_are_noted(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere.jsonl", "."])
-def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+def test_unreadable_journal_exits_with_2_and_is_named(tmp_path: Path, name: str) -> None:
     result = run(tmp_path / name)
     assert result.exit_code == 2
     assert str(tmp_path / name) in result.stderr

@@ -129,7 +129,7 @@ def test_fleet_faults_and_clients_are_told(policy: Path, trace: Path) -> None:
         (["--workload", "TRACE", "--mix", "gold=90%"], "--mix gold=90%: the shares add up to 90%: make it 100%"),
     ],
 )
-def test_what_is_wrong_is_told_with_status_2(policy: Path, trace: Path, arguments: list[str], said: str) -> None:
+def test_bad_simulate_option_exits_with_2(policy: Path, trace: Path, arguments: list[str], said: str) -> None:
     given = [str(trace) if argument == "TRACE" else argument for argument in arguments]
     result = run("simulate", "--policy", policy, *given)
     assert result.exit_code == 2

@@ -21,14 +21,14 @@ pytestmark = interpreted
 # ---- at the door
 
 
-def test_what_will_miss_its_objective_is_refused_though_a_slot_is_free() -> None:
+def test_predicted_miss_is_refused_though_a_slot_is_free() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.51})
     story.arrives("a").expect(
         refuse(Reason.PREDICTED), ended(Outcome.REFUSED, why=Reason.PREDICTED, breach=0.51, attempts=0)
     )
 
 
-def test_what_will_probably_meet_it_is_sent_or_waits() -> None:
+def test_probable_success_is_sent_or_queued() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.5})
     story.arrives("a").expect(dispatch("r1"))
     story.arrives("b").expect()
@@ -182,14 +182,14 @@ def test_a_slot_that_comes_after_the_longest_wait_is_not_for_it_either() -> None
     )
 
 
-def test_what_is_late_by_the_time_its_pool_dies_goes_to_no_other() -> None:
+def test_late_request_of_a_dead_pool_is_refused() -> None:
     story, _ = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
     story.arrives("running").arrives("a").whatever()
     story.now = 1.005
     story.drains("r1").expect(refuse(Reason.PREDICTED, of="a"), ended(Outcome.REFUSED, of="a", attempts=0))
 
 
-def test_what_is_late_by_the_time_a_reload_takes_its_pool_goes_to_no_other() -> None:
+def test_late_request_of_a_pool_removed_by_reload_is_refused() -> None:
     story, _ = story_of(pool("p", "r1"), pool("q", "r2"), STRICT, breach={"p": 0.0, "q": 0.0})
     story.arrives("running").arrives("a").whatever()
     story.now = 1.005
@@ -216,7 +216,7 @@ def spilling(breach_long: float, *, slots: int = 4, spill: tuple[str, ...] = ("p
     return story_of(short, long, STRICT, breach={"p": 0.9, "long": breach_long})
 
 
-def test_what_would_be_shed_goes_to_a_pool_that_takes_it_and_can_spare_it() -> None:
+def test_request_to_be_shed_spills_to_a_pool_with_spare_slots() -> None:
     story, _ = spilling(0.04)
     story.arrives("a").expect(dispatch("l1"))
     assert story.pool("long").in_flight == 1
@@ -224,7 +224,7 @@ def test_what_would_be_shed_goes_to_a_pool_that_takes_it_and_can_spare_it() -> N
     assert story.records["a"].pool == "long"
 
 
-def test_what_another_pool_takes_is_no_probe_of_the_one_that_sheds_it() -> None:
+def test_request_spilled_to_another_pool_is_no_probe_of_the_shedding_pool() -> None:
     short = pool("p", "r1", max_prompt_tokens=500)
     long = pool("long", "l1", slots=9, spill_from=("p",))
     story, oracle = story_of(short, long, explorers(1e-9), breach={"p": 0.0, "long": 0.0})
@@ -279,7 +279,7 @@ def test_of_several_choices_none_is_cut() -> None:
     degrading()[0].arrives("a", max_tokens=500, choices=2).expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
 
 
-def test_what_is_in_time_is_not_cut() -> None:
+def test_answer_within_its_objective_is_not_cut() -> None:
     degrading()[0].arrives("a", max_tokens=90).expect(dispatch("r1", max_tokens=90, degraded=False))
 
 

@@ -57,7 +57,7 @@ def test_failures_in_a_row_open_it(end: AttemptOutcome) -> None:
 
 @pytest.mark.parametrize("state", [ReplicaState.UP, ReplicaState.DOWN, ReplicaState.PROBING])
 @pytest.mark.parametrize("end", NEUTRAL)
-def test_what_says_nothing_of_health_moves_nothing(end: AttemptOutcome, state: ReplicaState) -> None:
+def test_end_without_news_of_health_leaves_the_breaker_unchanged(end: AttemptOutcome, state: ReplicaState) -> None:
     made = breaker(state)
     failures = made.failures
     for _ in range(1000):

@@ -67,7 +67,7 @@ def test_refusals_and_errors_say_nothing() -> None:
     assert after(*[GOOD, refused] * 100, every_s=0.01).left == 1.0
 
 
-def test_what_was_missed_is_forgotten() -> None:
+def test_earlier_misses_leave_the_error_budget() -> None:
     budget = after(*[answer(2.0)] * 100)
     for number in range(100):
         budget.count(SLO, GOOD, 5 * MEMORY_S + number)
@@ -94,5 +94,5 @@ def test_a_reload_keeps_the_budget_of_a_tier_whose_objectives_stay(threshold_s: 
 
 
 @pytest.mark.parametrize("written", [0.95, 1.0])
-def test_what_is_let_in_whatever_is_forecast_stays_so(written: float) -> None:
+def test_threshold_of_one_is_not_lowered_by_the_error_budget(written: float) -> None:
     assert after(*[answer(2.0)] * 100).threshold(written) == written

@@ -49,7 +49,7 @@ def test_overconfidence_is_unlearned() -> None:
     assert worst(taught(8000, truth, seed=1), truth) < 0.5 * worst(Logistic(IDENTITY), truth)
 
 
-def test_what_was_is_forgotten() -> None:
+def test_earlier_calibration_is_forgotten() -> None:
     before, after = (1.0, 2.0), (-1.0, 4.0)
     fresh = taught(20_000, after, seed=3)
     model = taught(6000, before, seed=2)
@@ -58,7 +58,7 @@ def test_what_was_is_forgotten() -> None:
     assert worst(model, after) < worst(fresh, after) + 0.03
 
 
-def test_what_no_label_tests_any_more_returns_to_the_prior() -> None:
+def test_calibration_without_labels_returns_to_the_prior() -> None:
     source = random.Random(4)
     model = Logistic(IDENTITY)
     for breached in (True, False):

@@ -43,7 +43,7 @@ def test_nothing_is_cut_of_which_the_client_has_nothing() -> None:
     play(RULES).arrives("a").sent("a").whatever().repeats("a").expect()
 
 
-def test_what_another_attempt_says_does_not_cut_the_one_that_is_shown() -> None:
+def test_repetition_in_a_losing_attempt_does_not_cut_the_committed_one() -> None:
     story = play(RULES).arrives("a").sent("a").hedges("a", "r2").sent("a").whatever()
     story.first_token("a", attempt=2).expect(commit(attempt=2), cancel(attempt=1))
     story.repeats("a", attempt=1).expect()
@@ -89,11 +89,11 @@ def test_so_it_may_where_the_tier_does_not_watch() -> None:
     begun(after_many(rules), "a", "b").progress("a", 3000).expect()
 
 
-def test_what_is_unusual_has_to_be_known_first() -> None:
+def test_answer_is_not_cut_before_enough_lengths_are_known() -> None:
     begun(after_many(n=400), "a", "b").progress("a", 3000).expect()
 
 
-def test_what_is_unusual_does_not_shrink_by_cutting() -> None:
+def test_cutting_answers_does_not_lower_the_unusual_length() -> None:
     story = begun(after_many(), "stays")
     cut_at = []
     for number in range(100):

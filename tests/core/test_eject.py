@@ -55,7 +55,7 @@ def test_requests_that_were_called_off_count_as_well() -> None:
     assert story.replica("r2").health.out == "slow-ttft"
 
 
-def test_what_was_called_off_early_says_nothing() -> None:
+def test_attempt_cancelled_early_does_not_move_the_severity() -> None:
     score = Severity()
     score.add(0.5)
     score.add_overdue(0.2)

@@ -144,7 +144,7 @@ def test_leaving_while_a_refusal_waits_for_its_attempt_to_close_changes_nothing(
     story.cancelled("a").expect(ended(Outcome.REFUSED, why=Reason.SHUTTING_DOWN))
 
 
-def test_what_an_attempt_reports_before_it_is_closed_is_not_answered_any_more() -> None:
+def test_late_reports_of_a_cancelled_attempt_give_no_commands() -> None:
     story = one().leaves("a").whatever()
     story.sent("a").first_token("a").progress("a", 3).expect()
     assert story.replica("r1").unprefilled_tokens == 0

@@ -103,7 +103,7 @@ def test_an_error_budget_that_is_not_measured_says_why() -> None:
     assert budget(story) == ("measured", 1.0)
 
 
-def test_what_is_impossible_is_said_to_be() -> None:
+def test_impossible_request_is_explained_as_unplaceable() -> None:
     story, _ = story_of(pool("p", "r1", max_prompt_tokens=50), STRICT)
     found = explained(story, prompt=100)
     assert isinstance(found, Unplaceable)

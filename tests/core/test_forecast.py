@@ -191,7 +191,7 @@ def test_speeds_are_bounded() -> None:
     assert all(0.5 <= speed <= 2.0 for _, speed in world.forecaster.view(world.now).speeds)
 
 
-def test_what_engines_took_before_is_forgotten() -> None:
+def test_earlier_engine_speed_is_forgotten() -> None:
     world = World().warm(400, slowness=3.0).warm(500)
     assert world.forecast(world.live()).ttft_s == pytest.approx(STEP_S + 1000 * PROMPT_TOKEN_S, rel=0.15)
 
@@ -253,7 +253,7 @@ def test_a_cap_on_the_output_bounds_the_answer() -> None:
     assert 10 < world.forecaster.expected_output(free) <= 210
 
 
-def test_what_has_passed_counts() -> None:
+def test_time_passed_counts_in_the_breach_forecast() -> None:
     world = World().warm()
     live = world.live()
     assert world.forecast(live).breach < 0.1
@@ -348,7 +348,7 @@ def test_a_bound_that_passes_without_a_first_token_is_a_label() -> None:
     assert world.forecaster.view(world.now).pools[0].reliability.labels == before + 1
 
 
-def test_what_nobody_will_know_is_no_label() -> None:
+def test_unknowable_outcome_gives_no_label() -> None:
     world = World(slo(ttft_s=1.0)).warm()
     before = world.forecaster.view(world.now).pools[0].reliability.labels
     live = world.live()

@@ -13,14 +13,14 @@ def waiting_at_r1(stream: bool = False) -> Story:
     return play(RULES).arrives("a", stream=stream).sent("a").expect(dispatch("r1"))
 
 
-def test_what_it_has_not_answered_is_sent_elsewhere() -> None:
+def test_unanswered_request_of_a_failing_replica_is_retried_elsewhere() -> None:
     for stream in (False, True):
         story = waiting_at_r1(stream).fails("r1", times=2).expect().fails("r1", times=1).expect(cancel())
         story.cancelled("a").expect(dispatch("r2")).served("a").whatever()
         assert (story.records["a"].outcome, story.records["a"].replica) == (Outcome.OK, "r2")
 
 
-def test_what_it_has_begun_to_answer_goes_on() -> None:
+def test_committed_answer_of_a_failing_replica_goes_on() -> None:
     story = waiting_at_r1(stream=True).first_token("a").expect(commit()).fails("r1").expect()
     story.finishes("a").expect(ended(Outcome.OK))
 
@@ -49,7 +49,7 @@ def test_it_is_closed_once() -> None:
     story.leaves("a").expect().cancelled("a").expect(ended(Outcome.ABANDONED))
 
 
-def test_what_comes_of_it_after_all_is_not_shown() -> None:
+def test_late_answer_of_a_cancelled_attempt_is_not_shown() -> None:
     story = waiting_at_r1(stream=True).fails("r1").expect(cancel()).first_token("a").expect()
     story.finishes("a").expect(dispatch("r2"))
 

@@ -121,12 +121,12 @@ class TestLate:
         story.after(0.74).expect()
         story.after(0.04).expect(dispatch("r2"))
 
-    def test_what_is_expected_to_take_long_is_not_late(self) -> None:
+    def test_request_is_not_hedged_before_its_expected_ttft(self) -> None:
         story = expected(warmed(play(rules())).arrives("a").expect(dispatch("r1")), 4.0)
         story.sent("a").after(5.9).expect()
         story.after(0.2).expect(dispatch("r2"))
 
-    def test_what_was_cut_short_was_not_that_fast(self) -> None:
+    def test_abandoned_attempt_does_not_lower_the_ttft_quantile(self) -> None:
         """Clients that leave after .1 s say that the first token takes longer than that, not that it takes .1 s."""
         story = play(rules())
         for n in range(100):
@@ -334,7 +334,7 @@ class TestRaces:
 
 
 class TestWhatIsTold:
-    def test_what_losers_cost(self) -> None:
+    def test_tokens_of_losing_attempts_are_counted(self) -> None:
         story = late(warmed(play(rules())), prompt=300).expect(dispatch("r2")).sent("a").progress("a", 7, attempt=1)
         story.first_token("a", 2).whatever().cancelled("a", 1).finishes("a", attempt=2, output_tokens=9).whatever()
         (of,) = story.controller.snapshot(story.now).hedged_tiers

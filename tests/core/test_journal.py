@@ -390,7 +390,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
         ([1.0, "configure", [{"Policy": "9"}], []], "nothing said before what Policy '9' is"),
     ],
 )
-def test_what_is_no_call_is_refused(row: list[object], complaint: str) -> None:
+def test_row_that_is_no_call_is_refused(row: list[object], complaint: str) -> None:
     decoder = Decoder(header(Encoder(POLICY)))
     with pytest.raises(Unreadable, match=complaint):
         decoder.call(row)

@@ -14,13 +14,13 @@ pytestmark = interpreted
 
 
 @pytest.mark.parametrize(("first_token_s", "missed"), [(0.9, False), (1.1, True)])
-def test_what_was_served_was_in_time_or_not(first_token_s: float, missed: bool) -> None:
+def test_served_request_is_labelled_by_its_ttft(first_token_s: float, missed: bool) -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     story.arrives("a").sent("a").at(first_token_s).first_token("a").finishes("a").whatever()
     assert set(oracle.labels) == {("judged", 1, missed)}
 
 
-def test_what_was_let_in_and_is_not_sent_after_all_was_a_miss() -> None:
+def test_admitted_request_that_is_never_sent_is_labelled_a_miss() -> None:
     """Else only who gets through would teach, and ever more would be let in to wait in vain."""
     story, oracle = story_of(pool("p", "r1"), STRICT)
     late(story)
@@ -29,13 +29,13 @@ def test_what_was_let_in_and_is_not_sent_after_all_was_a_miss() -> None:
     assert oracle.labels == [("judged", 1, False), ("judged", 2, True)]
 
 
-def test_what_waited_until_its_bound_was_a_miss() -> None:
+def test_request_that_waited_until_its_bound_is_labelled_a_miss() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     story.arrives("running").arrives("a").at(1.0).whatever()
     assert oracle.labels == [("judged", 2, True)]
 
 
-def test_what_lost_its_place_to_a_more_urgent_tier_was_a_miss() -> None:
+def test_request_displaced_by_a_more_urgent_tier_is_labelled_a_miss() -> None:
     lower = tier("low", slo=SLO, admission=ENFORCE, priority=1)
     story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, lower)
     story.arrives("running").arrives("low", tier="low").arrives("high").whatever()
@@ -43,7 +43,7 @@ def test_what_lost_its_place_to_a_more_urgent_tier_was_a_miss() -> None:
     assert oracle.labels == [("judged", 2, True)]
 
 
-def test_what_is_refused_when_it_comes_says_nothing() -> None:
+def test_request_refused_on_arrival_gives_no_label() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.6})
     story.arrives("a").whatever()
     assert oracle.labels[0] == ("dropped", 1)
@@ -55,7 +55,7 @@ def test_who_leaves_while_waiting_says_nothing() -> None:
     assert oracle.labels == [("dropped", 2)]
 
 
-def test_what_a_replica_broke_says_nothing() -> None:
+def test_answer_broken_by_a_replica_gives_no_label() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT)
     story.arrives("a").sent("a").first_token("a").finishes("a", AttemptOutcome.TRUNCATED).whatever()
     assert oracle.labels[-1] == ("dropped", 1)

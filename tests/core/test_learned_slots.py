@@ -25,7 +25,7 @@ def test_the_slots_of_an_engine_are_found_within_a_minute(slots: int) -> None:
     assert all(0.85 * slots - 1 <= limit <= 1.15 * slots + 1 for limit in found)
 
 
-def test_what_other_bounds_keep_below_the_limit_does_not_lower_it() -> None:
+def test_load_kept_low_by_other_bounds_does_not_lower_the_limit() -> None:
     limit = ConcurrencyLimit()
     for second in range(1, 60):
         limit.saw(8, 4)
@@ -75,7 +75,7 @@ def test_a_cache_that_others_have_left_is_found_to_be_large_again() -> None:
     assert cache.capacity_tokens == pytest.approx(131072, rel=0.05)
 
 
-def test_what_an_engine_has_not_read_is_not_in_its_cache() -> None:
+def test_unread_prompts_are_not_counted_in_the_kv_cache() -> None:
     cache = KvCache()
     cache.scraped(Sample(kv_fraction=0.5), 50_000, 0, 0.0)
     cache.scraped(Sample(kv_fraction=0.001), 60_000, 59_900, 1.0)

@@ -149,7 +149,7 @@ def drawn() -> list[int]:
 
 
 @pytest.mark.parametrize("most", [300, 600])
-def test_what_was_left_at_any_time_does_not_make_the_rest_look_short(most: int) -> None:
+def test_abandoned_answers_do_not_shorten_the_length_estimate(most: int) -> None:
     source, seen, bucket = random.Random(2), drawn(), OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
         left_at = source.randint(1, 2 * most)
@@ -162,7 +162,7 @@ def test_what_was_left_at_any_time_does_not_make_the_rest_look_short(most: int) 
 
 
 @pytest.mark.parametrize("cut_at", [450, 500, 560, 800])
-def test_what_is_always_cut_at_one_length_does_not_make_the_rest_look_short(cut_at: int) -> None:
+def test_answers_cut_at_one_length_do_not_shorten_the_length_estimate(cut_at: int) -> None:
     """Others end in the bin in which it is cut, and nobody passes that."""
     seen, bucket = drawn(), OutputLengths().bucket("m", "std", 500)
     for tokens in seen:
@@ -175,7 +175,7 @@ def test_what_is_always_cut_at_one_length_does_not_make_the_rest_look_short(cut_
     assert bucket.quantile(LONG) < 1200, "no longer than any was seen, or thought at first, to be"
 
 
-def test_what_does_not_end_is_forgotten_too() -> None:
+def test_unfinished_output_lengths_are_forgotten_too() -> None:
     bucket = OutputLengths().bucket("m", "std", 500)
     for _ in range(50_000):
         bucket.passes(400, 0)

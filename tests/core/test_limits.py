@@ -32,9 +32,7 @@ def test_a_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tu
 
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=10, max_size=60))
-def test_what_passes_is_at_most_the_burst_and_what_has_flowed_in(
-    per_min: float, steps: list[tuple[float, float]]
-) -> None:
+def test_bucket_passes_at_most_the_burst_and_the_refill(per_min: float, steps: list[tuple[float, float]]) -> None:
     bucket, now, passed = TokenBucket(per_min, 0.0), 0.0, 0.0
     for gap, amount in steps:
         now += gap
@@ -64,7 +62,7 @@ def test_who_waits_as_told_gets_what_was_asked(
 
 @STEADY
 @given(rates, st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1.0)), min_size=3, max_size=20), gaps)
-def test_what_is_given_back_is_as_if_it_had_never_been_taken(
+def test_returned_tokens_leave_the_bucket_as_if_never_taken(
     per_min: float, leases: list[tuple[float, float]], gap: float
 ) -> None:
     """As long as the bucket does not fill up in between: what then flows over is lost, as in any bucket."""

@@ -29,7 +29,7 @@ def test_a_default_is_cut_to_what_the_context_leaves(prompt: int, granted: int) 
     story.arrives("a", prompt=prompt, max_tokens=None).expect(dispatch("r1", max_tokens=granted))
 
 
-def test_what_was_asked_is_not_cut_since_the_engine_shall_say_that_it_is_too_much() -> None:
+def test_asked_max_tokens_is_not_lowered_to_the_context_length() -> None:
     story = play(capped(200, 300)).observes("r1", Sample(context_tokens=2000))
     story.arrives("a", prompt=1900, max_tokens=150).expect(dispatch("r1", max_tokens=150))
 

@@ -59,7 +59,7 @@ def test_a_prompt_that_may_fit_after_all_is_left_to_the_longest_pool() -> None:
     )
 
 
-def test_what_was_learned_of_a_model_moves_the_bound() -> None:
+def test_learned_prompt_length_moves_the_placement_bound() -> None:
     story = play(RULES)
     for number in range(3000):
         name = f"a{number}"
@@ -77,7 +77,7 @@ def test_each_prompt_of_a_batch_has_to_fit_by_itself() -> None:
     assert story.replica("s1").unprefilled_tokens == 20_000 + 10 * 996
 
 
-def test_what_a_batch_teaches_is_the_length_of_its_prompts() -> None:
+def test_batch_answer_teaches_the_length_of_each_prompt() -> None:
     story = play(RULES).arrives("a", prompt=None, prompt_bytes=4000, batch=10)
     story.sent("a").finishes("a", prompt_tokens=3000).whatever()
     prompts = story.controller.prompts

@@ -102,7 +102,7 @@ def test_an_empty_prompt_still_has_its_template() -> None:
     assert PromptEstimator().estimate("m", 0) == (0, TEMPLATE_TOKENS)
 
 
-def test_what_short_prompts_cost_extra_is_not_asked_of_long_ones() -> None:
+def test_overhead_of_short_prompts_is_not_added_to_long_ones() -> None:
     estimator = PromptEstimator()
     for number in range(5000):
         estimator.learn("m", 20 + number % 10, 25)

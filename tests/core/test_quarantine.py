@@ -84,7 +84,7 @@ def test_the_oldest_are_forgotten() -> None:
     assert [quarantine.bars(request, 0.0) for request in range(5)] == [False, False, True, True, True]
 
 
-def test_what_is_caught_and_what_is_refused_is_told_once() -> None:
+def test_quarantine_news_is_told_once() -> None:
     quarantine = Quarantine()
     dead(quarantine, POISON, "b", 0.0)
     dead(quarantine, OTHER, "b", 0.0)

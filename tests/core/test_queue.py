@@ -181,7 +181,7 @@ def test_of_two_with_one_deadline_the_one_that_its_engine_needs_longer_for_is_fi
     assert order(room, now=0.0) == [2, 4, 3, 1]
 
 
-def test_what_had_passed_when_it_was_forecast_is_not_what_its_engine_needs() -> None:
+def test_time_waited_before_the_forecast_is_not_counted_as_engine_time() -> None:
     """It comes from another pool, after it has waited there for five seconds."""
     room, live = PoolQueue(), made(0, "free", 0)
     live.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
@@ -221,7 +221,7 @@ def test_the_tenant_that_was_served_least_lately_is_next() -> None:
     assert order(room) == [2, 1]
 
 
-def test_what_a_tenant_gave_back_does_not_count() -> None:
+def test_returned_tokens_are_not_charged_to_a_tenant() -> None:
     use = TenantUse("a", "free")
     use.serve(500, 10.0)
     use.serve(-500, 40.0)
@@ -257,7 +257,7 @@ def test_a_newcomer_stands_behind_its_own_and_its_turns_among_the_others() -> No
     assert [band.ahead_of(tenant) for tenant in ("a", "b", "new")] == [6, 3, 2]
 
 
-def test_what_is_gone_from_a_room_is_forgotten_by_its_heaps() -> None:
+def test_queue_heaps_forget_removed_requests() -> None:
     room, _ = waiting(("a", 0.0))
     for number in range(1, 5000):
         live = made(number, "free", 0, "a")

@@ -55,7 +55,7 @@ def settled(y: float) -> NonNegative:
     return fit
 
 
-def test_what_was_is_forgotten_after_400_samples() -> None:
+def test_earlier_slope_is_forgotten_after_400_samples() -> None:
     fit = settled(8.0)
     for _ in range(400):
         fit.add(0.5, 0.0, 0.0, 2.0, 1.0)

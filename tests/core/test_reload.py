@@ -49,7 +49,7 @@ def test_those_who_wait_keep_their_caps() -> None:
 # ---- replicas
 
 
-def test_what_is_known_of_a_replica_stays() -> None:
+def test_replica_state_survives_a_reload() -> None:
     story = play(policy(pool("p", "r1", "r2"))).fails("r1").arrives("a").whatever()
     story.configured(policy(pool("p", "r2", "r1", slots=2)))
     assert story.replica("r1").state is ReplicaState.DOWN
@@ -110,7 +110,7 @@ def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has() -> None:
     assert story.pool("p").in_flight == 1
 
 
-def test_what_a_removed_replica_fails_is_tried_at_those_that_stayed() -> None:
+def test_request_failed_by_a_removed_replica_is_retried_at_a_remaining_one() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2)))
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
@@ -135,7 +135,7 @@ def learned(story: Story) -> tuple[list[str], list[str]]:
     return [pool.pool for pool in found.pools], [name for name, _ in found.speeds]
 
 
-def test_what_is_known_of_pools_and_replicas_that_are_gone_is_forgotten() -> None:
+def test_samples_of_removed_pools_and_replicas_are_forgotten() -> None:
     strict = tier("std", slo=Slo(ttft=(Objective(0.99, 1.0),)))
     story = play(policy(pool("p0", "r0"), strict)).arrives("a0").whatever()
     for number in range(1, 20):
@@ -147,7 +147,7 @@ def test_what_is_known_of_pools_and_replicas_that_are_gone_is_forgotten() -> Non
     assert learned(story) == (["p19"], [])
 
 
-def test_what_is_known_is_still_there_if_a_pool_comes_back_before_its_last_answer_ended() -> None:
+def test_pool_restored_before_its_last_answer_keeps_its_samples() -> None:
     story = play(policy(pool("p", "r1", slots=9))).arrives("a").arrives("b").whatever()
     story.configured(policy(pool("q", "r2"))).after(0.1).served("a").whatever()
     samples = {pool.pool: pool.samples for pool in story.controller.snapshot(story.now).forecast.pools}
@@ -201,7 +201,7 @@ def test_nothing_is_sent_to_a_removed_pool_again() -> None:
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
-def test_what_was_learned_of_prompts_stays() -> None:
+def test_learned_prompt_length_survives_a_reload() -> None:
     story = play(ONE).arrives("a", prompt=None, prompt_bytes=400).sent("a").finishes("a", prompt_tokens=300)
     before = story.controller.prompts.estimate("m", 400)
     story.configured(policy(pool("p", "r1")))

@@ -15,7 +15,7 @@ RULES = policy(pool("p", "r1", "r2", "r3", slots=4))
 
 
 @pytest.mark.parametrize("end", RETRYABLE)
-def test_what_no_engine_worked_on_is_sent_elsewhere(end: AttemptOutcome) -> None:
+def test_attempt_that_no_engine_worked_on_is_retried(end: AttemptOutcome) -> None:
     story = play(RULES).arrives("a").expect(dispatch("r1"))
     story.finishes("a", end).expect(dispatch("r2"))
     story.served("a").whatever()
@@ -26,12 +26,12 @@ def test_what_no_engine_worked_on_is_sent_elsewhere(end: AttemptOutcome) -> None
 @pytest.mark.parametrize(
     "end", [e for e in AttemptOutcome if e not in (*RETRYABLE, AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)]
 )
-def test_what_one_may_have_worked_on_is_not(end: AttemptOutcome) -> None:
+def test_attempt_that_an_engine_may_have_worked_on_is_not_retried(end: AttemptOutcome) -> None:
     story = play(RULES).arrives("a").sent("a").whatever().finishes("a", end).whatever()
     assert story.records["a"].attempts == 1
 
 
-def test_what_got_no_further_than_a_proxy_before_the_engine_is_sent_elsewhere() -> None:
+def test_request_answered_502_by_a_proxy_before_the_engine_is_retried() -> None:
     story = play(RULES).arrives("a").sent("a").expect(dispatch("r1"))
     story.finishes("a", AttemptOutcome.FAILED, status=502).expect(dispatch("r2"))
     story.finishes("a", AttemptOutcome.FAILED, status=500).expect(
@@ -109,7 +109,7 @@ def test_retries_are_a_share_of_requests() -> None:
     assert attempts - 1000 == pytest.approx(BURST + 0.1 * 1000, abs=1)
 
 
-def test_what_was_sent_to_nobody_is_tried_again_however_many_they_are() -> None:
+def test_unsent_requests_of_a_dead_replica_are_all_retried() -> None:
     """A replica dies with a crowd on its way to it: the fleet is sent each of them once."""
     health = Health(failures=1000)
     story = play(policy(pool("p", "r1", "r2", slots=1000, router="round-robin", health=health)))

@@ -99,7 +99,7 @@ def test_demand_is_the_work_that_comes_over_the_knee() -> None:
     assert view.output_tokens_per_s == pytest.approx(view.requests_per_s * ANSWER)
 
 
-def test_what_is_refused_is_demand_too() -> None:
+def test_refused_requests_count_as_demand() -> None:
     free = tier("free", 2)
     story = play(policy(pool("p", "r1", slots=1, queue_limit=0), free))
     story.arrives("a").arrives("b").whatever()

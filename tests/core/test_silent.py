@@ -29,7 +29,7 @@ def test_it_is_back_as_soon_as_something_is_heard() -> None:
     assert state(story, "r1") is ReplicaState.UP
 
 
-def test_what_an_older_answer_says_is_no_word_of_the_canary() -> None:
+def test_answer_begun_before_the_canary_does_not_count_for_it() -> None:
     traffic = Traffic(play(fleet(6)), per_s=40.0)
     story = traffic.story
     traffic.times["r3"] = 3.0

@@ -118,7 +118,7 @@ def test_a_newcomer_does_not_overtake_those_of_its_own_tier() -> None:
 # ---- a full waiting room
 
 
-def test_what_does_not_fit_the_waiting_room_is_shed() -> None:
+def test_request_is_shed_when_the_queue_is_full() -> None:
     story = play(policy(pool("p", "r1", queue_limit=2))).arrives("a").arrives("b").arrives("c").whatever()
     story.arrives("d").expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED, why=Reason.QUEUE_FULL, replica=None))
 
@@ -256,7 +256,7 @@ def test_a_tier_may_take_more_than_its_reserve() -> None:
         story.arrives(name, tier="premium").expect(dispatch("r1"))
 
 
-def test_what_a_tier_holds_counts_against_its_reserve() -> None:
+def test_slots_held_by_a_tier_count_against_its_reserve() -> None:
     story = play(policy(RESERVED, *TIERS))
     story.arrives("p1", tier="premium").arrives("p2", tier="premium").whatever()
     story.arrives("f1", tier="free").expect(dispatch("r1"))

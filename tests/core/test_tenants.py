@@ -45,7 +45,7 @@ def test_prompt_and_output_are_reserved_on_arrival_and_settled_on_usage() -> Non
     assert story.limits().tokens_left == 4700
 
 
-def test_what_does_not_fit_is_told_when_it_will() -> None:
+def test_refusal_by_the_token_limit_says_when_it_will_fit() -> None:
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5000, max_tokens=500).whatever()
     story.arrives("b", prompt=900, max_tokens=100).expect(
         refuse(Reason.LIMIT_TOKENS, retry_after_s=5.0), ended(Outcome.QUOTA, why=Reason.LIMIT_TOKENS)
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_told_when_it_will() -> None:
     story.at(5.0).arrives("c", prompt=900, max_tokens=100).expect(dispatch("r1"))
 
 
-def test_what_never_fits_is_told_so() -> None:
+def test_request_above_a_whole_minutes_tokens_is_refused_for_good() -> None:
     detail = "this request reserves 6001 tokens, more than the limit of a whole minute"
     story = play(limited(tokens_per_min=6000)).arrives("a", prompt=5901, max_tokens=100)
     story.expect(refuse(Reason.LIMIT_TOKENS, retry_after_s=math.inf, detail=detail), ended(Outcome.QUOTA))
@@ -110,7 +110,7 @@ def test_a_client_that_left_has_used_what_was_done_for_it() -> None:
     assert (view.requests_left, view.tokens_left) == (9, 6000 - 1040)
 
 
-def test_what_is_refused_by_one_limit_is_not_taken_from_another() -> None:
+def test_refusal_by_one_limit_takes_nothing_from_the_others() -> None:
     story = play(limited(requests_per_min=10, tokens_per_min=500)).arrives("a", prompt=400, max_tokens=200).whatever()
     view = story.limits()
     assert (view.requests_left, view.tokens_left, view.in_flight) == (10, 500, 0)
@@ -166,7 +166,7 @@ def test_a_process_may_use_its_share_of_each_limit() -> None:
 # ---- seen
 
 
-def test_what_is_left_is_shown() -> None:
+def test_remaining_limits_are_shown() -> None:
     story = play(limited(requests_per_min=60, tokens_per_min=6000, concurrency=5))
     assert story.controller.left("acme", "std", 0.0) == (None, None)
     story.arrives("a", prompt=100, max_tokens=200).after(0.5)

@@ -116,7 +116,7 @@ def test_every_port_that_is_named_exists() -> None:
     assert manifest("servicemonitor")["spec"]["endpoints"][0]["port"] == admin["name"]
 
 
-def test_what_is_probed_and_scraped_is_served() -> None:
+def test_probed_and_scraped_paths_are_served() -> None:
     client = TestClient(admin_app(Metrics(POLICY), SOURCES, {}, {}, token=None))
     paths = [CONTAINER[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert paths == ["/livez", "/livez", "/readyz"]

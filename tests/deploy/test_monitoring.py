@@ -112,7 +112,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
             assert rule["annotations"]["summary"]
 
 
-def test_what_an_operator_must_know_is_alerted() -> None:
+def test_alerts_cover_stale_scrapes_dead_replicas_and_failed_reloads() -> None:
     alerts = {rule.get("alert") for rule in RULES}
     assert {"TailgateScrapeStale", "TailgateReplicaDown", "TailgatePoolDown", "TailgateReloadFailed"} <= alerts
 

@@ -134,7 +134,7 @@ tiers: {{standard: {{max_tokens: {{limit: 100}}}}}}
     assert less.endswith(b"data: [DONE]\n\n")
 
 
-async def test_what_a_request_asks_for(engine: Engine, client: openai.AsyncOpenAI) -> None:
+async def test_sampling_fields_of_a_request_reach_the_engine(engine: Engine, client: openai.AsyncOpenAI) -> None:
     ask = {"model": engine.model, "messages": HELLO, "max_tokens": 12} | SAME
     answer = await client.chat.completions.create(**ask | {"temperature": 1.0}, n=2, logprobs=True, top_logprobs=3)
     assert [choice.index for choice in answer.choices] == [0, 1]

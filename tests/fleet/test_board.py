@@ -72,7 +72,7 @@ def test_models_and_aliases_are_listed_with_the_longest_context_of_their_pools()
     assert {entry["max_model_len"] for entry in listing} == {131072}
 
 
-def test_what_the_replicas_call_their_models_is_listed_only_under_a_catch_all() -> None:
+def test_replica_model_names_are_listed_only_under_a_catch_all() -> None:
     two = board(short_0=(ModelCard("meta/llama", 16384), ModelCard("b")), long_0=(ModelCard("b", 7),))
     plain = policy(SHORT, LONG, models=(LLAMA,))
     assert [entry["id"] for entry in two.listing(plain)] == ["llama", "gpt-4o", "default"]

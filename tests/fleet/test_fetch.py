@@ -193,7 +193,7 @@ async def test_nobody_listening_is_unreachable() -> None:
         assert await once(url) == Failed(ReadFault.UNREACHABLE, "cannot connect")
 
 
-async def test_what_is_not_http_is_broken(fake: FakeReplica) -> None:
+async def test_non_http_answer_is_a_broken_fetch(fake: FakeReplica) -> None:
     fake.answers["/x"] = b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
     failed = await once(fake.url + "/x")
     assert isinstance(failed, Failed)
@@ -229,7 +229,7 @@ async def test_a_replica_that_resets_at_once_is_a_fault_of_its_own(monkeypatch: 
     assert await once("http://127.0.0.1:1/x") == Failed(ReadFault.UNREACHABLE, "cannot connect")
 
 
-async def test_what_is_no_fault_of_the_replica_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_own_error_during_a_fetch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wrong(transport: httpx.AsyncHTTPTransport, _: object) -> None:
         transport.nothing_of_the_kind()  # type: ignore[attr-defined]
 

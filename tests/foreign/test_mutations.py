@@ -14,7 +14,7 @@ AT_ONCE = 50
 
 @interpreted
 @pytest.mark.parametrize("first", range(FIRST, FIRST + EXAMPLES, AT_ONCE))
-def test_whatever_a_replica_sends_its_client_gets_one_answer_or_one_error_and_others_theirs(first: int) -> None:
+def test_mutated_replica_answer_gives_its_client_one_answer_or_one_error(first: int) -> None:
     wrong: dict[int, list[str]] = {}
 
     def tell(seed: int, case: Case, found: list[str]) -> None:

@@ -27,7 +27,7 @@ def test_a_command_has_its_help_and_loads_what_it_needs_itself(name: str) -> Non
     assert "loadtests.commands.calibrate" not in loaded.split() or name == "calibrate"
 
 
-def test_what_is_no_command_is_named_and_help_lists_those_that_are_there() -> None:
+def test_unknown_command_is_named_and_help_lists_the_known_ones() -> None:
     done = subprocess.run([sys.executable, "-m", "loadtests", "nope"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "No such command 'nope'" in done.stderr

@@ -361,7 +361,7 @@ async def question(process: Process, body: str, host: str = "127.0.0.1") -> http
         return await client.post("/admin/explain", content=body, headers={"host": host})
 
 
-async def test_what_would_become_of_a_request_is_told_without_a_token() -> None:
+async def test_explanation_needs_no_token() -> None:
     answer = await question(Process(), '{"tier": "free", "prompt_tokens": 900, "stream": false, "max_tokens": null}')
     assert (answer.status_code, answer.json()["detail"]) == (200, "900 tokens for free")
 

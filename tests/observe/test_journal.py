@@ -61,7 +61,7 @@ def test_a_full_file_is_kept_beside_the_next(tmp_path: Path) -> None:
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_an_earlier_process_left_is_kept(tmp_path: Path) -> None:
+def test_journal_files_of_an_earlier_process_are_kept(tmp_path: Path) -> None:
     for run in range(3):
         files = Parts(tmp_path / "j", {"run": run}, max_bytes=100, files=2)
         files.write(LINE)
@@ -83,7 +83,7 @@ def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "complaint"), [("", "it is not a file"), ("nowhere/j", "No such file or directory")])
-def test_what_cannot_be_written_is_said_at_the_start(tmp_path: Path, name: str, complaint: str) -> None:
+def test_unwritable_journal_is_refused_at_the_start(tmp_path: Path, name: str, complaint: str) -> None:
     with pytest.raises(JournalError, match=complaint):
         Parts(tmp_path / name, HEADER, max_bytes=100, files=3)
 
@@ -115,7 +115,7 @@ def test_if_no_other_file_can_be_begun_all_stays_as_it_was(tmp_path: Path, monke
 # ---- the journal
 
 
-async def test_what_is_told_is_written_and_can_be_replayed(tmp_path: Path) -> None:
+async def test_recorded_calls_are_written_and_replay_alike(tmp_path: Path) -> None:
     written = journal(tmp_path / "j")
     serve(BATCH, written.tell)
     await written.aclose()
@@ -191,7 +191,9 @@ async def test_a_disk_that_hangs_holds_nobody_up(
     assert "the disk does not keep up" in caplog.text
 
 
-async def test_what_cannot_be_written_is_a_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_call_that_cannot_be_encoded_leaves_a_gap_in_the_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     written = journal(tmp_path / "j")
     written.tell(("observe", ("\udcff", Sample(), 1.0), []))
     written.flush()

@@ -134,7 +134,7 @@ def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
         (3, {"let": "2", "be": 3}, "j:4: 2 is neither a policy nor a tier nor a model"),
     ],
 )
-def test_what_is_no_journal_is_refused_with_its_place(tmp_path: Path, line: int, row: object, complaint: str) -> None:
+def test_invalid_journal_line_is_refused_with_its_place(tmp_path: Path, line: int, row: object, complaint: str) -> None:
     (file,) = written(tmp_path)
     change(file, line, row)
     with pytest.raises(NotReplayable, match=complaint):

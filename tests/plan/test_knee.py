@@ -87,7 +87,7 @@ def test_where_more_replicas_do_not_help_it_says_so(in_system: float, most: int)
     assert max(asked) == most
 
 
-def test_what_is_still_full_with_the_most_replicas_is_not_called_impossible() -> None:
+def test_pool_full_at_the_replica_limit_is_not_called_impossible() -> None:
     _, attempt = counting(lambda n: 0.0, in_system=1e6)
     with pytest.raises(ValueError, match=r"goodput is 0\.000 with 4096 replicas of a pool, and more are not tried"):
         fewest(attempt, 1)

@@ -146,7 +146,7 @@ def test_enough_are_up() -> None:
         ({"slots": None, "p99_wait_s": 1.0}, r"--p99-wait needs --slots and --latency"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_would_be_right(changes: dict[str, object], message: str) -> None:
+def test_bad_load_is_refused_with_the_valid_range(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(Load(100, 1.0, 8), **changes)  # type: ignore[arg-type]
 

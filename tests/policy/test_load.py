@@ -138,7 +138,7 @@ def test_a_tier_has_everything_that_was_written(policy: rules.Policy) -> None:
     )
 
 
-def test_what_a_tier_and_a_pool_leave_out_is_the_default_of_the_core() -> None:
+def test_omitted_tier_and_pool_fields_take_the_defaults_of_the_core() -> None:
     text = (
         "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\npools: {p: {replicas: [http://a:1]}}\ntiers: {only: {}}\n"
     )
@@ -198,7 +198,7 @@ def test_variables_are_filled_in(written: str, environment: dict[str, str], expe
     assert load_text(text, "p.yaml", environment).pools["short"].upstream_key == expected
 
 
-def test_what_a_variable_stands_for_is_not_filled_in_again() -> None:
+def test_value_of_a_variable_is_not_expanded_again() -> None:
     text = SAMPLE.replace("slots: 8", "api_key: ${A}")
     assert load_text(text, "p.yaml", {"A": "${B}"}).pools["short"].upstream_key == "${B}"
 

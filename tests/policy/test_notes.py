@@ -35,7 +35,7 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
         ("limit: 20}", "limit: 20, degrade: true}", "tiers.free.max_tokens.degrade: has no effect"),
     ],
 )
-def test_what_has_no_effect_is_told(old: str, new: str, expected: str) -> None:
+def test_change_without_effect_is_noted(old: str, new: str, expected: str) -> None:
     (note,) = said(changed(old, new))
     assert note.startswith(expected)
 

@@ -23,7 +23,7 @@ def test_durations(written: str, expected_s: float) -> None:
 @pytest.mark.parametrize(
     "written", ["", "s", "2", "2 s", "-2s", "1s1m", "2S", "1e3s", "٣s", "2s\n", ".5s", "9" * 400 + "s", None, [], True]
 )
-def test_what_is_no_duration(written: object) -> None:
+def test_bad_duration_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         units.seconds(written)
 
@@ -42,7 +42,7 @@ def test_rates_are_per_minute(written: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("written", ["60", "60/d", "k/min", "-1/s", "60 / min", None, False])
-def test_what_is_no_rate(written: object) -> None:
+def test_bad_rate_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="is not a rate"):
         units.per_minute(written)
 
@@ -53,7 +53,7 @@ def test_shares(written: object, expected: float) -> None:
 
 
 @pytest.mark.parametrize("written", ["25", "-1%", 1.01, -0.1, math.nan, True, None, "101%"])
-def test_what_is_no_share(written: object) -> None:
+def test_bad_share_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="is not a share"):
         units.share(written)
 

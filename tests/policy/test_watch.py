@@ -236,7 +236,7 @@ async def test_a_link_to_a_file_elsewhere_is_followed(tmp_path: Path, heard: Hea
     pytest.fail("no change was noticed")
 
 
-async def test_what_takes_long_to_make_of_a_policy_is_made_outside_the_event_loop(path: Path, heard: Heard) -> None:
+async def test_slow_policy_preparation_runs_outside_the_event_loop(path: Path, heard: Heard) -> None:
     """Of the very policy that then comes into force."""
     prepared: list[tuple[Policy, int]] = []
     watched = PolicyWatcher(

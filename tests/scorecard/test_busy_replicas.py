@@ -50,7 +50,9 @@ async def test_without_another_the_client_is_told(gateway: GatewayFactory, captu
     assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "upstream_busy", "7")
 
 
-async def test_what_shuts_down_is_soon_left_alone(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_replica_that_shuts_down_soon_gets_no_requests(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     async with Capture() as other:
         health = "health: {failures: 2, interval: 100s, open: 100s}"
         gw = await gateway(rules(capture.url, other.url, pool=f"router: round-robin, {health}"))

@@ -64,7 +64,7 @@ async def test_the_body_limit_holds_for_what_comes_out(
     assert len(capture.calls) == 1
 
 
-async def test_what_comes_out_counts_among_the_bodies_that_are_held(
+async def test_decompressed_bytes_count_as_held_body_bytes(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url), max_body_bytes=LIMIT, max_receiving_bytes=LIMIT)

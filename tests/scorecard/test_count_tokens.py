@@ -82,7 +82,7 @@ async def test_engine_is_asked_for_a_few_counts_of_one_tenant_at_a_time(
         ({"tool_choice": {"type": "tool", "name": "web_search"}}, 400, "invalid_request_error"),
     ],
 )
-async def test_what_cannot_be_counted_is_refused_in_anthropics_words(
+async def test_uncountable_request_is_refused_in_the_anthropic_format(
     gateway: GatewayFactory, capture: Capture, connect: Connect, body: dict[str, object], status: int, kind: str
 ) -> None:
     gw = await gateway(rules(capture.url))

@@ -88,7 +88,7 @@ async def test_a_stranger_does_not_learn_which_apis_there_are(
 
 
 @pytest.mark.parametrize("path", ASKED)
-async def test_what_steers_or_costs_never_reaches_a_replica(
+async def test_engine_steering_fields_never_reach_a_replica(
     gateway: GatewayFactory, capture: Capture, connect: Connect, path: str
 ) -> None:
     capture.answer = lambda call: Answer(whole(b'{"results":[]}'))

@@ -49,7 +49,9 @@ REFUSED = (
 )
 
 
-async def test_what_is_refused_is_not_called_for(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_refused_request_gets_no_100_continue(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     gw = await gateway(rules(capture.url, keys={KEY: "acme"}))
     for path, lines, status in REFUSED:
         client = await connect(gw.url)

@@ -77,7 +77,9 @@ async def test_the_first_answers_after_all_and_the_second_is_closed(
     await until(lambda: set(held(gw)) <= {"client connections"}, LIMIT_S, seen=lambda: held(gw))
 
 
-async def test_what_is_no_token_commits_nothing(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> None:
+async def test_empty_delta_does_not_commit_an_attempt(
+    gateway: GatewayFactory, both: list[Capture], connect: Connect
+) -> None:
     """An answer that has begun is not an answer yet: the other one may have something to say first."""
     _, client, first, second = await late(gateway, both, connect)
     first.send(STREAM_HEAD + token(""))

@@ -178,7 +178,9 @@ async def test_the_policy_sets_the_body_limit_and_a_reload_changes_it(
     assert (await client.ask(request(CHAT, body))).status == 413
 
 
-async def test_what_just_fits_is_served(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+async def test_request_at_the_size_limit_is_served_and_one_byte_more_is_refused(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
     """The bounds themselves: the last byte that fits, and the first that does not."""
     gw = await gateway(rules(capture.url), max_header_bytes=2048, max_body_bytes=4096)
     for over, status in ((0, 200), (1, 431)):

@@ -132,7 +132,7 @@ ENDINGS: dict[str, Callable[[Call], Answer]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_what_a_replica_sends_too_much_is_nobodys_answer(
+async def test_surplus_bytes_of_a_replica_reach_no_client(
     gateway: GatewayFactory, capture: Capture, connect: Connect, ending: str
 ) -> None:
     answers = iter([ENDINGS[ending]])
@@ -146,7 +146,7 @@ async def test_what_a_replica_sends_too_much_is_nobodys_answer(
     assert len(capture.traffic) == 2, "the connection with the surplus was used again"
 
 
-async def test_what_comes_on_an_idle_connection_closes_it(
+async def test_bytes_on_an_idle_connection_close_it(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url))

@@ -159,7 +159,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_what_the_replica_says_at_the_end_decides(
+async def test_truncated_answer_is_judged_by_its_last_bytes(
     gateway: GatewayFactory, capture: Capture, connect: Connect, ending: str
 ) -> None:
     data, whole = ENDINGS[ending]

@@ -46,7 +46,7 @@ async def test_a_request_whose_answer_had_begun_is_sent_once(
 
 
 @pytest.mark.parametrize("path", STREAMED)
-async def test_what_a_client_has_seen_it_does_not_see_again(
+async def test_request_is_not_retried_after_its_first_byte_was_sent(
     gateway: GatewayFactory, capture: Capture, connect: Connect, path: str
 ) -> None:
     async with Capture() as other:

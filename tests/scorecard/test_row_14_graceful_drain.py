@@ -64,7 +64,9 @@ async def _refused(url: str) -> None:
             return  # reset: it was in the queue of the listening socket when that was closed
 
 
-async def test_what_ends_in_the_window_is_not_lost(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+async def test_stream_that_ends_within_the_drain_window_is_complete(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
     capture.answer = _first_token_only
     policy = rules(capture.url, slots=STREAMS)
     async with serving(tmp_path, policy, TAILGATE_DRAIN_DEADLINE_S="60") as served:
@@ -111,7 +113,9 @@ async def test_what_ends_in_the_window_is_not_lost(tmp_path: Path, capture: Capt
     assert b"Traceback" not in served.written
 
 
-async def test_what_does_not_end_in_time_ends_in_an_error(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+async def test_stream_past_the_drain_deadline_ends_in_an_error(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
     deadline_s = 1.0
     capture.answer = _first_token_only
     policy = rules(capture.url, slots=STREAMS + 2)

@@ -133,7 +133,7 @@ async def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(
     assert len(capture.calls) <= 2
 
 
-async def test_what_a_client_does_not_fetch_at_the_end_is_not_kept_for_ever(
+async def test_unread_end_of_an_answer_is_dropped_after_the_write_timeout(
     gateway: GatewayFactory, capture: Capture, slow: SlowReaders
 ) -> None:
     """The answer is over and the connection to be closed, but some of it is still here: less than would pause it."""

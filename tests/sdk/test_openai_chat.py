@@ -107,7 +107,7 @@ async def test_log_probabilities_and_stop_strings(chatting: openai.AsyncOpenAI) 
     assert stop not in (stopped.choices[0].message.content or "").split()
 
 
-async def test_what_the_gateway_says_in_headers(chatting: openai.AsyncOpenAI) -> None:
+async def test_answer_headers_name_tier_and_changed_fields(chatting: openai.AsyncOpenAI) -> None:
     raw = await chatting.chat.completions.with_raw_response.create(
         model=MODEL, messages=HELLO, max_tokens=200_000, extra_headers={"X-Request-Id": "mine-1"}, seed=5, stop=["the"]
     )

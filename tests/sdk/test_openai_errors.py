@@ -50,7 +50,7 @@ def _received(replicas: Emulator) -> int:
         ),
     ],
 )
-async def test_what_is_wrong_for_good_is_not_tried_again(
+async def test_permanent_error_is_not_retried_by_the_sdk(
     gateway: Gateway,
     openai_of: Clients,
     replicas: Emulator,

@@ -55,7 +55,7 @@ def test_at_low_load_all_are_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", baselines.BASELINES)
-def test_what_no_pool_serves_is_refused_by_all(name: str) -> None:
+def test_tier_without_pools_is_refused_by_every_baseline(name: str) -> None:
     rules = policy(*TIERS, tier("barred", pools=()))
     found = baselines.setup(name, rules)
     spy = Spy(found.decider(found.policy, Random(1)))
@@ -197,7 +197,7 @@ class TestBalancer:
         spy = self.run(policy(health=Health(open_s=100.0)), arrival(20.0), faults=(Fault(0.0, "r1", Harm.DOWN),))
         assert [refusal.why for refusal in spy.refusals()] == [Reason.NO_REPLICAS]
 
-    def test_what_takes_too_long_is_ended_and_leaves_the_engine(self) -> None:
+    def test_request_over_its_timeout_is_ended_and_leaves_the_engine(self) -> None:
         spy = self.run(policy(tier(timeouts=Timeouts(total_s=2.0))), arrival(0.0, 100, 900))
         assert [(r.outcome, r.why, r.e2e_s) for r in spy.records()] == [(Outcome.TIMEOUT, Reason.TOTAL_TIMEOUT, 2.0)]
         assert len(spy.cancels()) == 1

@@ -34,7 +34,7 @@ def solved(arrivals: list[Arrival], of: Policy, profile: Profile = PREFILL, **mo
     return bound(arrivals, of, fleet(profile), **{"constrained": False, "horizon_s": 100.0, **more})
 
 
-def test_what_fits_before_its_deadline_is_accepted_and_what_exceeds_it_in_part() -> None:
+def test_bound_accepts_the_part_of_a_request_that_fits_its_deadline() -> None:
     # Each takes a second, each must be done by 1.5 s: half of the second fits.
     found = solved([arrival(0.0, 1000), arrival(0.0, 1000)], policy(tier(ttft_s=1.5)))
     assert found.weighted == found.goodput == pytest.approx(0.75)
@@ -103,7 +103,7 @@ def test_a_slower_replica_counts_as_less_than_one() -> None:
         (Slo(e2e=(Objective(0.99, 0.9),), e2e_up_to_tokens=5), True),
     ],
 )
-def test_what_cannot_be_good_even_alone_is_left_out(slo: Slo, possible: bool) -> None:
+def test_request_that_misses_its_objective_alone_is_left_out_of_the_bound(slo: Slo, possible: bool) -> None:
     assert solved([arrival(0.0, 1000)], policy(Tier("default", slo=slo))).goodput == pytest.approx(float(possible))
 
 
@@ -180,7 +180,7 @@ def test_no_policy_beats_the_bound(name: str, rate_per_s: float) -> None:
     assert bound(arrivals, TWO).weighted <= free.weighted + 1e-9
 
 
-def test_what_the_optimum_accepts_is_all_but_good_in_the_simulator() -> None:
+def test_requests_of_the_optimum_are_nearly_all_good_in_the_simulator() -> None:
     arrivals = list(made(25.0).arrivals(1))
     found = bound(arrivals, TWO)
     assert found.weighted < 0.98

@@ -42,7 +42,7 @@ BUSY_S, CALM_S = 120.0, 60.0
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_held_short_to_be_in_time_does_not_make_the_forecast_darker(seed: int) -> None:
+def test_answers_cut_to_be_in_time_do_not_raise_the_breach_forecast(seed: int) -> None:
     """No such answer is good. Were it a miss, ever more would be doubted, until the whole tier is shed."""
     policy = load_text(POLICY, "policy.yaml", {})
     busy = load_workload_text(WORKLOAD, "workload.yaml")

@@ -187,7 +187,7 @@ class TestTheWay:
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.CANCELLED]
         assert found.finished == 0
 
-    def test_what_is_on_the_way_to_a_replica_that_dies_breaks_off(self) -> None:
+    def test_request_in_transit_to_a_dying_replica_is_reset(self) -> None:
         dies = replace(self.FAR, faults=(Fault(0.2, "r1", Harm.DEAD),))
         spy, _ = spied(policy(), [arrival(0.0)], fleet=dies, options=Options(duration_s=1.0))
         assert spy.finishes()[0].end is AttemptOutcome.RESET
@@ -223,7 +223,7 @@ class TestFaults:
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.UNREACHABLE, AttemptOutcome.COMPLETE]
         assert found.good == 1
 
-    def test_what_runs_on_one_that_is_down_goes_on(self) -> None:
+    def test_request_running_on_a_down_replica_completes(self) -> None:
         spy, _ = self.with_faults(Fault(1.5, "r1", Harm.DOWN))
         assert [finish.end for finish in spy.finishes()] == [AttemptOutcome.COMPLETE]
 
@@ -325,7 +325,7 @@ class TestWhatIsWrong:
         with pytest.raises(ValueError, match=told):
             simulate(policy(), [arrival(0.0, tier="gold"), arrival(1.0, tier="lead", model="gpt")])
 
-    def test_what_is_left_out_of_the_run_need_not_fit(self) -> None:
+    def test_arrivals_after_the_duration_may_name_unknown_tiers(self) -> None:
         left_out = [arrival(5.0, tier="gold"), arrival(6.0, tier="lead")]
         assert simulate(policy(), [arrival(0.0), *left_out], options=Options(duration_s=5.0)).good == 1
         with pytest.raises(ValueError, match=r"tier gold \(it has default\)$"):

@@ -30,7 +30,7 @@ def test_a_replica_may_differ_from_its_pool() -> None:
     assert [host.profile.name for host in hosts.values()] == ["short", "slow", "short"]
 
 
-def test_what_is_not_named_is_the_default() -> None:
+def test_unnamed_replica_gets_the_default_profile() -> None:
     rules = policy(replicas=2)
     hosts = FleetSpec(fleet_of("r2=slow", rules)).hosts(rules)
     assert [host.profile for host in hosts.values()] == [DEFAULT, SLOW]
@@ -107,7 +107,7 @@ def test_a_profile_can_come_from_a_file(tmp_path: Path) -> None:
         ({"path_s": 10**400}, r"path_s is 10+: write a number of seconds"),
     ],
 )
-def test_what_is_wrong_with_a_profile_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_bad_engine_profile_field_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
     file = tmp_path / "h100.json"
     file.write_text(json.dumps(asdict(DEFAULT) | change))
     with pytest.raises(ValueError, match=message):

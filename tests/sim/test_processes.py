@@ -15,7 +15,7 @@ def work_for_ever(_: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError])
-def test_what_is_under_way_is_ended_with_the_block(fault: type[BaseException]) -> None:
+def test_running_jobs_end_with_the_process_pool(fault: type[BaseException]) -> None:
     def left_by(fault: type[BaseException]) -> None:
         with processes(2) as pool:
             assert pool.submit(abs, -1).result() == 1

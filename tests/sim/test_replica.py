@@ -290,7 +290,7 @@ def test_a_slower_engine_takes_longer_from_the_next_step_on() -> None:
 
 
 @pytest.mark.parametrize("request_", [EngineRequest(0, 0, 1), EngineRequest(0, 1, -1), EngineRequest(0, 60, 5)])
-def test_what_can_never_fit_is_refused(request_: EngineRequest) -> None:
+def test_request_larger_than_the_kv_cache_is_refused(request_: EngineRequest) -> None:
     with pytest.raises(ValueError, match="tokens"):
         SimulatedReplica(TINY).add(request_, 0.0)
 

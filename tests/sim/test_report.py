@@ -119,7 +119,7 @@ class TestResult:
         assert timeline.offered == timeline.dispatched == (1,) * 10
         assert timeline.good == (1, 1, 1, 1, 1, 0, 1, 0, 1, 0)
 
-    def test_what_comes_after_the_duration_is_left_out(self) -> None:
+    def test_arrivals_after_the_duration_are_left_out(self) -> None:
         arrivals = [arrival(float(i)) for i in range(10)]
         assert simulate(policy(), arrivals, options=Options(duration_s=4.0)).offered == 4
 
@@ -133,7 +133,7 @@ class TestRefusals:
         assert row.finished < 5
         assert found.goodput == found.good / 5
 
-    def test_what_is_not_ours_is_counted_apart(self) -> None:
+    def test_invalid_requests_are_counted_apart(self) -> None:
         found = simulate(policy(max_prompt_tokens=100), [arrival(0.0, 50), arrival(1.0, 500)])
         (row,) = found.tiers.values()
         assert (row.offered, row.counted, row.outcomes) == (2, 1, {"ok": 1, "invalid": 1})

@@ -93,7 +93,7 @@ def test_our_own_trace_says_everything_and_comes_back_equal(tmp_path: Path) -> N
     assert list(trace(tmp_path, written).arrivals(1)) == arrivals
 
 
-def test_what_a_row_does_not_say_the_mix_says(tmp_path: Path) -> None:
+def test_missing_tier_of_a_trace_row_is_drawn_from_the_mix(tmp_path: Path) -> None:
     rows = '{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "tier": "gold"}\n' + "".join(
         f'{{"at": {n}, "prompt_tokens": 1, "output_tokens": 1}}\n' for n in range(1, 1001)
     )
@@ -192,7 +192,7 @@ def test_rows_that_are_left_out_are_heard_of(tmp_path: Path) -> None:
         (MOONCAKE.replace("5003", "5e18"), r"trace:5: is 5e\+15 s from the start"),
     ],
 )
-def test_what_is_wrong_is_told_by_line(tmp_path: Path, text: str, told: str) -> None:
+def test_bad_trace_row_is_refused_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(TraceError, match=told):
         list(trace(tmp_path, text).arrivals(1))
 
@@ -248,7 +248,7 @@ def test_at_another_rate_it_lasts_as_long_and_begins_again_at_its_end(tmp_path: 
         assert [a.prompt_tokens for a in arrivals] == [10 + n % 10 for n in range(round(10 * times))]
 
 
-def test_what_is_cut_lasts_as_long_as_it_did(tmp_path: Path) -> None:
+def test_cut_trace_keeps_its_duration(tmp_path: Path) -> None:
     rows = "".join(f'{{"at": {at}, "prompt_tokens": {at + 10}, "output_tokens": 5}}\n' for at in range(10))
     for cut_at, length in ((4.0, 4.0), (100.0, 10.0)):
         arrivals = list(replace(trace(tmp_path, rows), duration_s=cut_at).faster(4.0).arrivals(1))

@@ -28,7 +28,7 @@ def times(
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_what_is_shipped_yields_the_same_ordered_arrivals_for_a_seed(name: str) -> None:
+def test_shipped_workload_yields_the_same_ordered_arrivals_for_a_seed(name: str) -> None:
     workload = load_workload(name, duration_s=60.0)
     first = list(workload.arrivals(3))
     assert first == list(workload.arrivals(3))
@@ -116,7 +116,7 @@ def test_fitted_lengths_have_the_figures_of_the_trace(name: str) -> None:
     assert found == pytest.approx(AZURE[name], rel=0.03)
 
 
-def test_what_is_drawn_follows_the_distribution() -> None:
+def test_drawn_lengths_follow_the_mixture() -> None:
     mixture = Mixture((Part(0.7, 100, 0.5), Part(0.3, 1000, 0.2)), most=1200, least=20)
     draw = Random(1)
     drawn = sorted(mixture.draw(draw) for _ in range(20_000))

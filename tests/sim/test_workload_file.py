@@ -41,7 +41,7 @@ def errors(text: str) -> list[str]:
     return [str(error) for error in raised.value.errors]
 
 
-def test_what_a_file_says_is_what_is_made() -> None:
+def test_workload_file_fields_become_the_workload() -> None:
     made = load_text(MIN, "w.yaml", {})
     assert (made.rate_per_s, made.duration_s, made.cv, made.sessions) == (2.0, 90.0, 1.0, None)
     a, b = made.shares
@@ -88,7 +88,7 @@ def test_conversations_can_be_written() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_line_and_field(change: tuple[str, str], told: str) -> None:
+def test_bad_workload_field_is_refused_with_line_and_field(change: tuple[str, str], told: str) -> None:
     assert change[0] in MIN
     assert any(told in error for error in errors(MIN.replace(*change, 1)))
 

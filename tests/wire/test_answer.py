@@ -12,7 +12,7 @@ def head(*lines: bytes, first: bytes = OK) -> bytes:
     return b"\r\n".join((first, *lines))
 
 
-def test_what_an_engine_sends_is_read() -> None:
+def test_answer_head_of_an_engine_is_read() -> None:
     found = read_answer_head(head(b"date: now", b"Content-Type:  application/json ", b"content-length: 12"))
     assert (found.status, found.body, found.content_type) == (200, 12, b"application/json")
     assert (found.keep_alive, found.framed, found.retry_after_s) == (True, True, None)
@@ -79,6 +79,6 @@ def test_when_to_come_back(value: bytes, seconds: float | None) -> None:
         head(b"transfer-encoding: chunked", b"transfer-encoding: chunked"),
     ],
 )
-def test_what_is_malformed_or_ambiguous_is_refused(raw: bytes) -> None:
+def test_malformed_or_ambiguous_answer_head_is_refused(raw: bytes) -> None:
     with pytest.raises(FramingError):
         read_answer_head(raw)

@@ -104,7 +104,7 @@ def test_log_probabilities_of_two_choices() -> None:
         assert answer["usage"]["completion_tokens"] == 2 * body["max_tokens"]
 
 
-def test_what_is_too_long_is_given_up() -> None:
+def test_overlong_assembly_is_given_up() -> None:
     made = assembly(Endpoint.CHAT)
     event = json.dumps({"id": "c", "choices": [{"index": 0, "delta": {"content": "x" * 500_000}}]}).encode()
     for _ in range(MAX_BYTES // 510_000):
@@ -116,7 +116,7 @@ def test_what_is_too_long_is_given_up() -> None:
 @pytest.mark.parametrize(
     "event", ['{"choices": 5}', '{"choices": [7]}', "[1]", '{"choices": [{"index": [], "delta": 1}]}']
 )
-def test_what_has_no_form_is_an_error(event: str) -> None:
+def test_malformed_event_is_an_assembly_error(event: str) -> None:
     with pytest.raises(AssemblyError):
         assembly(Endpoint.CHAT).add([f"data: {event}\n\n".encode()])
 

@@ -77,7 +77,7 @@ def test_of_several_choices_those_end_that_have_not() -> None:
     assert [(choice["index"], choice["finish_reason"]) for choice in end["choices"]] == [(0, "length"), (2, "length")]
 
 
-def test_what_had_said_how_it_ended_only_lacks_the_rest() -> None:
+def test_cut_after_a_finish_reason_sends_only_the_missing_end() -> None:
     reader = read(Endpoint.CHAT, *said("a"), chat({}, "stop"))
     assert cut(reader) == ["[DONE]"]
     assert [type(event) for event in cut(reader, usage=True)] == [dict, str]

@@ -169,7 +169,7 @@ MORE = pytest.mark.parametrize(
 
 
 @MORE
-def test_what_is_more_than_output_takes_the_careful_way(event: bytes) -> None:
+def test_event_with_more_than_output_is_parsed_in_full(event: bytes) -> None:
     assert not CompletionReader().plain(event + b"\r\n", 0)
 
 
@@ -183,7 +183,7 @@ def test_nor_is_it_taken_for_output_once_events_are_known_by_their_form(event: b
 @given(
     st.text(max_size=20), st.text(max_size=20), st.sampled_from([None, "stop"]), st.sampled_from(["content", "role"])
 )
-def test_what_is_told_by_its_form_is_what_a_full_look_says(first: str, text: str, finish: str | None, key: str) -> None:
+def test_fast_path_of_an_event_agrees_with_the_full_parse(first: str, text: str, finish: str | None, key: str) -> None:
     reader = CompletionReader()
     reader.read(chat({"content": first}))
     event = chat({key: text}, finish)

@@ -18,7 +18,7 @@ def test_it_is_the_same_everywhere() -> None:
     assert of(PLAIN) == 0x622EF589BA9B8136  # a journal written by one process is read by another
 
 
-def test_what_makes_no_difference_to_an_engine_makes_none() -> None:
+def test_fingerprint_ignores_the_order_of_fields() -> None:
     other = b'{"seed":1,"max_tokens":5,"messages":[{"content":"Hi","role":"user"}],"model":"m"}'
     assert of(other) == of(PLAIN)
     streamed = (
@@ -27,7 +27,7 @@ def test_what_makes_no_difference_to_an_engine_makes_none() -> None:
     assert of(streamed) == of(PLAIN)
 
 
-def test_what_makes_a_difference_makes_one() -> None:
+def test_fingerprint_differs_for_a_different_request() -> None:
     others = [
         PLAIN.replace(a, b) for a, b in ((b'"m"', b'"n"'), (b"Hi", b"Ho"), (b": 5", b": 6"), (b"seed", b"min_tokens"))
     ]

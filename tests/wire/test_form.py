@@ -97,7 +97,7 @@ def test_a_file_name_has_plain_letters_and_no_path(given_name: str, written: str
     assert (disposition, content) == (f'form-data; name="file"; filename="{written}"', SOUND)
 
 
-def test_what_steers_or_costs_is_dropped_and_named() -> None:
+def test_engine_steering_form_fields_are_dropped_and_named() -> None:
     cheats = {"priority": "-100", "use_beam_search": "true", "n": "50", "vllm_xargs": "{}", "request_id": "mine"}
     parsed = read(MODEL, FILE, *(part(name, value) for name, value in cheats.items()), part("extra", "x", file="x"))
     assert set(parsed.changed) == {*cheats, "extra"}
@@ -176,9 +176,7 @@ contents = st.one_of(st.binary(max_size=40), st.sampled_from([b"\r\n", b"--X", b
     file=contents,
     cut=st.none() | st.integers(0, 400),
 )
-def test_whatever_the_bytes_an_engine_gets_a_form_of_ours_or_nothing(
-    fields: list[tuple[str, bytes]], file: bytes, cut: int | None
-) -> None:
+def test_forwarded_form_is_always_well_formed(fields: list[tuple[str, bytes]], file: bytes, cut: int | None) -> None:
     body = form(*(part(name, content) for name, content in fields), MODEL, part("file", file, file="a"))
     try:
         parsed = parse(Endpoint.TRANSCRIPTIONS, body[:cut], CAPS)

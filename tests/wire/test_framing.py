@@ -75,7 +75,7 @@ def test_an_extension_is_ignored_and_what_follows_the_end_is_told() -> None:
         b"1" * 400,
     ],
 )
-def test_what_is_not_a_chunk_is_refused(body: bytes) -> None:
+def test_malformed_chunk_is_refused(body: bytes) -> None:
     with pytest.raises(FramingError):
         ChunkReader().feed(body)
 

@@ -59,7 +59,7 @@ def test_milliseconds_have_two_places(seconds: float, said: str) -> None:
     assert milliseconds(seconds) == said
 
 
-def test_what_is_left_of_the_limits_is_told_in_whole_numbers() -> None:
+def test_rate_limit_headers_hold_whole_numbers() -> None:
     lines = rate_limit_lines(((60.0, 59.9, 0.12), (60000.0, 0.0, 72.5)))
     assert lines.decode().split("\r\n") == [
         "x-ratelimit-limit-requests: 60",

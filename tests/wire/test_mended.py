@@ -54,7 +54,7 @@ def test_half_a_surrogate_is_replaced_and_named(escaped: bytes, text: str) -> No
 
 
 @given(TEXTS)
-def test_whatever_text_is_escaped_only_its_lone_halves_change(text: str) -> None:
+def test_escaped_text_changes_only_at_lone_surrogates(text: str) -> None:
     escaped = json.dumps(text)[1:-1].encode()
     whole: str = json.loads(b'"%b"' % escaped)
     request = parsed(escaped)
@@ -87,7 +87,7 @@ def test_a_byte_order_mark_is_dropped_and_named() -> None:
         b"\xef\xbb\xbf",
     ],
 )
-def test_what_else_is_no_json_is_refused(body: bytes) -> None:
+def test_other_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest, match="the body is not JSON in UTF-8"):
         parse(Endpoint.CHAT, body, Caps())
 

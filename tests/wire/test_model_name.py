@@ -78,7 +78,7 @@ def test_each_event_of_one_read_gets_the_asked_name() -> None:
 
 
 @pytest.mark.parametrize("told", [b"", b"null", b"7", b'"other"'])
-def test_what_is_no_name_in_the_answer_changes_nothing(told: bytes) -> None:
+def test_unreadable_model_name_in_an_answer_changes_nothing(told: bytes) -> None:
     name = ModelName("asked")
     name.learn(told, b'{"model":"reported"}')
     assert not name.changes

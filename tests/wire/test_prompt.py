@@ -47,7 +47,7 @@ def test_everything_of_a_message_counts() -> None:
 
 
 @pytest.mark.parametrize("field", ["tools", "functions", "documents"])
-def test_what_is_laid_before_the_messages_counts(field: str) -> None:
+def test_tools_and_schemas_count_as_prompt_bytes(field: str) -> None:
     value = [{"type": "function", "function": {"name": "f", "description": "d" * 100}}]
     assert chat_bytes({"role": "user", "content": "hi"}, **{field: value}) == 2 + compact(value)
 

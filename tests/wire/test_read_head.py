@@ -95,6 +95,6 @@ def test_a_header_that_may_stand_once_and_stands_twice(name: bytes) -> None:
     assert head.repeated == name
 
 
-def test_what_follows_the_blank_line_is_no_header() -> None:
+def test_bytes_after_the_blank_line_are_no_header() -> None:
     head = read_head(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nx-api-key: b\r\n\r\n")
     assert head.fields == {b"host": b"a"}

@@ -108,7 +108,7 @@ def test_a_loop_is_noticed_soon(piece: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["!", ".", "\n", " \n", "0", "A", "-", "ha", "\U0001f600", "0x00, ", "| --- "])
-def test_what_might_be_a_rule_or_padding_may_go_on_for_longer(piece: str) -> None:
+def test_repeated_rule_or_padding_alarms_only_after_four_times_the_length(piece: str) -> None:
     before = prose(1000)
     assert alarm_at(before + looping(piece, 4 * CHARACTERS - 200)) is None
     assert alarm_at(before + looping(piece, 4 * CHARACTERS + 400)) is not None
@@ -116,7 +116,7 @@ def test_what_might_be_a_rule_or_padding_may_go_on_for_longer(piece: str) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(st.text("abcdef \n.,1", min_size=1, max_size=1500), st.integers(0, 2**32))
-def test_whatever_the_piece_and_however_it_is_cut(piece: str, seed: int) -> None:
+def test_loop_of_any_piece_in_any_cut_raises_an_alarm(piece: str, seed: int) -> None:
     assert alarm_at(prose(500) + looping(piece, 7 * CHARACTERS + 3000), seed) is not None
 
 
@@ -212,13 +212,13 @@ LOOK_ALIKES = [
 
 
 @pytest.mark.parametrize("made", LOOK_ALIKES)
-def test_what_only_looks_like_it(made: object) -> None:
+def test_text_resembling_a_loop_raises_no_alarm(made: object) -> None:
     assert callable(made)
     for seed in range(5):
         assert alarm_at(made(Random(seed)), seed) is None
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_repetition_detector_memory_is_bounded() -> None:
     guard = RepetitionDetector(CHARACTERS, REPEATS)
     random = Random(1)
     for _ in range(3000):

@@ -138,7 +138,7 @@ def test_types_that_anthropic_clients_know(why: Reason, kind: str) -> None:
     assert error_of(ANTHROPIC, Problem(why))["type"] == kind
 
 
-def test_what_a_problem_says_takes_the_place_of_the_default() -> None:
+def test_message_of_a_problem_replaces_the_default_message() -> None:
     problem = Problem(Reason.BAD_REQUEST, "n: must be at most 4", param="n", code="integer_above_max_value")
     assert error_of(OPENAI, problem) == {
         "message": "n: must be at most 4",
@@ -190,7 +190,7 @@ def test_permanent_refusals_are_not_to_be_retried() -> None:
 # ---- headers
 
 
-def test_what_a_405_allows() -> None:
+def test_405_names_the_allowed_method() -> None:
     problem = Problem(Reason.METHOD_NOT_ALLOWED)
     assert read(error_response(OPENAI, problem, "r"))[1]["allow"] == "POST"
     problem = Problem(Reason.METHOD_NOT_ALLOWED, allow="GET")
@@ -316,13 +316,13 @@ def test_an_engines_refusal_is_put_into_the_clients_dialect(
     ],
 )
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_cannot_be_understood_gets_a_plain_message(dialect: Dialect, body: bytes) -> None:
+def test_unreadable_engine_error_becomes_a_plain_message(dialect: Dialect, body: bytes) -> None:
     status, _, document = read(upstream_error(dialect, 400, body, "r"))
     assert (status, document["error"]["message"]) == (400, "The replica refused the request.")
 
 
 @pytest.mark.parametrize("status", [401, 403, 405, 406, 407, 409, 415, 418, 500, 501, 502, 302, 101, 999])
-def test_what_is_not_the_clients_fault_is_a_502_without_the_engines_words(status: int) -> None:
+def test_upstream_auth_error_becomes_a_502_without_engine_text(status: int) -> None:
     body = b'{"error":"Unauthorized: Bearer sk-internal"}'
     got, headers, document = read(upstream_error(OPENAI, status, body, "r"))
     assert (got, headers["x-tailgate-reason"]) == (502, "upstream-error")
@@ -376,7 +376,7 @@ def test_no_engines_answer_makes_it_fail(status: int, body: bytes) -> None:
     assert document["error"]["message"]
 
 
-def test_what_never_succeeds_is_not_to_be_tried_again() -> None:
+def test_permanent_refusal_forbids_a_retry() -> None:
     problem = Problem(Reason.LIMIT_TOKENS, retry_after_s=math.inf)
     head = error_response(OPENAI, problem, "id").partition(b"\r\n\r\n")[0].decode().lower()
     assert "x-should-retry: false" in head

@@ -76,7 +76,7 @@ ORDINARY: list[tuple[Endpoint, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("endpoint", "fields"), ORDINARY)
-def test_what_the_sdks_send_passes_untouched(endpoint: Endpoint, fields: dict[str, Any]) -> None:
+def test_sdk_fields_pass_unchanged(endpoint: Endpoint, fields: dict[str, Any]) -> None:
     document = {**MINIMAL[endpoint], **fields}
     assert read(endpoint, document).changed == ()
     forwarded = sent(endpoint, document)
@@ -127,14 +127,14 @@ def test_the_granted_cap_goes_into_one_field(
         ({"max_completion_tokens": None, "max_tokens": 5}, 5, ()),
     ],
 )
-def test_what_was_asked_is_known_before_any_clamp(
+def test_asked_token_cap_is_known_before_any_clamp(
     asked: dict[str, Any], expected: int | None, changed: tuple[str, ...]
 ) -> None:
     parsed = read(Endpoint.CHAT, {**CHAT, **asked})
     assert (parsed.max_tokens, parsed.changed) == (expected, changed)
 
 
-def test_what_counts_tokens_of_its_own_is_brought_under_the_granted_cap() -> None:
+def test_other_token_fields_are_lowered_to_the_granted_cap() -> None:
     forwarded = sent(Endpoint.CHAT, {**CHAT, "min_tokens": 500, "thinking_token_budget": 500}, max_tokens=50)
     assert (forwarded["min_tokens"], forwarded["thinking_token_budget"]) == (50, 50)
     assert read(Endpoint.CHAT, {**CHAT, "min_tokens": 5000}).changed == ("min_tokens",)

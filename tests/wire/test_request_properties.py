@@ -265,7 +265,7 @@ def check_tools(endpoint: Endpoint, document: dict[str, Any], caps: Caps) -> Non
 endpoints = st.sampled_from(list(MINIMAL))
 
 
-def test_what_reaches_an_engine_obeys_the_caps() -> None:
+def test_forwarded_request_obeys_the_caps() -> None:
     passed = 0
 
     @EXAMPLES

@@ -57,7 +57,7 @@ def test_only_a_json_object_in_utf8_is_read(endpoint: Endpoint, body: bytes) -> 
 
 @pytest.mark.parametrize("depth", [254, 255, 1000, 1024, 1025, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_what_is_nested_too_deeply_to_be_written_again_is_not_read(depth: int, opening: str, closing: str) -> None:
+def test_body_nested_too_deeply_is_refused(depth: int, opening: str, closing: str) -> None:
     deep = opening * depth + "1" + closing * depth
     body = f'{{"model":"a","messages":[{{"role":"user","content":"x"}}],"metadata":{deep}}}'
     with pytest.raises(BadRequest, match="the body"):
@@ -114,7 +114,7 @@ OUT_OF_BOUNDS = [0, -1, 2**53 + 1, 2**63, -(2**63), 2**64 - 1]
         (Endpoint.EMBEDDINGS, "dimensions"),
     ],
 )
-def test_what_an_engine_would_coerce_to_an_integer_is_refused(endpoint: Endpoint, name: str, value: object) -> None:
+def test_non_integer_count_is_refused_as_invalid_type(endpoint: Endpoint, name: str, value: object) -> None:
     refused = refusal(endpoint, {**MINIMAL[endpoint], name: value})
     assert (refused.field, refused.code) == (name, "invalid_type")
 
@@ -153,7 +153,7 @@ def test_integers_out_of_bounds_are_refused(endpoint: Endpoint, name: str, value
         (Endpoint.COMPLETIONS, {"echo": True, "logprobs": 3}, "logprobs", "at most 2"),
     ],
 )
-def test_what_would_change_the_shape_of_the_answer_is_refused(
+def test_field_that_changes_the_answer_format_is_refused(
     endpoint: Endpoint, fields: dict[str, Any], name: str, bound: str
 ) -> None:
     refused = refusal(endpoint, {**MINIMAL[endpoint], **fields})

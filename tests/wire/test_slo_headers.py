@@ -46,6 +46,6 @@ def test_of_both_names_the_tighter_counts() -> None:
 @pytest.mark.parametrize(
     "value", ["", "fast", "-1", "0", "0.0", "1e3", "inf", "nan", "800ms", "1 0", "99999999999", "+5"]
 )
-def test_what_is_no_time_is_refused_by_name(value: str) -> None:
+def test_slo_header_without_a_time_is_refused_by_name(value: str) -> None:
     with pytest.raises(BadHeader, match=r"^x-slo-tpot-ms: is not a number of milliseconds"):
         asked_slo(head(x_slo_tpot_ms=value), TIER)

@@ -79,7 +79,7 @@ def test_without_a_template_tools_and_calls_count_as_json(folder: Path) -> None:
     assert count(plain, Endpoint.CHAT, {**CHAT, "tools": tools}) == before + 3
 
 
-def test_what_is_no_text_or_too_long_is_not_counted(folder: Path) -> None:
+def test_image_or_overlong_text_is_not_counted(folder: Path) -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     document = {**CHAT, "messages": [{"role": "user", "content": [part]}]}
     assert count(load(folder), Endpoint.CHAT, document) is None

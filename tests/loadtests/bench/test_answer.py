@@ -61,7 +61,7 @@ def test_a_wrong_plain_answer_is_refused_with_what_it_said() -> None:
         fed(canned.ANSWER, 10_000).check_plain(601)
 
 
-def test_what_is_not_http_is_refused() -> None:
+def test_non_http_answer_is_refused() -> None:
     with pytest.raises(BadAnswer, match="not HTTP"):
         Answer().feed(b"SSH-2.0-OpenSSH\r\n\r\n")
 

@@ -42,7 +42,7 @@ def test_every_cost_is_recovered() -> None:
     assert found.error < 0.01
 
 
-def test_what_an_engine_does_not_charge_for_is_not_found() -> None:
+def test_fit_finds_no_cost_that_the_engine_does_not_have() -> None:
     found = fit(probed(DEFAULT), DEFAULT.max_model_len)
     assert found.profile.prefill_s_per_sequence < 0.02 * DEFAULT.step_base_s
     assert found.profile.path_s < 0.02 * DEFAULT.step_base_s

@@ -105,7 +105,7 @@ def test_whether_plans_made_with_it_are_to_be_trusted(
     assert (printed.exit_code, json.loads(printed.stdout)["trusted"]) == (0 if trusted else 3, trusted)
 
 
-def test_what_is_assumed_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_assumed_profile_field_is_marked_as_assumed(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.as_json(found(0.1, context=4096))["assumed"] == ["kv_capacity_tokens"]
     told.tell(found(0.1, context=4096), Path("p.json"))
     context, cache = (

@@ -171,7 +171,7 @@ async def test_ctrl_c_before_anything_was_due(replica: EmulatedReplica, tmp_path
         (["--workload", LINE, "--out", "README.md"], "--out: cannot write README.md: a file stands there"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_sent(
+def test_bad_run_option_is_refused_before_anything_is_sent(
     options: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -303,7 +303,7 @@ def test_who_has_named_a_tier() -> None:
     assert [unnamed_tier(*asked) for asked in named] == [None] * 4
 
 
-async def test_what_an_earlier_test_has_left_is_no_report_of_this_one(replica: EmulatedReplica, tmp_path: Path) -> None:
+async def test_files_of_an_earlier_run_are_removed_before_a_new_run(replica: EmulatedReplica, tmp_path: Path) -> None:
     for name in ("report.json", "report.html", "run.json", "requests.npy", "misses.png", "notes.txt"):
         (tmp_path / name).write_text("earlier")
     options = ["--model", "m", "--workload", LINE, "--rate", "100", "--duration", "0.2", "--max-late", "5000"]

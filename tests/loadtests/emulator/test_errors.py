@@ -78,7 +78,7 @@ async def test_a_bad_field_is_400(
 
 
 @pytest.mark.parametrize("body", [b'{"model":', b"", b"[1]", b'\xff{"model"'])
-async def test_what_is_no_json_object_is_400(emulator: Emulator, connect, body: bytes) -> None:
+async def test_body_that_is_no_json_object_gets_400(emulator: Emulator, connect, body: bytes) -> None:
     got = await error(connect, emulator, http(CHAT, body))
     assert (got["status"], got["type"], got["code"]) == (400, "Bad Request", 400)
 

@@ -283,7 +283,7 @@ async def test_a_fault_may_end_by_itself(emulator: Emulator, connect) -> None:
     assert await well(emulator, connect)
 
 
-async def test_what_is_on_can_be_asked(emulator: Emulator, connect) -> None:
+async def test_active_faults_are_listed(emulator: Emulator, connect) -> None:
     await switch(emulator, connect, fault="slow", factor=3)
     wire = await connect(emulator.urls[1], http("/emulator/faults"))
     first, second = (await wire.answer()).json()

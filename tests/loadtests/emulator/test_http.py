@@ -88,7 +88,7 @@ async def test_connection_close_and_http_1_0_end_with_the_answer(emulator: Emula
         assert await wire.rest() == b""
 
 
-async def test_what_was_received_is_kept_byte_for_byte(emulator: Emulator, connect) -> None:
+async def test_emulator_keeps_received_bytes_unchanged(emulator: Emulator, connect) -> None:
     request = generation("/v1/completions", prompt="Grüße")
     head, _, body = request.partition(b"\r\n\r\n")
     wire = await connect(emulator.url)
@@ -141,7 +141,7 @@ async def test_expect_continue_is_granted(emulator: Emulator, connect) -> None:
         (b"GET /health HTTP/1.1\r\nX: " + b"x" * 70_000, b"431"),
     ],
 )
-async def test_what_is_no_http_is_refused_and_closed(
+async def test_invalid_http_request_is_refused_and_closed(
     emulator: Emulator, connect, request_: bytes, status: bytes
 ) -> None:
     wire = await connect(emulator.url, request_)

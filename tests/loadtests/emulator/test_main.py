@@ -122,7 +122,9 @@ async def test_an_engine_that_there_is_not_is_told_with_those_that_there_are() -
         ("--keep-requests", "1.5", "1.5: it is a whole number from 0 on"),
     ],
 )
-def test_what_an_option_cannot_be(option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_emulator_option_exits_with_2_and_names_the_rule(
+    option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         parser().parse_args(["--port", "0", f"{option}={value}"])
     assert left.value.code == 2

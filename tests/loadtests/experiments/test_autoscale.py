@@ -41,7 +41,7 @@ def test_somebody_looks_every_quarter_of_a_minute(day: Day) -> None:
     assert (day.looks[0].paid, day.looks[0].serving, day.looks[0].wanted) == (AT_FIRST, AT_FIRST, AT_FIRST)
 
 
-def test_what_is_wanted_is_paid_for_at_once_and_serves_when_it_has_started(day: Day) -> None:
+def test_wanted_replica_is_paid_at_once_and_serves_after_its_start(day: Day) -> None:
     assert all(look.paid == look.wanted for look in day.looks)
     assert all(look.serving <= look.paid for look in day.looks)
     assert len({look.wanted for look in day.looks}) > 1

@@ -143,7 +143,7 @@ def test_a_target_that_was_not_measured_is_not_met(tmp_path: Path, monkeypatch: 
     assert CliRunner().invoke(app, ["run", "outside-tools", "--quick"]).exit_code == 0
 
 
-def test_what_has_to_be_known_is_said_on_the_screen_and_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_of_an_experiment_are_on_screen_and_in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     note = "overload 0.9x could not be played: [Errno 98] address in use"
     findings = Findings((1,), {"p95_of_tiers_most_off": bare(math.inf, 1)}, notes=[note])
     monkeypatch.setitem(EXPERIMENTS, "simulated-live", lambda lab: findings)
@@ -172,9 +172,7 @@ def test_where_pages_cannot_be_written_is_said_before_anything_is_run(
     assert "Permission denied" in run.output
 
 
-def test_what_is_done_is_told_now_and_then_where_there_is_no_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_printed_at_intervals_without_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, EVERY_S - 1.0, EVERY_S, EVERY_S + 1.0, 2.5 * EVERY_S])
     monkeypatch.setattr("loadtests.experiments.__main__.monotonic", lambda: next(now))
 
@@ -203,7 +201,7 @@ def test_figures_are_written_even_where_no_picture_can_be_drawn(
     assert "floors.png" in (tmp_path / "tiers.md").read_text()
 
 
-def test_what_is_mapped_is_told_by_name_and_number() -> None:
+def test_progress_of_a_map_names_the_job_and_its_number() -> None:
     told: list[str] = []
     assert Lab(SHORT, tell=told.append).map(_half_of_it, [2, 4]) == [1, 2]
     assert told == ["half of it, 1 of 2", "half of it, 2 of 2"]
@@ -334,7 +332,7 @@ def test_the_paced_target_has_the_same_times_for_everybody() -> None:
     assert min(itl_s for _, itl_s in hundred) == 0.02
 
 
-def test_what_is_due_in_a_stall_is_answered_at_its_end() -> None:
+def test_answers_due_in_a_stall_come_at_its_end() -> None:
     said = [answered_at(came_s, 0.005, 1.0, 10.0) for came_s in (0.0, 8.99, 8.996, 9.5, 9.994, 9.996, 19.5)]
     assert said == pytest.approx([0.005, 8.995, 10.0, 10.0, 10.0, 10.001, 20.0])
 

@@ -85,7 +85,7 @@ def test_a_p99_of_several_runs_is_held_against_as_many_seeds_together() -> None:
     assert whole("x", live, runs).over_seeds("p99")[0] > 1.2
 
 
-def test_what_most_seeds_say_is_nine_in_ten_of_them() -> None:
+def test_seed_interval_holds_nine_in_ten_seeds() -> None:
     assert whole("x", [], [{"a": [float(n)]} for n in range(101)]).over_seeds("p95") == (5.0, 95.0)
 
 

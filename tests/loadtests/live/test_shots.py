@@ -43,7 +43,7 @@ def test_an_answer_that_is_not_as_long_as_it_was_to_be_is_cut_short() -> None:
     assert short.reason == "answer cut short"
 
 
-def test_what_has_not_ended_has_no_end() -> None:
+def test_unfinished_shot_has_no_end_time() -> None:
     waiting = shot(0.0)
     waiting.note(request(waiting, ended_s=9.0, outcome=Outcome.UNFINISHED))
     assert waiting.ended_s is None

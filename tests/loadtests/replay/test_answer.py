@@ -126,7 +126,7 @@ def test_lines_that_end_as_on_windows() -> None:
     "delta",
     [b'{"content": "spaced"}', b'{"reasoning_content":"hm"}', b'{"reasoning":"hm"}', b'{"tool_calls":[{"index":0}]}'],
 )
-def test_what_counts_as_content(delta: bytes) -> None:
+def test_delta_with_content_counts_as_a_chunk(delta: bytes) -> None:
     assert read(HEAD + chunk(b'data: {"choices":[{"delta":%b}]}\n\n' % delta), 4096).chunks == 1
 
 
@@ -150,7 +150,7 @@ def test_a_whole_answer() -> None:
     assert (answer.complete, answer.output_tokens, answer.streamed) == (True, 3, False)
 
 
-def test_what_an_engine_calls_its_error() -> None:
+def test_error_code_of_an_engine_is_the_reason() -> None:
     body = b'{"error":{"message":"no","type":"Service Unavailable","code":503}}'
     assert read(b"HTTP/1.1 503 No\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), 9).reason == "503"
 
@@ -172,7 +172,7 @@ WHOLE = HEAD.replace(b"text/event-stream", b"application/json")
 @pytest.mark.parametrize(
     ("head", "most", "what"), [(HEAD, MAX_EVENT_BYTES, "an event"), (WHOLE, MAX_BODY_BYTES, "a body")]
 )
-def test_what_has_no_end_is_not_kept_for_ever(head: bytes, most: int, what: str) -> None:
+def test_endless_answer_is_not_kept_beyond_its_bound(head: bytes, most: int, what: str) -> None:
     answer = read(head, 4096)
     for _ in range(most // len(PIECE)):
         answer.feed(chunk(PIECE))

@@ -113,7 +113,7 @@ USED = b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":
 
 
 @pytest.mark.parametrize("count", [b"-1", b"4294967296", b"1e30", b"2.5", b'"7"', b"true", b"[]"])
-def test_what_is_no_count_of_tokens_is_no_answer_and_has_a_row(tmp_path: Path, count: bytes) -> None:
+def test_bad_token_count_makes_the_answer_invalid(tmp_path: Path, count: bytes) -> None:
     request = Line().gets(whole(USED % count)).request
     assert request.outcome is Outcome.NO_HTTP
     assert request.reason.startswith("usage.completion_tokens is no count of tokens: ")
@@ -137,7 +137,7 @@ def test_a_count_of_tokens_as_large_as_a_row_has_room_for(tmp_path: Path) -> Non
         (b'{"tailgate":{"cut":["total-timeout"]}}', 'tailgate.cut is no string: ["total-timeout"]'),
     ],
 )
-def test_what_is_of_another_kind_is_told_in_words(said: bytes, told: str) -> None:
+def test_event_of_the_wrong_type_is_named(said: bytes, told: str) -> None:
     request = Line().gets(HEAD + chunk(b"data: %b\n\n" % said)).request
     assert (request.outcome, request.reason) == (Outcome.NO_HTTP, told)
 

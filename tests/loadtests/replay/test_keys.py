@@ -28,7 +28,7 @@ TIERS = ("gold", "free")
         ("any=sk-1", None, "any", "sk-1"),
     ],
 )
-def test_what_a_key_is_of(text: str, tiers: tuple[str, ...] | None, tier: str, key: str) -> None:
+def test_key_line_is_read_as_tier_and_key(text: str, tiers: tuple[str, ...] | None, tier: str, key: str) -> None:
     assert read_keys([("--key", text)], tiers) == {tier: (key,)}
 
 
@@ -40,7 +40,7 @@ def test_what_a_key_is_of(text: str, tiers: tuple[str, ...] | None, tier: str, k
         ("glod=sk-1", r"no tier glod: did you mean gold\? \(tiers: free, gold\)"),
     ],
 )
-def test_what_is_refused(text: str, told: str) -> None:
+def test_bad_key_line_is_refused_with_its_place(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=f"^keys.txt:3: .*{told}"):
         read_keys([("keys.txt:3", text)], TIERS)
 
@@ -66,7 +66,7 @@ def test_tenants_without_a_number_have_a_key_as_well() -> None:
 
 @pytest.mark.parametrize("key", ["secret\r\nX-Evil: 1", "schlüssel-secret", "secret ", " "])
 @pytest.mark.parametrize("tier", ["", "gold="])
-def test_what_cannot_stand_in_a_header_is_refused_and_not_shown(tier: str, key: str) -> None:
+def test_key_unfit_for_a_header_is_refused_and_not_shown(tier: str, key: str) -> None:
     with pytest.raises(ValueError, match="--key: a key is printable ASCII without spaces") as refused:
         read_keys([("--key", tier + key)], TIERS)
     assert "secret" not in str(refused.value)

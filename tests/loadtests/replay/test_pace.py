@@ -99,7 +99,7 @@ def test_clients_that_were_told_nothing_back_off() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.INVALID, Outcome.CUT, Outcome.ERROR_EVENT])
-def test_what_is_not_tried_again(outcome: Outcome) -> None:
+def test_outcome_without_retry_has_no_pause(outcome: Outcome) -> None:
     assert rests_s(over(outcome), Random(1)) is None
 
 

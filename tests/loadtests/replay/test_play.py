@@ -132,7 +132,7 @@ async def test_a_limit_of_the_own_machine_is_no_miss_and_ends_the_test(
         await probe(target(replica), next(arrivals(1)), 1)
 
 
-async def test_what_tls_says_is_told() -> None:
+async def test_tls_error_is_told() -> None:
     class Plain(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             cast(asyncio.Transport, transport).write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -152,7 +152,7 @@ async def test_a_client_loses_patience(replica: EmulatedReplica) -> None:
     assert request.outcome is Outcome.TIMEOUT
 
 
-async def test_what_never_ends_is_unfinished_when_the_grace_is_over(replica: EmulatedReplica) -> None:
+async def test_endless_request_is_unfinished_after_the_grace_time(replica: EmulatedReplica) -> None:
     replica.fault("pause")
     (request,) = await played(arrivals(1), target(replica), replace(FAST, grace_s=0.05))
     assert request.outcome is Outcome.UNFINISHED

@@ -87,7 +87,7 @@ def test_how_the_length_of_an_answer_is_told(length: Length, fields: dict[str, o
     assert {name: found[name] for name in ("max_tokens", "min_tokens", "ignore_eos") if name in found} == fields
 
 
-def test_what_is_in_a_body() -> None:
+def test_replay_body_holds_model_options_and_prompt() -> None:
     found = asked(arrival(stream=False), model="other", extra={"temperature": 0})
     assert (found["model"], found["temperature"], "stream" in found) == ("other", 0, False)
     assert asked(arrival())["stream_options"] == {"include_usage": True}
@@ -104,6 +104,6 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://x:1/v1/chat/completions", "http://x/?a=1"])
-def test_what_is_no_target(url: str) -> None:
+def test_bad_target_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"http://127.0.0.1:8080|leave out"):
         Target(url)

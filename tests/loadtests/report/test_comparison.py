@@ -51,7 +51,7 @@ def test_tests_too_short_to_have_a_rate_are_compared_without_one(tmp_path: Path)
     assert headline(found).startswith("No verdict: too short to judge")
 
 
-def test_what_chance_makes_is_no_difference(tmp_path: Path) -> None:
+def test_difference_by_chance_is_reported_as_even(tmp_path: Path) -> None:
     found = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2))
     assert found.paired
     assert set(verdicts(found).values()) <= {"even", ""}
@@ -135,7 +135,7 @@ def test_an_interval_of_few_stretches_is_as_wide_as_that_of_student() -> None:
     assert found.high - found.low == pytest.approx(wanted, rel=0.06)
 
 
-def test_what_is_too_short_for_its_answers_is_not_judged(tmp_path: Path) -> None:
+def test_run_shorter_than_its_answers_is_not_judged(tmp_path: Path) -> None:
     a, b = ([answered(0.05 * n, ttft_s=ttft_s, tpot_s=0.5) for n in range(2000)] for ttft_s in (0.1, 0.9))
     found = compared(tmp_path, a, b)
     assert headline(found).startswith("No verdict: too short to judge. ")
@@ -158,12 +158,12 @@ def test_latencies_of_nothing_are_latencies() -> None:
     assert medians[0] < 1e-4
 
 
-def test_what_forbids_a_judgement_is_said(tmp_path: Path) -> None:
+def test_comparison_of_unequal_loads_says_so(tmp_path: Path) -> None:
     notes = " ".join(compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2, count=1000)).notes)
     assert "Not the same load: 20 and 10 requests/s" in notes
 
 
-def test_what_is_in_no_share_is_said(tmp_path: Path) -> None:
+def test_requests_outside_all_shares_are_noted(tmp_path: Path) -> None:
     wrong = [refused(99.0 + 0.01 * n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(5)]
     notes = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2) + wrong).notes
     told = "5 of 2,005 requests are counted apart, in no share: 5 invalid: invalid_api_key."
@@ -265,7 +265,7 @@ def test_where_no_page_can_be_written(out: str, told: str, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("folders", [("nothing-here", "nor-here"), ("nothing-here", "nothing-here")])
-def test_what_cannot_be_read(folders: tuple[str, str]) -> None:
+def test_unreadable_run_folder_exits_with_2_and_is_named(folders: tuple[str, str]) -> None:
     found = CliRunner().invoke(app, ["compare", *folders])
     assert found.exit_code == 2
     assert folders[0] in found.stderr

@@ -44,7 +44,7 @@ def made(folder: Path, requests: list[Any] = MIXED, *, with_policy: bool = True,
     return report(read_run(folder), read_rows(folder), policy() if with_policy else None)
 
 
-def test_what_is_good_and_what_counts(tmp_path: Path) -> None:
+def test_goodput_counts_requests_within_their_objectives(tmp_path: Path) -> None:
     found = made(tmp_path)
     gold, free = found["tiers"]["gold"], found["tiers"]["free"]
     assert (gold["offered"], gold["counted"], gold["finished"], gold["good"]) == (5, 5, 3, 1)
@@ -78,7 +78,7 @@ def stopped(at: float, tier: str, waited_s: float, first_s: float | None = None)
     return made
 
 
-def test_what_hangs_when_the_test_is_stopped_is_a_miss_once_it_is_late(tmp_path: Path) -> None:
+def test_request_hanging_at_the_stop_is_a_miss_once_it_is_late(tmp_path: Path) -> None:
     hung = [stopped(2.0 + n, "gold", 60.0) for n in range(3)]
     soon = [stopped(90.0, "gold", 0.9), stopped(91.0, "gold", 5.0, first_s=0.2)]
     late = stopped(92.0, "gold", 5.0, first_s=1.2)
@@ -169,7 +169,7 @@ def test_throughput_is_what_was_complete_while_requests_were_sent(tmp_path: Path
     assert late["answered_per_s"] == pytest.approx(7.0)
 
 
-def test_what_drains_after_the_last_request_is_no_throughput(tmp_path: Path) -> None:
+def test_throughput_leaves_out_answers_drained_after_the_last_arrival(tmp_path: Path) -> None:
     # Thirty a second into a target that carries ten: the queue is answered in the 200 s after the last was sent.
     requests = [answered(n / 30, ttft_s=n / 10 - n / 30 + 0.05, tpot_s=0.0) for n in range(3000)]
     totals = made(tmp_path, requests)["totals"]
@@ -214,7 +214,7 @@ def test_of_a_single_stall_of_the_generator_the_report_warns(tmp_path: Path) -> 
     assert told.startswith("What the generator had to read waited over 20 ms for it at times: the maxima")
 
 
-def test_what_is_not_reported_is_kept_and_how_to_have_it_is_told(tmp_path: Path) -> None:
+def test_unreported_run_is_kept_and_the_way_to_report_it_is_told(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy="p.yaml")
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 3

@@ -79,7 +79,7 @@ def test_the_summary_fits_a_terminal(tmp_path: Path) -> None:
         ({"length": "exact"}, "answers were shorter"),
     ],
 )
-def test_what_has_to_be_known_is_said_first(tmp_path: Path, about: dict[str, Any], told: str) -> None:
+def test_warnings_of_a_report_come_first(tmp_path: Path, about: dict[str, Any], told: str) -> None:
     short = answered(50.0)
     short.output_tokens = 3
     assert warnings(made(tmp_path / "a", [answered(1.0)])) == []
@@ -131,7 +131,7 @@ def test_requests_that_were_taken_for_another_tier(tmp_path: Path) -> None:
     assert any("counts 200.0% of the prompt tokens" in text for text in told)
 
 
-def test_what_nobody_has_called_a_tier_is_not_taken_for_another(tmp_path: Path) -> None:
+def test_unnamed_tier_is_not_reported_as_another(tmp_path: Path) -> None:
     def told(folder: str, tier: str, with_policy: bool, unnamed: str | None) -> bool:
         one = answered(1.0, tier)
         one.served_tier = "standard"

@@ -38,7 +38,7 @@ def test_every_scenario_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WANTED))
-def test_what_is_shipped_fits_together(name: str) -> None:
+def test_shipped_scenario_is_consistent(name: str) -> None:
     of = load_scenario(name)
     if of.experiment is not None:
         assert of.experiment in EXPERIMENTS
@@ -107,7 +107,7 @@ def test_a_quick_one_takes_a_part_of_the_time(tmp_path: Path) -> None:
         ("replicas: 3", "it.yaml:7: replicas: the policy has 4 replicas, the scenario 3"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, more: str, told: str) -> None:
+def test_bad_scenario_field_is_refused(tmp_path: Path, more: str, told: str) -> None:
     with pytest.raises(PolicyErrors, match=told):
         load_scenario(str(scenario(tmp_path, f"{MIN}{more}\n")))
 

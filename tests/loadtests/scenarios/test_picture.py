@@ -62,7 +62,7 @@ def test_goodput_over_time_is_of_what_was_due_then_by_what_it_is_worth(tmp_path:
     assert {share for at, share in shares.items() if at > SECONDS / 2 + 10} == {1.0}
 
 
-def test_what_is_not_waited_for_has_not_failed(tmp_path: Path) -> None:
+def test_unfinished_requests_are_not_drawn_as_failures(tmp_path: Path) -> None:
     requests = [answered(1.0), refused(2.0, outcome=Outcome.UNFINISHED, reason=""), refused(3.0, outcome=Outcome.RESET)]
     written(tmp_path / "left", requests)
     left = report(read_run(tmp_path / "left"), read_rows(tmp_path / "left"), policy())

@@ -136,7 +136,7 @@ def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, mo
         (TimeoutError(), "TimeoutError()"),
     ],
 )
-def test_what_breaks_costs_its_own_test_alone(
+def test_broken_run_does_not_stop_the_other_runs(
     error: OSError | Broken, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     round_robin_ends_with(error, monkeypatch)

@@ -34,7 +34,7 @@ def test_engines_are_as_slow_as_the_scale_of_time_makes_them() -> None:
     assert all(rank(slow[tier], 0.5) > 8.0 * rank(fast[tier], 0.5) for tier in slow)
 
 
-def test_what_http_takes_is_added() -> None:
+def test_http_time_is_added_to_the_simulated_ttft() -> None:
     scenario, way_s = load_scenario("overload"), 0.1
     near, far = (simulated(scenario, OURS, 0.2, 1.0, 0, ways_s).ttft_s["premium"] for ways_s in ((), (way_s,)))
     assert far[0] - near[0] >= way_s
@@ -61,7 +61,7 @@ def test_a_client_that_has_lost_patience_is_a_miss() -> None:
 
 
 @pytest.mark.parametrize("name", ["rolling-restart", "policy-reload"])
-def test_what_the_simulator_has_not_is_said(name: str) -> None:
+def test_scenario_without_a_simulated_counterpart_is_refused(name: str) -> None:
     scenario = load_scenario(name)
     with pytest.raises(NotSimulated, match="own business"):
         simulated(scenario, OURS, 1.0, PART, 0)

@@ -63,7 +63,7 @@ def test_other_formats_keep_lengths_and_times_and_say_what_they_lose(tmp_path: P
     assert ("prefix of" in done.stderr) == (to != "mooncake")
 
 
-def test_what_is_alone_at_its_millisecond_stays_there_and_what_is_not_is_spread(tmp_path: Path) -> None:
+def test_arrivals_of_one_millisecond_are_spread_and_a_single_one_stays(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = '{{"timestamp": {}, "input_length": {}, "output_length": 5}}\n'
     source.write_text("".join(row.format(at, n) for n, at in enumerate((0, 52, 9000), 1)))
@@ -112,9 +112,7 @@ def test_a_wrong_row_is_named_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["azure", "burstgpt", "mooncake", "tailgate"])
-def test_what_is_later_than_any_trace_is_named_and_what_is_as_late_as_it_may_be_is_written(
-    tmp_path: Path, to: str
-) -> None:
+def test_arrival_beyond_the_time_limit_is_refused_and_one_at_it_is_written(tmp_path: Path, to: str) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     row = '{{"at": {}, "prompt_tokens": 1, "output_tokens": 1}}\n'
     source.write_text(row.format(0) + row.format("1e12"))
@@ -126,7 +124,7 @@ def test_what_is_later_than_any_trace_is_named_and_what_is_as_late_as_it_may_be_
     assert arrivals(out)[-1].at == pytest.approx(1e9, abs=3.0)
 
 
-def test_what_stood_under_the_name_before_is_kept_where_the_conversion_fails(tmp_path: Path) -> None:
+def test_earlier_output_is_kept_when_the_conversion_fails(tmp_path: Path) -> None:
     source, out = tmp_path / "in.csv", tmp_path / "out"
     source.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nten,10,5\n")
     out.write_text("of yesterday")
@@ -136,7 +134,7 @@ def test_what_stood_under_the_name_before_is_kept_where_the_conversion_fails(tmp
 
 
 @pytest.mark.parametrize("name", ["out", "out.part"])
-def test_what_is_read_is_never_written_over(tmp_path: Path, name: str) -> None:
+def test_source_trace_is_never_overwritten(tmp_path: Path, name: str) -> None:
     source = tmp_path / name
     source.write_text(SMALL.read_text())
     done = converted(source, out=tmp_path / "out")
@@ -168,7 +166,7 @@ def test_a_trace_without_a_request_becomes_none(tmp_path: Path, text: str, told:
     ("options", "told"),
     [(["--to", "csv"], "--to csv is no format"), ([], "is the beginning of no known trace")],
 )
-def test_what_cannot_be_converted(tmp_path: Path, options: list[str], told: str) -> None:
+def test_unconvertible_trace_is_refused_with_its_cause(tmp_path: Path, options: list[str], told: str) -> None:
     source = tmp_path / "in"
     source.write_text("a,b,c\n1,2,3\n")
     done = CliRunner().invoke(app, ["convert", str(source), str(tmp_path / "out"), *options])
@@ -176,7 +174,7 @@ def test_what_cannot_be_converted(tmp_path: Path, options: list[str], told: str)
     assert told in done.stderr
 
 
-def test_what_cannot_be_read_or_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+def test_unreadable_or_unwritable_trace_is_named_as_given(tmp_path: Path) -> None:
     missing, out = tmp_path / "missing", tmp_path / "no" / "out"
     done = CliRunner().invoke(app, ["convert", str(missing), str(tmp_path / "out")])
     assert (done.exit_code, f"cannot read {missing}: No such file" in done.stderr) == (2, True), done.stderr
