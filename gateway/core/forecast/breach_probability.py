@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from gateway.core.forecast.ahead import Ahead
+from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.calibrator import Calibrator, over, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket
@@ -52,18 +52,14 @@ def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share:
 
 
 def raw_breach(
-    live: RequestState,
-    labels: Calibrator,
-    bucket: Bucket,
-    kind: int,
-    elapsed_s: float,
-    more_s: float,
-    tpot_s: float,
-    output: float,
-    wait_s: float,
+    live: RequestState, labels: Calibrator, bucket: Bucket, made: Forecast, more_s: float, output: float
 ) -> float:
-    """P(any objective is missed), before calibration. Who waits for longer than `timeouts.queue` misses them all."""
-    slo, spread = live.slo, labels.spread.of[kind]
+    """P(any objective is missed), before calibration. Who waits for longer than `timeouts.queue` misses them all.
+
+    `made`: the forecast, as far as it is known; `more_s`: from then to the first token; `output`: tokens of the answer.
+    """
+    slo, spread = live.slo, labels.spread.of[made.kind]
+    elapsed_s, wait_s, tpot_s = made.at - live.ask.body_at, made.wait_s, made.tpot_s
     has_first = live.ask.stream and slo.ttft_bound_s < math.inf
     good = 1.0
     if wait_s > 0.0 and live.timeouts.queue_s < math.inf:

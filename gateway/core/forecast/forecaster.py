@@ -112,7 +112,7 @@ class Forecaster(Learner):
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s, e2e_s)
         made.kind = kind
         made.load = more_s + tpot_s
-        made.raw = raw_breach(live, labels, bucket, kind, elapsed_s, more_s, tpot_s, output, wait_s)
+        made.raw = raw_breach(live, labels, bucket, made, more_s, output)
         made.features = labels.features(made.raw, replica is None, ahead.requests, ahead.higher_share)
         made.breach = labels.breach(made.features, ask.tier.name)
         return made
@@ -152,7 +152,7 @@ class Forecaster(Learner):
         engine.advance(replica, now)
         costs.sent(attempt.prompt_tokens, now)
         if now > live.ask.body_at:
-            costs.met(facts)
+            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """A streamed answer has shown its first token."""

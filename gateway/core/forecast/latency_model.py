@@ -12,13 +12,10 @@ t is learned from first tokens.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.core.forecast.regression import FIRST, NonNegative
 from gateway.core.stats import Pace
-
-if TYPE_CHECKING:
-    from gateway.core.forecast.replica_model import AttemptPrediction
 
 # Units in which coefficients are of one size: prompt tokens and decoding sequences in thousands, context tokens in
 # hundreds of thousands. Priors are on the slow side: a small model on one card.
@@ -120,12 +117,12 @@ class LatencyModel:
         self._rate = self._rate * math.exp((self._rate_at - now) / RATE_TAU_S) + prompt_tokens
         self._rate_at = now
 
-    def met(self, facts: AttemptPrediction) -> None:
-        """A request that had waited met this load."""
-        self.queued_backlog += 0.05 * (facts.backlog - self.queued_backlog)
-        self.queued_decodes += 0.05 * (facts.decodes - self.queued_decodes)
-        self.queued_context += 0.05 * (facts.context - self.queued_context)
-        self.queued_slot_s += 0.05 * (facts.slot_s - self.queued_slot_s)
+    def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
+        """A request that had waited met this load: unread prompt tokens, sequences, their context, wait for a slot."""
+        self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
+        self.queued_decodes += 0.05 * (decodes - self.queued_decodes)
+        self.queued_context += 0.05 * (context - self.queued_context)
+        self.queued_slot_s += 0.05 * (slot_s - self.queued_slot_s)
 
     def forget(self) -> None:
         """Keep the newest quarter of what was seen."""
