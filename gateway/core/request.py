@@ -146,6 +146,16 @@ class Outcome(StrEnum):
         return self in (Outcome.OK, Outcome.REFUSED, Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
 
+class CountSource(StrEnum):
+    """Where a count that `count_tokens` answers came from. A metric label."""
+
+    ENGINE = "engine"
+    TOKENIZER = "tokenizer"
+    """The model's tokenizer, which the policy names."""
+    ESTIMATE = "estimate"
+    """The learned ratio of tokens to bytes."""
+
+
 class Callback(StrEnum):
     """Which callback of ours raised: a bug. A metric label."""
 

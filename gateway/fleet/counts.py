@@ -46,8 +46,8 @@ class EngineCounts:
         self._resting: dict[str, float] = {}
         """Until when a replica is left alone, by its address."""
 
-    async def ask(self, pools: Sequence[PoolSpec], body: bytes) -> int | None:
-        """Prompt tokens of a request of Anthropic's kind; None if no replica tells."""
+    async def ask(self, pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
+        """Prompt tokens of a request of Anthropic's kind; None if no replica tells. `rid` is its `x-request-id`."""
         now, unfit = self._clock(), self._unfit()
         candidates = [
             (spec, pool)
@@ -64,6 +64,7 @@ class EngineCounts:
             timeout_s=TIMEOUT_S,
             limit_bytes=MAX_ANSWER_BYTES,
             body=body,
+            request_id=rid,
         )
         try:
             answer = await fetcher.get()

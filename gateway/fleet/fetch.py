@@ -29,7 +29,14 @@ class Fetcher:
     """
 
     def __init__(
-        self, url: str, *, key: str | None, timeout_s: float, limit_bytes: int, body: bytes | None = None
+        self,
+        url: str,
+        *,
+        key: str | None,
+        timeout_s: float,
+        limit_bytes: int,
+        body: bytes | None = None,
+        request_id: bytes | None = None,
     ) -> None:
         """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
 
@@ -41,6 +48,8 @@ class Fetcher:
             headers[b"Authorization"] = b"Bearer " + key.encode()
         if body is not None:
             headers[b"Content-Type"] = b"application/json"
+        if request_id is not None:
+            headers[b"X-Request-Id"] = request_id
         try:
             self._request = httpx.Request("GET" if body is None else "POST", url, headers=headers, content=body)
         except (httpx.InvalidURL, UnicodeError):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import orjson
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
-from gateway.core.request import Callback, Reason
+from gateway.core.request import Callback, CountSource, Reason
 from gateway.proxy.driver import Driver
 from gateway.wire.body.pictures import correction
 from gateway.wire.errors.replies import Problem
+from gateway.wire.http.headers import PROCESS
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 
 MAX_ASKED: Final = 64
@@ -25,10 +27,11 @@ MAX_ASKED: Final = 64
 MAX_ASKED_OF_ONE: Final = 8
 """Counts that engines are asked for at a time for one tenant."""
 
-EngineCounter = Callable[[Sequence[PoolSpec], bytes], Awaitable[int | None]]
+EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes], Awaitable[int | None]]
+"""Of pools, body and request id: the tokens; None if no replica tells."""
 
 
-async def ask_nobody(pools: Sequence[PoolSpec], body: bytes) -> int | None:
+async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
     """An `EngineCounter` where there is none."""
     return None
 
@@ -36,11 +39,20 @@ async def ask_nobody(pools: Sequence[PoolSpec], body: bytes) -> int | None:
 class CountClient(Protocol):
     """The connection of the client that asks for a count."""
 
-    def counted(self, body: bytes) -> None:
-        """The answer."""
+    def counted(self, body: bytes, rid: bytes) -> None:
+        """The answer, and the id of its request."""
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised while it worked on this count."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountAsker:
+    """A client that asks for a count, its tenant, and the id of its request."""
+
+    client: CountClient
+    tenant: str
+    rid: bytes
 
 
 class CountUnderWay:
@@ -70,17 +82,21 @@ class CountingEndpoint:
         driver: Driver,
         knows: Callable[[str, Tier], bool],
         count_exactly: Callable[[Model, Parsed], int | None],
+        told: Callable[[CountSource], None],
     ) -> None:
-        """`knows`: whether there may be a model of that name; `count_exactly`: None without a tokenizer."""
+        """`knows`: whether there may be a model of that name; `count_exactly`: None without a tokenizer.
+
+        `told` hears of each answer.
+        """
         self._driver = driver
         self._knows = knows
         self._count_exactly = count_exactly
+        self._told = told
         self._asked: Counter[str] = Counter()
+        self._ids = 0
         self.ask_engine: EngineCounter = ask_nobody
 
-    def start(
-        self, client: CountClient, policy: Policy, tenant: str, tier: Tier, body: bytes
-    ) -> CountUnderWay | Problem:
+    def start(self, asker: CountAsker, policy: Policy, tier: Tier, body: bytes) -> CountUnderWay | Problem:
         """Begin to count; the client is answered later."""
         try:
             parsed = parse_counted(body, tier.caps)
@@ -92,29 +108,31 @@ class CountingEndpoint:
         pools = policy.route(model, tier)
         if not pools:
             return Problem(Reason.FORBIDDEN_MODEL)
-        return CountUnderWay(asyncio.get_running_loop().create_task(self._answer(client, tenant, pools, parsed, model)))
+        return CountUnderWay(asyncio.get_running_loop().create_task(self._answer(asker, pools, parsed, model)))
 
-    async def _answer(
-        self, client: CountClient, tenant: str, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
-    ) -> None:
+    async def _answer(self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model) -> None:
         try:
-            tokens = await self._asked_of_engine(tenant, pools, parsed, model)
-            client.counted(
-                orjson.dumps({"input_tokens": self._known_here(parsed, model) if tokens is None else tokens})
-            )
+            source = CountSource.ENGINE
+            tokens = await self._asked_of_engine(asker, pools, parsed, model)
+            if tokens is None:
+                source, tokens = self._known_here(parsed, model)
+            self._told(source)
+            asker.client.counted(orjson.dumps({"input_tokens": tokens}), asker.rid)
         except Exception as error:  # noqa: BLE001 - a bug costs this count
-            client.broke(Callback.CLIENT, error)
+            asker.client.broke(Callback.CLIENT, error)
 
     async def _asked_of_engine(
-        self, tenant: str, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
+        self, asker: CountAsker, pools: Sequence[PoolSpec], parsed: Parsed, model: Model
     ) -> int | None:
         """The engine's own count; None if it has none, or too many are being asked for."""
-        asked = self._asked
+        asked, tenant = self._asked, asker.tenant
         if asked[tenant] >= MAX_ASKED_OF_ONE or asked.total() >= MAX_ASKED:
             return None
         asked[tenant] += 1
         try:
-            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0))
+            self._ids += 1
+            rid = b"%b-%bc%x" % (asker.rid, PROCESS, self._ids)
+            return await self.ask_engine(pools, render(parsed, model.sent_as(parsed.model), 0), rid)
         except Exception as error:  # noqa: BLE001 - it can be counted without an engine
             self._driver.supervisor.caught(Callback.WATCH, error)
             return None
@@ -123,12 +141,12 @@ class CountingEndpoint:
             if not asked[tenant]:
                 del asked[tenant]
 
-    def _known_here(self, parsed: Parsed, model: Model) -> int:
+    def _known_here(self, parsed: Parsed, model: Model) -> tuple[CountSource, int]:
         """By the model's tokenizer, else by the learned ratio of tokens to bytes."""
         tokens = self._count_exactly(model, parsed)
         if tokens is not None:
-            return tokens
+            return CountSource.TOKENIZER, tokens
         # The high estimate: a client that believes a prompt shorter than it is sends one that does not fit.
         size = parsed.prompt_bytes + correction(parsed.fields, model.sent_as(parsed.model))
         name = parsed.model if model.any_name else model.name
-        return self._driver.controller.prompts.estimate(name, size)[1]
+        return CountSource.ESTIMATE, self._driver.controller.prompts.estimate(name, size)[1]

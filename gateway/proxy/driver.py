@@ -11,7 +11,17 @@ from typing import Final, Protocol
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request, Sample
+from gateway.core.request import (
+    AttemptOutcome,
+    AttemptResult,
+    Callback,
+    CountSource,
+    HedgeResult,
+    Reason,
+    Record,
+    Request,
+    Sample,
+)
 from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.supervisor import Supervisor
@@ -39,6 +49,7 @@ class Meter(Protocol):
     def refused_early(self, why: Reason) -> None: ...
     def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None: ...
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None: ...
+    def token_count(self, source: CountSource) -> None: ...
     def bug(self, callback: Callback) -> None: ...
     def gaps(self, tier: str, pool: str) -> LogHistogram: ...
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import urandom
-from typing import Final
 
 from gateway.core.policy import Model
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request
@@ -19,12 +17,9 @@ from gateway.wire.answers.renamed import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk
-from gateway.wire.http.headers import STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.http.lines import milliseconds
 from gateway.wire.request import Parsed, render
-
-PROCESS: Final = b"%b." % urandom(3).hex().encode()
-"""Tells the requests of this gateway from those of others before the same replicas."""
 
 
 class Client(Outgoing):

@@ -96,7 +96,7 @@ class RequestHandler(ExchangeServices):
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
-        self.counting = CountingEndpoint(driver, self.knows, self.count_exactly)
+        self.counting = CountingEndpoint(driver, self.knows, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Take on a policy: requests from now on meet it. `callers`: what `callers_of` made of it, elsewhere."""

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from gateway.core.request import Callback, Endpoint, Reason
 from gateway.proxy.clock import monotonic
-from gateway.proxy.counting import CountUnderWay
+from gateway.proxy.counting import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyDecoder
 from gateway.proxy.exchange import Client, Exchange
 from gateway.proxy.handler import Caller, RequestHandler
@@ -333,14 +333,16 @@ class ClientConnection(Client):
         gate, endpoint, caller = self._gate, self._endpoint, self._caller
         assert endpoint is not None
         assert caller is not None
+        rid = request_id(self._head.fields.get(b"x-request-id"))
         if self._path in COUNTING:
-            count = gate.counting.start(self, gate.policy, caller.tenant, caller.tier, body)
+            asker = CountAsker(self, caller.tenant, rid.encode())
+            count = gate.counting.start(asker, gate.policy, caller.tier, body)
             if isinstance(count, CountUnderWay):
                 self._relay = count
             else:
-                self._refuse(count)
+                self._turn_away(count, rid, close=not self._keep_alive)
+                self.done()
             return
-        rid = request_id(self._head.fields.get(b"x-request-id"))
         entered = gate.enter(self, endpoint, caller, self._dialect, self._head, rid, body, self._head_at)
         if isinstance(entered, Exchange):
             self._relay = entered
@@ -367,9 +369,8 @@ class ClientConnection(Client):
         self.write(b"".join((head, lines, self._head.cors, b"\r\n", body)))
         self.done()
 
-    def counted(self, body: bytes) -> None:
+    def counted(self, body: bytes, rid: bytes) -> None:
         """The answer to a request for a count."""
-        rid = request_id(self._head.fields.get(b"x-request-id")).encode()
         self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
 
     def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:

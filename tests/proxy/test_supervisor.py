@@ -17,7 +17,7 @@ import pytest
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import CALLS
 from gateway.core.policy import Timeouts
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Outcome, Reason, Record, Sample
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record, Sample
 from gateway.core.stats import LogHistogram
 from gateway.proxy import driver as module
 from gateway.proxy.driver import Driver
@@ -106,6 +106,7 @@ class Meter:
 
     def ended(self, record: Record) -> None: ...
     def refused_early(self, why: Reason) -> None: ...
+    def token_count(self, source: CountSource) -> None: ...
     def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None: ...
 
     def bug(self, callback: Callback) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway.core.request import CountSource
 from gateway.proxy.counting import MAX_ASKED_OF_ONE
 
 from .capture import Answer, Call, Capture, whole
@@ -127,3 +128,32 @@ async def test_a_count_is_not_asked_of_a_drained_replica_and_says_its_request_id
             assert answer.json() == {"input_tokens": 7}
             assert (answer.headers["x-request-id"], answer.headers["request-id"]) == ("mine", "mine")
         assert (len(capture.calls), len(other.calls)) == (0, 8)
+        ids = [call.header("x-request-id")[0] for call in other.calls]
+        assert len(set(ids)) == 8
+        assert all(rid.startswith("mine-") for rid in ids)
+
+
+async def test_an_error_of_a_count_says_its_request_id(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    for asked in (count(PATH, "X-Request-Id: mine", model="unknown"), request(PATH, b"{", "X-Request-Id: mine")):
+        answer = await client.ask(asked)
+        assert answer.status in (400, 404)
+        assert (answer.headers["request-id"], answer.json()["request_id"]) == ("mine", "mine")
+
+
+async def test_counts_are_counted_by_their_source(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    capture.answer = lambda call: Answer(whole(b'{"input_tokens":7}'))
+    for _ in range(2):
+        assert (await client.ask(count())).status == 200
+    capture.answer = lambda call: Answer(NOT_FOUND)
+    assert (await client.ask(count())).status == 200
+    assert gw.metrics.token_counts == {
+        CountSource.ENGINE: 2,
+        CountSource.TOKENIZER: 0,
+        CountSource.ESTIMATE: 1,
+    }

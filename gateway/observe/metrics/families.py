@@ -80,6 +80,12 @@ class RequestFamilies:
             (((pool, replica, kind.value), n) for (pool, replica, kind), n in metrics.oddities.items()),
         )
         yield counter(
+            "tailgate_token_counts",
+            "Answers of count_tokens, by where the count came from.",
+            ("source",),
+            (((source.value,), n) for source, n in metrics.token_counts.items()),
+        )
+        yield counter(
             "tailgate_bugs",
             "Exceptions that callbacks of the gateway raised; each ended at most the request that it worked on.",
             ("callback",),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, Callback, Outcome, Reason, Record
+from gateway.core.request import AttemptOutcome, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
@@ -63,6 +63,8 @@ class Metrics:
         """By pool, replica label and kind."""
         self.oddities: dict[tuple[str, str, Oddity], int] = {}
         """Answers that were whole and odd, by pool, replica label and kind."""
+        self.token_counts: dict[CountSource, int] = dict.fromkeys(CountSource, 0)
+        """Answers of `count_tokens`."""
         self.bugs: dict[Callback, int] = dict.fromkeys(Callback, 0)
         self.whys: list[float] = [0] * len(WHYS)
         """Refusals and failures by reason, in the order of `WHYS`."""
@@ -143,6 +145,10 @@ class Metrics:
         """Count one request that was refused before it was understood: no tier, no model."""
         self.early[why] = self.early.get(why, 0) + 1
         self.whys[_WHY_INDEX[why]] += 1
+
+    def token_count(self, source: CountSource) -> None:
+        """Count one answer of `count_tokens`."""
+        self.token_counts[source] += 1
 
     def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         """Count one attempt that failed."""

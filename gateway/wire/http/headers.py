@@ -33,6 +33,8 @@ class _Ids:
 
 
 _IDS: Final = _Ids()
+PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
+"""Tells the requests of this gateway from those of others before the same replicas."""
 
 
 class RequestHead:
