@@ -493,7 +493,7 @@ class UpstreamAttempt(AnswerReceiver):
             if not reader.complete:
                 self.upstream.odd(Oddity.NO_END, "no finish reason and no [DONE] before the stream ended")
             end = AttemptOutcome.UNREADABLE
-        output = told_output(reader.output_tokens, reader.tokens_seen)
+        output = told_output(reader.output_tokens, reader.tokens_seen > 0)
         if output != reader.output_tokens:
             self.upstream.odd(Oddity.USAGE, "no token where content came: an estimate was taken instead")
         self._tell(
@@ -576,13 +576,14 @@ class UpstreamAttempt(AnswerReceiver):
             if error is not None:
                 self._engine_failed(error)
                 return
-            finish.prompt_tokens, finish.output_tokens = told.prompt, told.output
-            finish.empty = (told.output == 0 or not told.is_answer) and self._generates
+            output = told_output(told.output, told.is_answer and self._generates)
+            finish.prompt_tokens, finish.output_tokens = told.prompt, output
+            finish.empty = (output == 0 or not told.is_answer) and self._generates
             if not told.is_answer:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
                 finish.tokens_seen = tokens_in(len(body))  # in case the count is not believed
-            if told.odd:
+            if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
             if told.model and not self._committed:
                 self._learn_model(told.model, body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.proxy.attempt import HOLD_WHOLE_BYTES
 from gateway.wire.answers.oddity import Oddity
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Call, Capture, chunk, completion, token, whole
@@ -27,8 +28,8 @@ def answered(lie: bytes, call: Call) -> Answer:
 
 @pytest.mark.parametrize(
     ("lie", "stream"),
-    [*((lie, stream) for lie in LIES for stream in (True, False)), (NONE, True)],
-    ids=["1e12, streamed", "1e12, whole", "2**63-1, streamed", "2**63-1, whole", "0, streamed"],
+    [*((lie, stream) for lie in LIES for stream in (True, False)), (NONE, True), (NONE, False)],
+    ids=["1e12, streamed", "1e12, whole", "2**63-1, streamed", "2**63-1, whole", "0, streamed", "0, whole"],
 )
 async def test_a_lie_about_usage_costs_its_tenant_nothing_and_is_counted(
     gateway: GatewayFactory, capture: Capture, connect: Connect, lie: bytes, stream: bool
@@ -41,6 +42,19 @@ async def test_a_lie_about_usage_costs_its_tenant_nothing_and_is_counted(
     await until(lambda: gw.metrics.oddities.get(("main", _replica(gw), Oddity.USAGE)) == 3)
     assert gw.metrics.lanes["free", "main"].output_tokens[True] == 0
     assert 3 <= gw.metrics.lanes["free", "main"].output_tokens[False] < 300
+
+
+async def test_a_usage_of_no_tokens_below_a_text_too_long_to_be_held_is_not_believed(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    said = completion("x" * (2 * HOLD_WHOLE_BYTES)).replace(TOLD, NONE)
+    capture.answer = lambda call: Answer(whole(said))
+    gw = await gateway(rules(capture.url))
+    client = await connect(gw.url)
+    assert (await client.ask(chat())).status == 200
+    await until(lambda: gw.metrics.oddities.get(("main", _replica(gw), Oddity.USAGE)) == 1)
+    tokens = gw.metrics.lanes["free", "main"].output_tokens
+    assert tokens[True] == 0 < tokens[False]
 
 
 def _replica(gw: object) -> str:

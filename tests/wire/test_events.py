@@ -488,12 +488,12 @@ def test_an_answer_with_an_empty_text_and_nothing_else_is_none(
     assert told.is_answer is is_answer
 
 
-def test_a_usage_of_no_tokens_beside_a_text_is_odd_and_beside_none_it_is_not() -> None:
+def test_a_usage_of_no_tokens_is_read_as_it_stands_and_a_text_beside_it_is_an_answer() -> None:
     usage = b'"usage":{"prompt_tokens":3,"completion_tokens":0}'
     told, _ = read_whole(
         API_OF[Endpoint.CHAT].answers.whole, b'{"choices":[{"message":{"content":"Hi"}}],' + usage + b"}"
     )
-    assert (told.prompt, told.output, told.odd) == (3, None, True)
+    assert (told.prompt, told.output, told.odd, told.is_answer) == (3, 0, False, True)
     told, _ = read_whole(
         API_OF[Endpoint.CHAT].answers.whole, b'{"choices":[{"message":{"content":""}}],' + usage + b"}"
     )

@@ -34,9 +34,12 @@ def tokens_in(body_bytes: int) -> int:
     return body_bytes // BYTES_PER_TOKEN
 
 
-def told_output(output_tokens: int | None, tokens_seen: int) -> int | None:
-    """The count of an engine, or None where it tells of no token and content came: some fill their usage with zeros."""
-    return None if output_tokens == 0 and tokens_seen else output_tokens
+def told_output(output_tokens: int | None, content_came: bool) -> int | None:
+    """The count of an engine, or None where it tells of no token and content came: some fill their usage with zeros.
+
+    For streams and whole answers alike.
+    """
+    return None if output_tokens == 0 and content_came else output_tokens
 
 
 def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:

@@ -111,8 +111,6 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
         or bytes(whole.content) not in EMPTY
         or bytes(whole.output) not in EMPTY
     )
-    if usage.output == 0 and usage.is_answer and form.generates:
-        usage.output, usage.odd = None, True  # some servers fill their usage with zeros
     usage.model = bytes(whole.model)
     said = whole.error
     if said is ABSENT or form.own_error or bytes(said) in EMPTY:
