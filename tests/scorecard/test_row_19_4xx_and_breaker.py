@@ -9,8 +9,22 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.core.snapshot import ReplicaState
+from gateway.wire.answers.oddity import Oddity
 
-from .capture import Answer, Call, Capture, Then, by_default, whole
+from .capture import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Answer,
+    Call,
+    Capture,
+    Then,
+    by_default,
+    chunk,
+    completion,
+    token,
+    whole,
+)
 from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
 from .raw import Client, Response, chat
@@ -48,6 +62,26 @@ async def test_a_thousand_400s_leave_the_breakers_closed(
     assert _states(gw) == [(ReplicaState.UP, 0)] * 2
     assert not gw.metrics.upstream_errors
     assert (await clients[0].ask(chat(max_tokens=2))).status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_answers_with_three_thousand_trailer_fields_leave_the_breaker_closed(
+    gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool
+) -> None:
+    ends = LAST_CHUNK[:-2] + b"x: y\r\n" * 3000 + b"\r\n"
+    chunked = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    streamed = STREAM_HEAD + token("Hi", "stop") + DONE
+    said = (streamed if stream else chunked + chunk(completion())) + ends
+    capture.answer = lambda call: Answer(said)
+    gw = await gateway(rules(capture.url, pool="health: {failures: 1, interval: 100s}"))
+    client = await connect(gw.url)
+    for _ in range(5):
+        answer = await client.ask(chat(stream=stream))
+        assert (answer.status, answer.whole) == (200, True)
+        assert b'"Hi"' in answer.body
+    await until(lambda: [n for (_, _, kind), n in gw.metrics.oddities.items() if kind is Oddity.LARGE_TRAILERS] == [5])
+    assert _states(gw) == [(ReplicaState.UP, 0)]
+    assert not gw.metrics.upstream_errors
 
 
 STATUSES = {
