@@ -3,7 +3,7 @@
 Twelve replicas under the main workload at .75x. A minute in, at the same moment, one takes three times as long for
 everything, one answers every request with a fast 503, and one accepts requests and answers none; their health checks
 pass all the while. A replica is out of rotation from the second on after which no five seconds bring it more than two
-requests (a healthy one gets thirty or more): canaries, and what a replica that refuses is asked now and then, are no
+requests (a healthy one gets thirty or more): probes, and what a replica that refuses is asked now and then, are no
 more than that.
 
 An hour without any fault, bursts included, says how often a healthy replica is ejected by mistake.

@@ -7,7 +7,7 @@ did, with clocks that start then. It is held against the 20 s before the trouble
 Without admission and budgets (nothing is refused, no deadline in the queue, no limit of slots or of retries) whoever is
 served has waited for nearly as long as its client does, and what clients send again keeps it so when all is well again.
 Both also without ejection: three replicas of four are not enough for this load, so a replica that is well again has to
-be found out soon, by its canaries.
+be found out soon, by its probes.
 """
 
 from __future__ import annotations
