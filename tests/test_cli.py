@@ -225,7 +225,7 @@ class TestExplain:
 
     def test_a_tokenizer_makes_the_length_exact(self, policy: Path) -> None:
         vocabulary = {"[UNK]": 0, "a": 1}
-        tokenizer = {
+        tokenizer: dict[str, Any] = {
             "version": "1.0",
             "truncation": None,
             "padding": None,

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args
+from typing import Any, Union, cast, get_args
 
-import click
 import pytest
 import typer.main
 from pydantic import BaseModel
@@ -27,10 +26,10 @@ from gateway.core.request import Reason
 from gateway.policy import PolicyErrors, load_text
 from gateway.policy.builtin import written
 from gateway.policy.schema import PolicyFile
-from gateway.proxy.handler import GETS, POSTS
 from gateway.settings import PREFIX, Settings
 from gateway.sim.workload.load import load_text as load_workload_text
 from gateway.wire.errors.reasons import ROWS
+from gateway.wire.target import GETS, POSTS
 from loadtests import demo
 from loadtests.__main__ import app as loadtests_app
 from loadtests.demo_text import OVERLOAD
@@ -293,12 +292,12 @@ def commands(page: Path) -> Iterator[list[str]]:
 def test_options_of_tailgate_exist(page: Path) -> None:
     for words in commands(page):
         if words and Path(words[0]).name == "tailgate":
-            command: click.Command = typer.main.get_command(app)
+            command: Any = typer.main.get_command(app)
             options: set[str] = set()
             for word in words[1:]:
                 if getattr(command, "commands", {}):
-                    assert word in command.commands or word.startswith("-"), words  # type: ignore[attr-defined]
-                    command = command.commands.get(word, command)  # type: ignore[attr-defined]
+                    assert word in command.commands or word.startswith("-"), words
+                    command = command.commands.get(word, command)
                 options |= {word} if word.startswith("--") else set()
             known = {name for parameter in command.params for name in parameter.opts} | {"--help", "--version"}
             assert options <= known, words
@@ -308,14 +307,14 @@ def test_options_of_tailgate_exist(page: Path) -> None:
 def test_options_of_load_tests_exist(page: Path) -> None:
     for words in commands(page):
         if words[1:3] == ["-m", "loadtests"]:
-            command: click.Command = typer.main.get_command(loadtests_app).commands[words[3]]  # type: ignore[attr-defined]
+            command = cast(Any, typer.main.get_command(loadtests_app)).commands[words[3]]
             known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
             assert {word for word in words[4:] if word.startswith("--")} <= known, words
 
 
 def test_the_page_of_load_tests_has_every_option_of_run() -> None:
     text = LOADTEST_OPTIONS.read_text("utf-8")
-    run: click.Command = typer.main.get_command(loadtests_app).commands["run"]  # type: ignore[attr-defined]
+    run = cast(Any, typer.main.get_command(loadtests_app)).commands["run"]
     options = {parameter.opts[0] for parameter in run.params} - {"--json", "--out", "--png", "--probe"}
     assert {option for option in options if option not in text} == set()
 
@@ -342,7 +341,7 @@ def test_the_readme_asks_what_the_demo_asks() -> None:
     (line,) = (line for block in shell_blocks(README) for line in block.splitlines() if line.startswith("curl"))
     words = shlex.split(line)
     assert f"http://{demo.HOST}:{demo.PORT}/v1/chat/completions" in words
-    assert json.loads(words[words.index("-d") + 1]) == demo.QUESTION
+    assert json.loads(words[words.index("-d") + 1]) == vars(demo)["QUESTION"]
     assert f"http://127.0.0.1:{demo.ADMIN_PORT}/" in README.read_text("utf-8")
 
 

@@ -162,5 +162,6 @@ def test_the_gateway_serves_with_its_console(installed: Installed) -> None:
                 assert b"<title>tailgate</title>" in page.read()
         finally:
             process.send_signal(signal.SIGTERM)
+            assert process.stderr is not None
             process.stderr.read()
         assert process.wait(30) == 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
@@ -55,7 +56,7 @@ class Served:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     async with Emulator(replicas=2) as emulator:
-        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, admin_token=TOKEN)
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, admin_token=SecretStr(TOKEN))
         async with (
             Gateway(settings, load_text(POLICY.format(*emulator.urls), "policy.yaml", {})) as gateway,
             httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,

@@ -102,7 +102,7 @@ def responses_events(body: Body, reply: Reply, number: int) -> Events:
     at = {"item_id": item["id"], "output_index": 0}
     events: list[tuple[str, Body]] = [("response.created", {"response": begun})]
     events.append(("response.in_progress", {"response": begun}))
-    empty = {"arguments": ""} if reply.tool else {"content": []}
+    empty: dict[str, Any] = {"arguments": ""} if reply.tool else {"content": []}
     added = item | empty | {"status": "in_progress"}
     events.append(("response.output_item.added", {"output_index": 0, "item": added}))
     if reply.tool:
@@ -145,7 +145,7 @@ def messages_events(body: Body, reply: Reply, number: int) -> Events:
     whole = messages(body, reply, number)
     usage = whole["usage"]
     begun = whole | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 0}}
-    block = whole["content"][0] | ({"input": {}} if reply.tool else {"text": ""})
+    block = whole["content"][0] | (dict[str, Any](input={}) if reply.tool else {"text": ""})
     events: list[tuple[str, Body]] = [("message_start", {"message": begun})]
     events.append(("content_block_start", {"index": 0, "content_block": block}))
     events.append(("ping", {}))

@@ -103,7 +103,7 @@ def text_of(content: Any) -> str:
 
 def of_chat(body: dict[str, Any]) -> Asked:
     """POST /v1/chat/completions."""
-    prompt, results = "", []
+    prompt, results = "", list[Any]()
     for message in body["messages"]:
         if message["role"] == "user":
             prompt, results = text_of(message["content"]), []
@@ -119,7 +119,7 @@ def of_chat(body: dict[str, Any]) -> Asked:
 
 def of_responses(body: dict[str, Any]) -> Asked:
     """POST /v1/responses."""
-    prompt, results = "", []
+    prompt, results = "", list[Any]()
     given = body["input"]
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         if item.get("role") == "user":
@@ -135,7 +135,7 @@ def of_responses(body: dict[str, Any]) -> Asked:
 
 def of_messages(body: dict[str, Any]) -> Asked:
     """POST /v1/messages."""
-    prompt, results = "", []
+    prompt, results = "", list[Any]()
     for message in body["messages"]:
         if message["role"] != "user":
             continue
@@ -148,6 +148,6 @@ def of_messages(body: dict[str, Any]) -> Asked:
             prompt, results = text_of(parts), []
     tools = {tool["name"]: tool.get("input_schema", {}) for tool in body.get("tools") or []}
     chosen = body.get("tool_choice") or {}
-    forced = {"any": "", "tool": chosen.get("name")}.get(chosen.get("type"))
+    forced = {"any": "", "tool": chosen.get("name")}.get(str(chosen.get("type")))
     shape = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
     return Asked(prompt, results, tools, forced, shape.get("schema"))

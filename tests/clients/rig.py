@@ -10,6 +10,7 @@ import subprocess
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .engine import MODEL
 
@@ -66,7 +67,7 @@ def run(command: list[str], home: Path, url: str, admin_url: str) -> Outcome:
         "SLOW_KEY": SLOW_KEY,
     }
     environment = outside() | {f"CLIENTS_{name}": value for name, value in given.items()} | {"HOME": str(home)}
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=home, env=environment, start_new_session=True, **both) as process:
         late = threading.Timer(PROGRAM_S, os.killpg, (process.pid, signal.SIGKILL))  # with all that it has started
         late.start()

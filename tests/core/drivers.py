@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -155,8 +156,9 @@ def controller_of(policy: Policy, seed: int) -> Controller:
             found.breach = (live.ask.id * 37 + live.max_tokens * 11 + int(now * 8) * 13) % 101 / 100
             return found
 
-        forecaster.forecast = forecast  # type: ignore[method-assign]
-        forecaster.trust = lambda pool: Trust.TRUSTED  # type: ignore[method-assign]
+        stubbed: Any = forecaster
+        stubbed.forecast = forecast
+        stubbed.trust = lambda pool: Trust.TRUSTED
     return controller
 
 
@@ -251,7 +253,7 @@ class Driver:
         """The same calls to another controller with the same seed are answered alike."""
         other = controller_of(self._policy, self._seed)
         for what, args, answer in self.calls:
-            call = partial(hedge, other) if what == "hedge" else getattr(other, what)
+            call: Any = partial(hedge, other) if what == "hedge" else getattr(other, what)
             assert call(*args) == answer
 
     # ---- answers

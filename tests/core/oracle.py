@@ -28,12 +28,12 @@ class Oracle:
         self.e2e = False
         self.ttft_s = 0.5
         self.asked: list[tuple[str, str | None]] = []
-        forecaster = story.controller.forecaster
-        forecaster.forecast = self.forecast  # type: ignore[method-assign]
-        forecaster.trust = self.trust  # type: ignore[method-assign]
-        forecaster.watch = self.watch  # type: ignore[method-assign]
-        forecaster.judged = self.judged  # type: ignore[method-assign]
-        forecaster.dropped = self.dropped  # type: ignore[method-assign]
+        forecaster: Any = story.controller.forecaster
+        forecaster.forecast = self.forecast
+        forecaster.trust = self.trust
+        forecaster.watch = self.watch
+        forecaster.judged = self.judged
+        forecaster.dropped = self.dropped
         self.labels: list[tuple[object, ...]] = []
         """Which request was said to have missed its objectives or not, or that nobody will know."""
 

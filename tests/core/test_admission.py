@@ -341,11 +341,13 @@ def test_a_cache_is_not_taken_for_larger_because_clients_do_not_read() -> None:
     for name in "abc":
         story.arrives(name, prompt=1000).sent(name).first_token(name).whatever()
     story.observes("r1", sample(kv_fraction=0.5))
-    known = story.controller.state.fleet.pool("p").replicas["r1"].kv.capacity_tokens
+    held = story.controller.state.fleet.pool("p")
+    assert held is not None
+    known = held.replicas["r1"].kv.capacity_tokens
     for name in "abc":
         story.pauses(name)
     story.observes("r1", sample(kv_fraction=0.0), times=10).whatever()
-    assert story.controller.state.fleet.pool("p").replicas["r1"].kv.capacity_tokens == known
+    assert held.replicas["r1"].kv.capacity_tokens == known
 
 
 def sample(**facts: Any) -> Sample:

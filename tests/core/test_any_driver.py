@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -256,4 +258,4 @@ TestAnyDriver.settings = settings(
     report_multiple_bugs=False,
 )
 # What fails is made as short as possible, which takes its time.
-TestAnyDriver.pytestmark = [pytest.mark.timeout(600)]
+cast(Any, TestAnyDriver).pytestmark = [pytest.mark.timeout(600)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.core.policy import Caps, Limits
@@ -15,7 +17,7 @@ LIMITED = policy(pool("p", "r1", slots=4), tier("std", limits=Limits(tokens_per_
 UNCAPPED = policy(pool("p", "r1", slots=4), tier("std", caps=Caps(max_tokens_default=0, max_tokens_limit=1000)))
 
 
-def served(story: Story, name: str, how: dict[str, object], **usage: int) -> Story:
+def served(story: Story, name: str, how: dict[str, Any], **usage: Any) -> Story:
     """Eight tokens were seen to pass."""
     story.arrives(name, **how).sent(name).first_token(name).progress(name, 8)
     return story.finishes(name, tokens_seen=8, **usage).whatever()
@@ -31,7 +33,7 @@ def test_more_output_than_was_granted_is_not_believed_and_told_once(tokens: int)
 
 
 @pytest.mark.parametrize(("how", "tokens"), [({"max_tokens": 100}, 101), ({"max_tokens": 100, "choices": 4}, 400)])
-def test_as_much_as_was_granted_to_all_choices_is_believed(how: dict[str, object], tokens: int) -> None:
+def test_as_much_as_was_granted_to_all_choices_is_believed(how: dict[str, Any], tokens: int) -> None:
     story = served(play(LIMITED), "a", how, output_tokens=tokens)
     assert (story.records["a"].output_tokens, story.records["a"].tokens_exact) == (tokens, True)
     assert story.controller.disbelieved() == {}

@@ -138,7 +138,9 @@ def test_without_ejection_nobody_is_ejected_and_switching_it_off_takes_all_back(
     assert state(story, "r3") is ReplicaState.UP
     traffic.until(80.0)
     assert state(story, "r3") is ReplicaState.UP
-    pulse = story.controller.state.fleet.replica("r3").pulse
+    replica = story.controller.state.fleet.replica("r3")
+    assert replica is not None
+    pulse = replica.pulse
     assert pulse.is_typical, "nobody is held against others any more"
     assert pulse.ttft.memory < 1.0, "nor is a single answer once it is switched on again"
 

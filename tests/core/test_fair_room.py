@@ -3,6 +3,7 @@
 from collections import Counter
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ TENANTS = ("a", "b", "c")
 RULES = policy(pool("p", "r1"), tier("std"))
 
 
-def full(*tenants: str, **bounds: object) -> Story:
+def full(*tenants: str, **bounds: Any) -> Story:
     """One slot taken, and the room full of requests of these tenants, in this order."""
     story = play(policy(pool("p", "r1", **{"queue_limit": len(tenants), **bounds})))
     story.arrives("running", tenant="other")

@@ -60,7 +60,7 @@ def there_and_back(*calls: Told) -> list[Told]:
     """Calls as they are read from a journal in which they were written."""
     encoder = Encoder(POLICY)
     decoder = Decoder(header(encoder))
-    found: list[Told] = []
+    found: list[Any] = []
     for row in on_paper(encoder.rows(calls)):
         if isinstance(row, dict):
             decoder.let(row)
@@ -218,7 +218,7 @@ def test_a_policy_is_written_once() -> None:
     other = policy(pool("q", "r9"), generation=2)
     encoder = Encoder(POLICY)
     calls: list[Told] = [("configure", (other, 1.0), []), ("arrive", (ask(1, other, 2.0), 2.0), [])]
-    rows = encoder.rows([("configure", (POLICY, 0.0), []), *calls, *calls])
+    rows: list[Any] = encoder.rows([("configure", (POLICY, 0.0), []), *calls, *calls])
     assert [row.get("let") for row in rows if isinstance(row, dict)] == ["2"]
     configured = [row[2] for row in rows if not isinstance(row, dict) and row[1] == "configure"]
     assert configured == [[{"Policy": "1"}], [{"Policy": "2"}], [{"Policy": "2"}]]
@@ -243,7 +243,7 @@ class AnyJournal(AnyDriver):
     def begin(self, policy: Policy, seed: int) -> None:
         super().begin(policy, seed)
         self.encoder = Encoder(self.policy)
-        self.rows: list[object] = []
+        self.rows: list[Any] = []
         self.told: list[Told] = []
         self.driver.controller = Recorded(policy, Random(seed), self.tell)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ class Traffic:
         return len(odd) / len(records)
 
 
-def _facts(finish: AttemptResult) -> dict[str, object]:
+def _facts(finish: AttemptResult) -> dict[str, Any]:
     names = ("prompt_tokens", "output_tokens", "tokens_seen", "status", "empty")
     return {name: getattr(finish, name) for name in names}
 

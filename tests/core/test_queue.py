@@ -1,5 +1,7 @@
 """The waiting room against a plain list, and the rate at which requests leave."""
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,17 +37,17 @@ def turn(live: RequestState) -> tuple[int, float, int]:
 
 @STEADY
 @given(moves)
-def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str, object, int]]) -> None:
+def test_the_room_is_a_list_sorted_by_priority_and_arrival(moves: list[tuple[str, Any, int]]) -> None:
     room, plain = PoolQueue(), list[RequestState]()
     for number, (what, choice, size) in enumerate(moves):
         if what == "push":
-            live = made(number, choice.name, size)  # type: ignore[attr-defined]
+            live = made(number, choice.name, size)
             room.push(live)
             plain.append(live)
         elif plain:
             heads = room.heads(0.0)
             pick = heads if what == "serve" else plain
-            live = pick[choice % len(pick)]  # type: ignore[operator]
+            live = pick[choice % len(pick)]
             room.remove(live)
             plain.remove(live)
         check(room, plain)
@@ -140,7 +142,7 @@ def waiting(
     lives = []
     for number, (tenant, deadline) in enumerate(who):
         live = made(number, "free", 0, tenant)
-        live.use = uses.setdefault(tenant, live.use)  # type: ignore[arg-type]
+        live.use = uses.setdefault(tenant, cast(TenantUse, live.use))
         live.deadline = deadline
         room.push(live)
         lives.append(live)

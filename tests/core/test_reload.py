@@ -1,6 +1,7 @@
 """A new policy while requests are under way."""
 
 from dataclasses import replace
+from typing import Any
 
 from gateway.core.policy import Caps, Health, Objective, Policy, ReplicaSpec, Slo, Timeouts
 from gateway.core.request import AttemptOutcome, Outcome, Reason
@@ -12,7 +13,7 @@ from .playbook import Story, commit, dispatch, ended, play, refuse
 ONE = policy(pool("p", "r1"))
 
 
-def patient(queue_s: float, **more: object) -> Policy:
+def patient(queue_s: float, **more: Any) -> Policy:
     timeouts = Timeouts(queue_s, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
     return policy(pool("p", "r1"), tier("std", timeouts=timeouts, **more))
 

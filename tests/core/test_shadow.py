@@ -182,6 +182,7 @@ def test_a_slow_replica_gets_as_many_at_a_time_and_so_fewer_of_all_in_shadow() -
             story.at(max(at, story.now)).finishes(name, output_tokens=10)
         story.at(now).arrives(name := f"a{number}").sent(name).first_token(name)
         replica = story.records[name].replica if name in story.records else _replica_of(story, name)
+        assert replica is not None
         sent[replica] += 1
         ends.append((now + takes_s[replica], name))
     assert sent["r2"] < 0.35 * sum(sent.values())

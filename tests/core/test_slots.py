@@ -185,7 +185,7 @@ def test_among_tiers_that_may_be_pushed_out_shadows_are_passed_over() -> None:
 # ---- when to come back
 
 
-def backlogged(*chances: float):  # type: ignore[no-untyped-def]
+def backlogged(*chances: float):
     """A pool with one slot that has served two requests a second for a minute and has three waiting."""
     story = play(policy(pool("p", "r1", queue_limit=3), *TIERS), *chances)
     for number in range(4):

@@ -1,6 +1,7 @@
 """Limits of tenants: what is taken on arrival, given back, and settled at the end."""
 
 import math
+from typing import Any
 
 from gateway.core.policy import Limits, Policy
 from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
@@ -9,8 +10,8 @@ from .made import policy, pool, tier
 from .playbook import commit, dispatch, ended, play, refuse
 
 
-def limited(*, slots: int | None = None, **limits: float) -> Policy:
-    return policy(pool("p", "r1", slots=slots), tier("std", limits=Limits(**limits)))  # type: ignore[arg-type]
+def limited(*, slots: int | None = None, **limits: Any) -> Policy:
+    return policy(pool("p", "r1", slots=slots), tier("std", limits=Limits(**limits)))
 
 
 # ---- requests a minute

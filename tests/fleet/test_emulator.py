@@ -24,7 +24,7 @@ async def test_health_load_and_models_of_emulated_replicas() -> None:
             board,
             clock=lambda: 0.0,
             random=random.Random(1),
-            on_bug=pytest.fail,
+            on_bug=lambda error: pytest.fail(str(error)),
         )
         async with watched(watcher, rules):
             for name in ("main-0", "main-1"):

@@ -207,7 +207,7 @@ def request(path: str, stream: bool, said: str, choices: int = 1) -> bytes:
 
 def events(body: bytes) -> list[tuple[str, str]]:
     """Name and data of each event, as the SDKs' decoders read them; one at the end without its blank line, too."""
-    found, name, lines = [], "", []
+    found, name, lines = list[Any](), "", list[Any]()
     for raw in [*body.removeprefix(b"\xef\xbb\xbf").splitlines(), b""]:
         line = raw.decode("utf-8", "replace")
         if not line:

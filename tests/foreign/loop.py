@@ -58,12 +58,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def clock_of(loop: VirtualLoop) -> Iterator[None]:
     """Every module of the gateway reads the time of the loop."""
     real: list[tuple[Any, object]] = []
-    for name, module in list(sys.modules.items()):
+    modules: dict[str, Any] = dict(sys.modules)
+    for name, module in modules.items():
         if name.startswith("gateway.") and "monotonic" in vars(module):
             real.append((module, module.monotonic))
-            module.monotonic = loop.time  # type: ignore[attr-defined]
+            module.monotonic = loop.time
     try:
         yield
     finally:
         for module, monotonic in real:
-            module.monotonic = monotonic  # type: ignore[attr-defined]
+            module.monotonic = monotonic

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final, cast
 
 from tests.foreign.script import Then
 
@@ -145,7 +145,7 @@ class Replicas:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ports: Iterable[int]) -> None:
         self._loop = loop
-        self.parts: dict[int, Part] = dict.fromkeys(ports)  # type: ignore[arg-type]
+        self.parts: dict[int, Any] = dict.fromkeys(ports)
         self.lines: list[Line] = []
 
     def connect(self, protocol: asyncio.Protocol, port: int) -> asyncio.Transport:
@@ -158,7 +158,7 @@ class Replicas:
         """What is wrong with connections that nobody owns: they are to be open, reading and empty, or closed."""
         wrong = []
         for line in self.lines:
-            if not line.closed and line.protocol.receiver is None:  # type: ignore[attr-defined]
+            if not line.closed and cast(Any, line.protocol).receiver is None:
                 if not line.reading:
                     wrong.append("a connection without an owner is paused")
                 if line.unread:

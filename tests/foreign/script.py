@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 MODEL: Final = "emulated"
 CHAT: Final = "/v1/chat/completions"
@@ -124,19 +124,19 @@ def named(name: str, value: object) -> bytes:
     return f"event: {name}\n".encode() + data(value)
 
 
-def typed(name: str, **fields: object) -> bytes:
+def typed(name: str, **fields: Any) -> bytes:
     """One event of the Messages or Responses API: its name twice."""
     return named(name, {"type": name, **fields})
 
 
-def spoken(text: str | None = None, finish: object = None, index: int = 0, **fields: object) -> dict[str, object]:
+def spoken(text: str | None = None, finish: object = None, index: int = 0, **fields: Any) -> dict[str, Any]:
     """A chunk of a chat stream; `fields` are further ones of the delta."""
-    delta: dict[str, object] = dict(fields) if text is None else {"content": text, **fields}
+    delta: dict[str, Any] = dict(fields) if text is None else {"content": text, **fields}
     choice = {"index": index, "delta": delta, "finish_reason": finish}
     return {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
 
 
-def say(text: str | None = None, finish: object = None, **fields: object) -> bytes:
+def say(text: str | None = None, finish: object = None, **fields: Any) -> bytes:
     """A chunk of a chat stream, as an event."""
     return data(spoken(text, finish, **fields))
 
@@ -144,7 +144,7 @@ def say(text: str | None = None, finish: object = None, **fields: object) -> byt
 USED: Final = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
 
-def usage(value: object = USED, **fields: object) -> bytes:
+def usage(value: object = USED, **fields: Any) -> bytes:
     """The event with token counts and nothing else."""
     return data({**spoken(), "choices": [], "usage": value, **fields})
 
@@ -156,7 +156,7 @@ STOP: Final = say(finish="stop")
 TEXT: Final = "Hi there"
 
 
-def completion(text: str | None = TEXT, finish: object = "stop", **fields: object) -> bytes:
+def completion(text: str | None = TEXT, finish: object = "stop", **fields: Any) -> bytes:
     """A whole chat completion; `fields` go to the top."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": finish}

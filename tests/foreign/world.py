@@ -115,13 +115,14 @@ class World:
         self.set_parts(sound)
         loop.connect = self.replicas.connect
         self.records: list[Record] = []
-        real, gateway.app.admin_app = gateway.app.admin_app, _no_admin
+        app: Any = gateway.app
+        real, app.admin_app = app.admin_app, _no_admin
         chance = random.getstate()
         random.seed(SEED)  # the gateway draws its own seed from here
         try:
             self.gateway = Gateway(_settings(), policy(aggregate, hedged))
         finally:
-            gateway.app.admin_app = real
+            app.admin_app = real
             random.setstate(chance)
         self.gateway.gate.log = lambda record, _: self.records.append(record)
         self._state: Any = SimpleNamespace(connections=set())

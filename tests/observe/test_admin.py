@@ -66,7 +66,7 @@ def process() -> Process:
     return Process()
 
 
-async def state(process: Process, **sources: object) -> dict[str, Any]:
+async def state(process: Process, **sources: Any) -> dict[str, Any]:
     async with process.client(sources=replace(SOURCES, **sources)) as client:
         answer = await client.get("/admin/state")
     assert answer.status_code == 200

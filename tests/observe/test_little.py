@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -154,11 +155,10 @@ def test_a_ledger_that_never_ends_a_request_is_seen() -> None:
     traffic.run(60.0)
     traffic.read()
     # Its connection is gone and the door has closed it, but nobody has told the controller that the attempt has ended.
-    _, _, lost = heappop(traffic._due)
+    heappop(traffic._due)
     traffic.door.end(traffic.now)
     traffic.run(60.0)
     found = traffic.read()
-    assert lost
     assert found.gap is not None
     assert found.gap < -0.05
 
@@ -218,7 +218,7 @@ async def test_the_gateway_sets_marks_of_its_own_accord() -> None:
             return ()
 
     async with Gateway(Settings(port=0, admin_port=0, drain_deadline_s=0.0), POLICY) as gateway:
-        gateway._little = Due()  # type: ignore[assignment]
+        gateway._little = cast(Any, Due())
         await asked.wait()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.core.journal.recorder import Told
 from gateway.observe.journal.replay import NotReplayable, Replayed, in_order, replay
 from gateway.observe.journal.writer import Journal
 
@@ -21,7 +22,12 @@ def written(path: Path, max_bytes: int = 2**20) -> list[Path]:
     """A journal of `REQUESTS` requests, in as many parts as it takes."""
     path.mkdir(exist_ok=True)
     journal = Journal(path / "j", POLICY, 5, 1.0, "1.2.3", max_bytes=max_bytes, files=1000)
-    serve(REQUESTS, lambda told: (journal.tell(told), journal.flush()))
+
+    def tell(told: Told) -> None:
+        journal.tell(told)
+        journal.flush()
+
+    serve(REQUESTS, tell)
     asyncio.run(journal.aclose())
     return sorted(path.iterdir())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from gateway.plan.terms import BARE, Terms
 def of(
     rate_per_s: float, latency_s: float | None = None, slots: int | None = None, terms: Terms = BARE, **more: float
 ) -> Plan:
-    return plan(Load(rate_per_s, latency_s, slots, terms=terms, **more))  # type: ignore[arg-type]
+    return plan(Load(rate_per_s, latency_s, slots, terms=terms, **more))
 
 
 # ---- the worked examples of the literature
@@ -146,9 +147,9 @@ def test_enough_are_up() -> None:
         ({"slots": None, "p99_wait_s": 1.0}, r"--p99-wait needs --slots and --latency"),
     ],
 )
-def test_bad_load_is_refused_with_the_valid_range(changes: dict[str, object], message: str) -> None:
+def test_bad_load_is_refused_with_the_valid_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(Load(100, 1.0, 8), **changes)  # type: ignore[arg-type]
+        dataclasses.replace(Load(100, 1.0, 8), **changes)
 
 
 def test_as_many_replicas_as_there_may_be_are_a_plan() -> None:
@@ -173,6 +174,6 @@ def test_more_replicas_than_anybody_has_are_no_plan() -> None:
         ({"output_tokens": 0.0, "price_per_hour": 1.0}, r"--output-tokens is 0: say tokens of the mean answer"),
     ],
 )
-def test_terms_that_are_wrong(terms: dict[str, float], message: str) -> None:
+def test_terms_that_are_wrong(terms: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Terms(**terms)  # type: ignore[arg-type]
+        Terms(**terms)

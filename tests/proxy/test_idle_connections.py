@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,7 +111,7 @@ def test_a_connection_is_used_again_only_if_it_is_reading_empty_and_without_owne
     connection.connection_made(transport)
     for _ in range(2):
         receiver = Receiver(list(moves))
-        connection.send(b"request", receiver)  # type: ignore[arg-type]
+        connection.send(b"request", cast(Any, receiver))
         data, place = answer + ENDINGS[ending], 0
         for size in [*sizes, len(data)]:
             if not transport.reading and receiver.line is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +26,7 @@ async def test_they_are_probed_and_hold_little_in_the_kernel() -> None:
         writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"}")
         (door,) = gateway.guard._doors
-        accepted = door.transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        accepted = cast(Any, door).transport.get_extra_info("socket")
         with socket.socket(fileno=os.dup(accepted.fileno())) as raw:
             assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert raw.getsockopt(socket.IPPROTO_TCP, IDLE) == KEEP_ALIVE_IDLE_S

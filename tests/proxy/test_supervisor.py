@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -101,8 +101,9 @@ class Meter:
     def __init__(self, trap: Trap) -> None:
         self.records: list[Record] = []
         self.bugs: list[Callback] = []
-        self.ended = trap.around("meter.ended", self.records.append)  # type: ignore[method-assign]
-        self.upstream_error = trap.around("meter.upstream_error", lambda *_: None)  # type: ignore[method-assign]
+        trapped: Any = self
+        trapped.ended = trap.around("meter.ended", self.records.append)
+        trapped.upstream_error = trap.around("meter.upstream_error", lambda *_: None)
 
     def ended(self, record: Record) -> None: ...
     def refused_early(self, why: Reason) -> None: ...
@@ -169,7 +170,7 @@ class Rig:
         self.meter = Meter(trap)
         self.controller = Controller(POLICY, random.Random(1))
         at, trap.at = trap.at, -1
-        self.driver = Driver(self.controller, self.meter, self.loop)  # type: ignore[arg-type]
+        self.driver = Driver(self.controller, cast(Any, self.meter), cast(Any, self.loop))
         for name in CALLS - {"fail"}:
             setattr(self.controller, name, trap.around(f"controller.{name}", getattr(self.controller, name)))
         self.relays = [FakeRelay(trap) for _ in range(REQUESTS)]
@@ -178,7 +179,7 @@ class Rig:
     def play(self) -> None:
         retried, slow = self.relays[0], self.relays[1]
         for number, relay in enumerate(self.relays, 1):
-            self.driver.arrive(ask(number, POLICY, self.loop.now), relay)  # type: ignore[arg-type]
+            self.driver.arrive(ask(number, POLICY, self.loop.now), cast(Any, relay))
             if relay is retried:
                 self.ends(retried, AttemptOutcome.RESET)
         self.driver.observe("r1", Sample(healthy=True, waiting=0, running=1))
@@ -262,7 +263,7 @@ def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeyp
 
     monkeypatch.setattr(rig.controller.lifecycle, "expire", broken)
     for number, relay in enumerate(rig.relays, 1):
-        rig.driver.arrive(ask(number, POLICY, rig.loop.now), relay)  # type: ignore[arg-type]
+        rig.driver.arrive(ask(number, POLICY, rig.loop.now), cast(Any, relay))
     rig.loop.run_until(rig.loop.now + 50.0)
     assert raised == [3, 4]
     said = [["internal"], ["internal"], ["queue-timeout"], ["queue-timeout"]]
@@ -276,12 +277,13 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
     def broken(now: float) -> Any:
         raise Bug
 
-    rig.driver.arrive(ask(1, POLICY, rig.loop.now), rig.relays[0])  # type: ignore[arg-type]
-    wake = rig.controller.wake
-    rig.controller.wake = broken  # type: ignore[method-assign]
+    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, rig.relays[0]))
+    controller: Any = rig.controller
+    wake = controller.wake
+    controller.wake = broken
     rig.loop.run_until(rig.loop.now + 101.0)
     assert 1000 < len(rig.meter.bugs) < 5000
-    rig.controller.wake = wake  # type: ignore[method-assign]
+    controller.wake = wake
     rig.loop.run_until(rig.loop.now + 1.0)
     assert rig.relays[0].answers == ["total-timeout"]
 
@@ -289,13 +291,13 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
 def test_end_of_an_attempt_whose_cancel_raised_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cancel has freed the slot; the call goes on at the replica, and its end is nobody's."""
     rig = Rig(Trap(), monkeypatch)
-    relay = rig.relays[0]
+    relay: Any = rig.relays[0]
 
     def broken(attempt: int) -> int:
         raise Bug
 
-    relay.cancel = broken  # type: ignore[attr-defined]
-    rig.driver.arrive(ask(1, POLICY, rig.loop.now), relay)  # type: ignore[arg-type]
+    relay.cancel = broken
+    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, relay))
     (attempt,) = relay.open
     rig.driver.leave(1, Reason.CLIENT_GONE)
     assert rig.meter.bugs == [Callback.COMMAND]

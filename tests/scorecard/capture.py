@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
+from typing import cast
 
 from .raw import MODEL
 from .waiting import DEADLINE_S
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, answer: Answer) -> None:
         """Put bytes on the wire."""
-        transport: asyncio.Transport = self.transport  # type: ignore[assignment]
+        transport = cast(asyncio.Transport, self.transport)
         if transport.is_closing():
             return
         transport.write(answer.data)
@@ -129,7 +130,7 @@ class Connection(asyncio.Protocol):
             self._reset_when_sent()
 
     def _reset_when_sent(self) -> None:
-        transport: asyncio.Transport = self.transport  # type: ignore[assignment]
+        transport = cast(asyncio.Transport, self.transport)
         if transport.get_write_buffer_size():
             asyncio.get_running_loop().call_later(0.001, self._reset_when_sent)
             return
@@ -256,5 +257,5 @@ class Capture:
         assert self._server is not None
         self._server.close()
         for connection in self.connections:
-            connection.transport.abort()  # type: ignore[attr-defined]
+            cast(asyncio.Transport, connection.transport).abort()
         await self._server.wait_closed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 import uvloop
@@ -38,11 +39,11 @@ async def gateway() -> AsyncIterator[GatewayFactory]:
 
     Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
     """
-    raised: list[dict[str, object]] = []
+    raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
 
-        async def start(policy: str | Policy, **settings: object) -> Gateway:
+        async def start(policy: str | Policy, **settings: Any) -> Gateway:
             if isinstance(policy, str):
                 policy = load_text(policy, "policy.yaml", {})
             given = {"port": 0, "admin_port": 0, "drain_deadline_s": 0.0} | settings
@@ -65,7 +66,7 @@ async def emulator() -> AsyncIterator[EmulatorFactory]:
     """`await emulator(**options)`: emulated replicas, as fast as the loop turns if not said otherwise."""
     async with AsyncExitStack() as stack:
 
-        async def start(**options: object) -> Emulator:
+        async def start(**options: Any) -> Emulator:
             return await stack.enter_async_context(Emulator(**options))
 
         yield start
@@ -83,7 +84,7 @@ async def connect(gateway: GatewayFactory) -> AsyncIterator[Connect]:
     """`await connect(url)`: a raw client, closed before the gateway is."""
     clients: list[raw.Client] = []
 
-    async def open_one(url: str, **options: object) -> raw.Client:
+    async def open_one(url: str, **options: Any) -> raw.Client:
         client = await raw.connect(url, **options)
         clients.append(client)
         return client

@@ -57,7 +57,18 @@ async def serving(
     """
     file = folder / "policy.yaml"
     file.write_text(policy)
-    command = (sys.executable, "-m", "gateway", "serve", "--policy", str(file), "--port", "0", "--admin-port", "0")
+    command: tuple[str, ...] = (
+        sys.executable,
+        "-m",
+        "gateway",
+        "serve",
+        "--policy",
+        str(file),
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+    )
     if descriptors is not None:
         command = ("/bin/sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("TAILGATE_")}

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from .waiting import DEADLINE_S
@@ -42,7 +43,7 @@ class Response:
         return self.headers.get("x-tailgate-reason")
 
     @property
-    def events(self) -> list[dict | str]:
+    def events(self) -> list[Any]:
         """The data of every server-sent event, parsed where it is JSON."""
         lines = [line[5:].strip() for line in self.body.decode().split("\n") if line.startswith("data:")]
         return [json.loads(line) if line[:1] in "{[" and line != "[DONE]" else line for line in lines]
@@ -66,9 +67,9 @@ def request(
     return head(path, *lines, *framing, method=method or "POST", version=version) + body
 
 
-def chat_body(*, stream: bool = False, max_tokens: int | None = 4, content: str = "Hello", **fields: object) -> bytes:
+def chat_body(*, stream: bool = False, max_tokens: int | None = 4, content: str = "Hello", **fields: Any) -> bytes:
     """The JSON of a small chat request."""
-    body: dict[str, object] = {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+    body: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": content}]}
     if stream:
         body["stream"] = True
     if max_tokens is not None:
@@ -76,7 +77,7 @@ def chat_body(*, stream: bool = False, max_tokens: int | None = 4, content: str 
     return json.dumps(body | fields).encode()
 
 
-def chat(*lines: str, stream: bool = False, **fields: object) -> bytes:
+def chat(*lines: str, stream: bool = False, **fields: Any) -> bytes:
     """A whole chat request; `lines` are further header lines."""
     return request(CHAT, chat_body(stream=stream, **fields), *lines)
 

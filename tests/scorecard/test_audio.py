@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ async def test_a_stream_of_text_is_whole_and_tells_its_usage_to_those_who_ask(
     gw = await gateway(rules(replicas.url, tier="limits: {tokens: 100k/min}"))
     client = await connect(gw.url)
     text = (await client.ask(form(PATHS[0], model=MODEL))).json()["text"]
-    more = {"stream_include_usage": "true"} if wanted else {}
+    more: dict[str, Any] = {"stream_include_usage": "true"} if wanted else {}
     response = await client.ask(form(PATHS[0], model=MODEL, stream="true", **more))
     *chunks, done = response.events
     assert (response.status, response.whole, done) == (200, True, "[DONE]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ NOT_FOUND = whole(b'{"detail":"Not Found"}', "404 Not Found")
 TIGHT = "limits: {requests: 1/min, tokens: 1/min, concurrency: 1}"
 
 
-def count(path: str = PATH, *lines: str, **fields: object) -> bytes:
+def count(path: str = PATH, *lines: str, **fields: Any) -> bytes:
     return request(path, json.dumps(ASKED | fields).encode(), *lines)
 
 
@@ -84,7 +85,7 @@ async def test_engine_is_asked_for_a_few_counts_of_one_tenant_at_a_time(
     ],
 )
 async def test_uncountable_request_is_refused_in_the_anthropic_format(
-    gateway: GatewayFactory, capture: Capture, connect: Connect, body: dict[str, object], status: int, kind: str
+    gateway: GatewayFactory, capture: Capture, connect: Connect, body: dict[str, Any], status: int, kind: str
 ) -> None:
     gw = await gateway(rules(capture.url))
     client = await connect(gw.url)

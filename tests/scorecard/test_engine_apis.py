@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from .raw import MODEL, request
 
 RERANK = {"model": MODEL, "query": "What is a slot?", "documents": ["A lease.", "A fruit, of late summer."]}
 SCORE = {"model": MODEL, "text_1": "What is a slot?", "text_2": ["A lease.", "A fruit, of late summer."]}
-ASKED: dict[str, dict[str, object]] = {
+ASKED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), RERANK),
     **dict.fromkeys(("/v1/score", "/score"), SCORE),
     "/pooling": {"model": MODEL, "input": ["A lease.", "A gap."]},
@@ -35,11 +36,11 @@ CHEATS = {
 }
 
 
-def asking(path: str, *lines: str, **fields: object) -> bytes:
+def asking(path: str, *lines: str, **fields: Any) -> bytes:
     return request(path, json.dumps(ASKED[path] | fields).encode(), *lines)
 
 
-def comparable(body: dict[str, object]) -> dict[str, object]:
+def comparable(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in OF_THE_ANSWER_ALONE}
 
 

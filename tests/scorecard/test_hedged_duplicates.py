@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
@@ -100,7 +102,7 @@ async def test_a_first_that_breaks_leaves_it_to_the_second(
     gateway: GatewayFactory, both: list[Capture], connect: Connect
 ) -> None:
     _, client, first, second = await late(gateway, both, connect)
-    first.connection.transport.abort()  # type: ignore[attr-defined]
+    cast(asyncio.Transport, first.connection.transport).abort()
     rest(second, "second")
     answer = await client.response()
     assert (answer.status, answer.headers["x-tailgate-hedged"]) == (200, "won")

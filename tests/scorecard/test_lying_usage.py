@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.proxy.attempt import HOLD_WHOLE_BYTES
 from gateway.wire.answers.oddity import Oddity
 
@@ -57,5 +58,5 @@ async def test_a_usage_of_no_tokens_below_a_text_too_long_to_be_held_is_not_beli
     assert tokens[True] == 0 < tokens[False]
 
 
-def _replica(gw: object) -> str:
-    return gw.gate.policy.pools["main"].replicas[0].name  # type: ignore[attr-defined]
+def _replica(gw: Gateway) -> str:
+    return gw.gate.policy.pools["main"].replicas[0].name

@@ -149,8 +149,8 @@ async def test_opening_a_websocket_is_answered_at_once_with_426(
         assert "HTTP" in response.error["message"]
         assert await client.rest() == b""
     client = await connect(gw.url)
-    lines = ("Connection: Upgrade", "Upgrade: websocket", "anthropic-version: 2023-06-01")
-    assert (await client.ask(head("/v1/messages", *lines, method="GET"))).json()["type"] == "error"
+    websocket = ("Connection: Upgrade", "Upgrade: websocket", "anthropic-version: 2023-06-01")
+    assert (await client.ask(head("/v1/messages", *websocket, method="GET"))).json()["type"] == "error"
     assert not capture.traffic
 
 

@@ -84,8 +84,8 @@ async def test_trace_context(gateway: GatewayFactory, capture: Capture, connect:
         given, state = await sent(f"traceparent: {trace}", "tracestate: a=b")
         assert (given, state) in (([], []), ([TRACE], ["a=b"])), trace
         assert given == [] or trace.strip() == TRACE
-    for state in BAD_STATES:
-        assert await sent(f"traceparent: {TRACE}", f"tracestate: {state}") == ([TRACE], []), state
+    for bad in BAD_STATES:
+        assert await sent(f"traceparent: {TRACE}", f"tracestate: {bad}") == ([TRACE], []), bad
 
 
 async def test_breaking_trace_context_is_refused(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:

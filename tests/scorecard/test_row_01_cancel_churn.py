@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from typing import Any
 
 from gateway.app import Gateway
 
@@ -25,7 +26,7 @@ SOURCES = [f"127.0.0.{last}" for last in range(2, 34)] if sys.platform == "linux
 """Where clients come from: from one address to one port there are only so many connections in a minute."""
 # Replica time is real time here, so that every phase is long enough to be left in.
 TIER = f"limits: {{concurrency: {CONCURRENCY}, tokens: 100000k/min}}"
-FAULTS: tuple[tuple[str | None, dict[str, object]], ...] = (
+FAULTS: tuple[tuple[str | None, Any], ...] = (
     *((None, {}), (None, {}), ("slow", {"factor": 20}), ("pause", {"for_s": 0.05}), ("refuse", {"for_s": 0.05})),
     *(("refuse", {"how": "reset", "for_s": 0.05}), ("dead", {"for_s": 0.05}), ("status_503", {}), ("status_500", {})),
     *(

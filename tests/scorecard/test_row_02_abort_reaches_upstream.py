@@ -10,6 +10,7 @@ import asyncio
 import math
 import socket
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
@@ -114,7 +115,7 @@ async def test_while_the_client_is_full(
 
     async def pour(call: Call) -> None:
         """Send until it stays in this side's buffer, as it does when the gateway has stopped reading."""
-        transport = call.connection.transport
+        transport = cast(asyncio.Transport, call.connection.transport)
         call.send(start(stream) + piece * 400)
         while not (transport.is_closing() or transport.get_write_buffer_size() > 4_000_000):
             call.send(piece * 50)

@@ -197,9 +197,9 @@ async def test_request_at_the_size_limit_is_served_and_one_byte_more_is_refused(
     for over, status in ((0, 200), (1, 413)):
         body = chat_body().ljust(4096 + over)
         chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[i : i + 999]), body[i : i + 999]) for i in range(0, 4097, 999))
-        for data in (request(CHAT, body), CHUNKED + chunks + b"0\r\n\r\n"):
+        for whole in (request(CHAT, body), CHUNKED + chunks + b"0\r\n\r\n"):
             client = await connect(gw.url)
-            assert (await client.ask(data)).status == status
+            assert (await client.ask(whole)).status == status
     tiny = CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in chat_body().ljust(4096)) + b"0\r\n\r\n"
     client = await connect(gw.url)
     assert (await client.ask(tiny)).status == 200

@@ -100,8 +100,8 @@ async def _visitor(url: str, number: int) -> int:
             for _ in range(draw.randrange(12)):
                 await asyncio.sleep(0)
         else:
-            response = await client.response() if stays_for == 99 else await _beginning(client, stays_for)
-            assert _marker(response.body if stays_for == 99 else response) == marker  # type: ignore[union-attr]
+            body = (await client.response()).body if stays_for == 99 else await _beginning(client, stays_for)
+            assert _marker(body) == marker
             answered += 1
         if stays_for != 99:
             leave()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import openai
 import pytest
@@ -91,7 +92,7 @@ async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, em
                 )
             assert raised.value.code == "request_quarantined"
         assert _dead(replicas) == 2
-        answer = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)
+        answer = await client.chat.completions.create(model=MODEL, messages=cast(Any, HELLO), max_tokens=3)
         assert answer.choices[0].message.content
 
 

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from gateway.app import CLOSE_GRACE_S
 
@@ -176,7 +177,7 @@ async def test_it_is_told_for_as_long_as_was_asked_for(tmp_path: Path, capture: 
 async def test_the_admin_port_drains_as_sigterm_does(tmp_path: Path, capture: Capture, connect: Connect) -> None:
     capture.answer = _first_token_only
     token_of_admin = "a-token-of-the-admin-port"
-    environment = {"TAILGATE_DRAIN_DEADLINE_S": "60", "TAILGATE_ADMIN_TOKEN": token_of_admin}
+    environment: dict[str, Any] = {"TAILGATE_DRAIN_DEADLINE_S": "60", "TAILGATE_ADMIN_TOKEN": token_of_admin}
     async with serving(tmp_path, rules(capture.url), **environment) as served:
         (stream,) = await _streams(served, connect, 1)
         admin = await connect(served.admin_url)

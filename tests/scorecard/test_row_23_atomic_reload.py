@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+from pydantic import SecretStr
 
 from gateway.app import Gateway
 from gateway.policy import load
@@ -95,7 +96,7 @@ async def _asks(url: str, stop: asyncio.Event, answers: list[Response]) -> None:
 
 @asynccontextmanager
 async def _reloadable(file: Path) -> AsyncIterator[Gateway]:
-    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, admin_token=TOKEN)
+    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, admin_token=SecretStr(TOKEN))
     async with Gateway(settings, load(file), file) as gw:
         yield gw
 

@@ -6,6 +6,7 @@ import base64
 import signal
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -50,7 +51,7 @@ def _requests() -> list[bytes]:
             chat(bearer, f"Cookie: key={key}", f"{key}: {key}"),
             chat(bearer, model=key),
             chat(bearer, max_tokens=key),
-            chat(bearer, **{key: key}),
+            chat(bearer, **dict[str, Any]({key: key})),
             request(f"{CHAT}?api_key={key}", body, bearer),
             request(f"/v1/{key}", body, bearer),
             request(f"/v1/models/{key}", None, bearer),
@@ -124,7 +125,7 @@ async def test_no_canary_is_ever_seen(tmp_path: Path, capture: Capture, connect:
         tier="limits: {requests: 100k/min}",
         pool="api_key: '${POOL_KEY}', health: {interval: 50ms, scrape_interval: 50ms, failures: 1000000}",
     )
-    environment = {"POOL_KEY": POOL, "TAILGATE_ADMIN_TOKEN": ADMIN, "TAILGATE_LOG_LEVEL": "debug"}
+    environment: dict[str, Any] = {"POOL_KEY": POOL, "TAILGATE_ADMIN_TOKEN": ADMIN, "TAILGATE_LOG_LEVEL": "debug"}
     async with serving(tmp_path, policy, **environment) as served, httpx.AsyncClient() as admin:
         statuses = Counter[int]()
         for data in _requests():

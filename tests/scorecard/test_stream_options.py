@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def has_options(call: Call) -> bool:
 @pytest.mark.parametrize("refusal", [AZURE, MISTRAL])
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}])
 async def test_refusal_of_stream_options_is_unseen_and_remembered(
-    gateway: GatewayFactory, capture: Capture, connect: Connect, refusal: bytes, fields: dict[str, object]
+    gateway: GatewayFactory, capture: Capture, connect: Connect, refusal: bytes, fields: dict[str, Any]
 ) -> None:
     gw = await gateway(rules(capture.url, pool="engine: openai"))
     client = await connect(gw.url)

@@ -30,7 +30,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tls")
     files = {"ssl_certfile": folder / "cert.pem", "ssl_keyfile": folder / "key.pem"}
     options = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    outs = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", files["ssl_certfile"], "-keyout", files["ssl_keyfile"]]
+    outs: list[str | Path] = [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-out",
+        files["ssl_certfile"],
+        "-keyout",
+        files["ssl_keyfile"],
+    ]
     subprocess.run([openssl, *options, *outs], check=True, capture_output=True)
     return files
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 import anthropic
@@ -41,7 +40,7 @@ async def start(replicas: Emulator) -> AsyncIterator[Start]:
 
     Whatever is raised in a callback of the event loop, where nobody would see it, fails the test.
     """
-    raised: list[dict[str, object]] = []
+    raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
 
@@ -73,7 +72,7 @@ async def openai_of() -> AsyncIterator[Callable[..., openai.AsyncOpenAI]]:
     """`openai_of(gateway, **options)`: a client that does not try again unless told to."""
     async with AsyncExitStack() as stack:
 
-        def client(gateway: Gateway, **options: object) -> openai.AsyncOpenAI:
+        def client(gateway: Gateway, **options: Any) -> openai.AsyncOpenAI:
             given = {"api_key": KEY, "max_retries": 0} | options
             made = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", **given)
             stack.push_async_callback(made.close)
@@ -87,7 +86,7 @@ async def anthropic_of() -> AsyncIterator[Callable[..., anthropic.AsyncAnthropic
     """`anthropic_of(gateway, **options)`: a client that does not try again unless told to."""
     async with AsyncExitStack() as stack:
 
-        def client(gateway: Gateway, **options: object) -> anthropic.AsyncAnthropic:
+        def client(gateway: Gateway, **options: Any) -> anthropic.AsyncAnthropic:
             given = {"api_key": KEY, "max_retries": 0} | options
             made = anthropic.AsyncAnthropic(base_url=gateway.url, **given)
             stack.push_async_callback(made.close)
@@ -108,4 +107,4 @@ def messaging(gateway: Gateway, anthropic_of: Callable[..., anthropic.AsyncAnthr
     return anthropic_of(gateway)
 
 
-in_thread = partial(asyncio.to_thread)
+in_thread = asyncio.to_thread

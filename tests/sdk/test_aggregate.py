@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import httpx
@@ -39,7 +39,7 @@ async def post() -> AsyncIterator[Callable[..., Any]]:
     """`await post(gateway, path, **fields)`: the answer as it is on the wire."""
     async with httpx.AsyncClient(trust_env=False) as client:
 
-        async def post(gateway: Gateway, path: str, **fields: object) -> httpx.Response:
+        async def post(gateway: Gateway, path: str, **fields: Any) -> httpx.Response:
             headers = {"authorization": f"Bearer {KEY}"}
             return await client.post(f"{gateway.url}{path}", json={"model": MODEL} | fields, headers=headers)
 
@@ -70,7 +70,7 @@ def _undated(answer: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 async def test_it_is_the_same_as_the_answer_in_one_piece(
-    start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, object]
+    start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, Any]
 ) -> None:
     plain, assembling = await start(), await start(tier=AGGREGATE)
     one, other = await post(plain, path, **fields), await post(assembling, path, **fields)
@@ -92,7 +92,7 @@ async def test_several_choices_are_refused_by_name(start: Start, openai_of: Open
 # ---- what emulated replicas do not say
 
 
-def _chunk(delta: dict[str, Any], finish: str | None = None, **more: object) -> tuple[str, object]:
+def _chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> tuple[str, object]:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
     return "", {
         "id": "c",
@@ -114,7 +114,7 @@ def _end(finish: str) -> list[tuple[str, object]]:
 
 
 def _call(index: int, name: str | None, arguments: str) -> dict[str, Any]:
-    function: dict[str, object] = {"arguments": arguments}
+    function: dict[str, Any] = {"arguments": arguments}
     if name is None:
         return {"tool_calls": [{"index": index, "function": function}]}
     return {
@@ -165,21 +165,28 @@ async def test_reasoning_and_refusal(start: Start, openai_of: Openai, script: Sc
     script.events = [_chunk({"role": "assistant", "content": ""}), *map(_chunk, parts), *_end("stop")]
     gateway = await start([script.url], tier=AGGREGATE)
     message = (await openai_of(gateway).chat.completions.create(model=MODEL, messages=HELLO)).choices[0].message
-    assert (message.reasoning, message.content, message.refusal) == ("Let me see.", "I won't.", "No")
+    assert (cast(Any, message).reasoning, message.content, message.refusal) == ("Let me see.", "I won't.", "No")
 
 
 async def test_a_message_with_thinking_and_a_tool(start: Start, anthropic_of: Anthropic, script: Scripted) -> None:
-    def event(kind: str, **fields: object) -> tuple[str, object]:
+    def event(kind: str, **fields: Any) -> tuple[str, object]:
         return kind, {"type": kind, **fields}
 
-    def block(index: int, what: dict[str, object], *deltas: dict[str, object]) -> list[tuple[str, object]]:
+    def block(index: int, what: dict[str, Any], *deltas: dict[str, Any]) -> list[tuple[str, object]]:
         return [
             event("content_block_start", index=index, content_block=what),
             *(event("content_block_delta", index=index, delta=delta) for delta in deltas),
             event("content_block_stop", index=index),
         ]
 
-    start_of = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": MODEL, "stop_reason": None}
+    start_of: dict[str, Any] = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": MODEL,
+        "stop_reason": None,
+    }
     tool = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
     script.events = [
         event("message_start", message={**start_of, "usage": {"input_tokens": 9, "output_tokens": 0}}),
@@ -210,7 +217,7 @@ async def test_a_message_with_thinking_and_a_tool(start: Start, anthropic_of: An
 
 async def _an_hour_later(gateway: Gateway, tokens: int) -> None:
     driver = gateway.driver
-    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in r._legs.values()))
+    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in cast(Any, r)._legs.values()))
     driver._call(lambda now: driver.controller.wake(now + 3600.0))
 
 
@@ -227,7 +234,7 @@ SLOW = f"{AGGREGATE}, timeouts: {{ttft: none, idle: none, total: 1h}}"
     ],
 )
 async def test_when_its_time_is_up_it_is_what_there_is(
-    start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, object], before: int
+    start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, Any], before: int
 ) -> None:
     gateway = await start(tier=SLOW)
     for replica in replicas.replicas:

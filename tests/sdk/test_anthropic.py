@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import anthropic
 import pytest
@@ -85,7 +86,7 @@ async def tool_caller() -> AsyncIterator[Scripted]:
         message = {"id": "m-1", "type": "message", "role": "assistant", "model": MODEL}
         usage = {"input_tokens": 90, "output_tokens": 9}
         replica.whole = message | {"content": [use], "stop_reason": "tool_use", "stop_sequence": None, "usage": usage}
-        start = message | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        start = message | {"content": list[Any](), "stop_reason": None, "stop_sequence": None, "usage": usage}
         pieces = ('{"place"', ': "Ulm"}')
         deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
         events: list[dict[str, object]] = [

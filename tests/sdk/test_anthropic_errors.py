@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import anthropic
 import pytest
@@ -19,7 +20,7 @@ ASK = {"model": MODEL, "messages": HELLO, "max_tokens": 4}
 TRIES = 3
 
 
-def _everywhere(replicas: Emulator, fault: str | None, **details: object) -> None:
+def _everywhere(replicas: Emulator, fault: str | None, **details: Any) -> None:
     for replica in replicas.replicas:
         replica.fault(fault, **details)
 
@@ -53,7 +54,7 @@ def _kind(error: anthropic.APIStatusError) -> str:
 async def test_permanent_error_is_not_retried_by_the_sdk(
     gateway: Gateway,
     anthropic_of: Clients,
-    changes: dict[str, object],
+    changes: dict[str, Any],
     error: type[anthropic.APIStatusError],
     kind: str,
     why: Reason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import openai
@@ -54,7 +54,7 @@ async def an_hour_later(replicas: Emulator) -> AsyncIterator[Callable[..., None]
 
 async def _let_it_pass(gateway: Gateway, tokens: int) -> None:
     driver = gateway.driver
-    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in r._legs.values()))
+    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in cast(Any, r)._legs.values()))
     driver._call(lambda now: driver.controller.wake(now + 3600.0))
 
 
@@ -73,7 +73,7 @@ async def test_a_chat(gateway: Gateway, openai_of: Openai, an_hour_later: Silenc
     *chunks, last, usage = [chunk async for chunk in stream]
     assert len(chunks) == 1 + SAID
     assert last.choices[0].finish_reason == "length"
-    assert last.tailgate == WHY
+    assert cast(Any, last).tailgate == WHY
     assert {last.id, usage.id, last.model} == {chunks[0].id, MODEL}
     assert usage.usage.completion_tokens == SAID
     assert usage.usage.prompt_tokens > 0
@@ -111,7 +111,7 @@ async def test_a_completion(gateway: Gateway, openai_of: Openai, an_hour_later: 
     *chunks, last = [chunk async for chunk in stream]
     assert len(chunks) == SAID
     assert (last.choices[0].text, last.choices[0].finish_reason) == ("", "length")
-    assert last.tailgate == WHY
+    assert cast(Any, last).tailgate == WHY
 
 
 async def test_a_response(gateway: Gateway, openai_of: Openai, an_hour_later: Silence) -> None:
@@ -203,7 +203,7 @@ async def test_an_answer_that_goes_round_in_circles(start: Start, openai_of: Ope
         )
         *chunks, last = [chunk async for chunk in stream]
         assert last.choices[0].finish_reason == "length"
-        assert last.tailgate == {"cut": "repetition"}
+        assert cast(Any, last).tailgate == {"cut": "repetition"}
         said = "".join(getattr(chunk.choices[0].delta, field, "") or "" for chunk in chunks)
         assert len(said) >= 500
         (lane,) = gateway.metrics.lanes.values()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
+from typing import Any
 
 import openai
 import pytest
@@ -24,7 +25,7 @@ ASK = {"model": MODEL, "messages": HELLO, "max_tokens": 4}
 TRIES = 3
 
 
-def _everywhere(replicas: Emulator, fault: str | None, **details: object) -> None:
+def _everywhere(replicas: Emulator, fault: str | None, **details: Any) -> None:
     for replica in replicas.replicas:
         replica.fault(fault, **details)
 
@@ -54,7 +55,7 @@ async def test_permanent_error_is_not_retried_by_the_sdk(
     gateway: Gateway,
     openai_of: Clients,
     replicas: Emulator,
-    changes: dict[str, object],
+    changes: dict[str, Any],
     error: type[openai.APIStatusError],
     status: int,
     code: str | None,
@@ -230,7 +231,7 @@ async def test_a_stream_that_breaks_raises(
     gateway: Gateway, openai_of: Clients, replicas: Emulator, fault: str
 ) -> None:
     client = openai_of(gateway, max_retries=TRIES)
-    _everywhere(replicas, **FAULTS[fault])  # type: ignore[arg-type]
+    _everywhere(replicas, **FAULTS[fault])
     said: list[str | None] = []
     stream = await client.chat.completions.create(**ASK | {"max_tokens": 20}, stream=True)
 

@@ -101,7 +101,7 @@ async def test_the_context_length_of_a_model_is_told_once_it_is_known(
     async with asyncio.timeout(10):
         while (model.model_extra or {}).get("max_model_len") is None:
             model = await client.models.retrieve(MODEL)
-    assert model.model_extra["max_model_len"] == 4096
+    assert (model.model_extra or {})["max_model_len"] == 4096
 
 
 async def test_the_client_that_blocks(gateway: Gateway) -> None:

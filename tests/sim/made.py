@@ -59,7 +59,7 @@ class Heard:
 
     at: float
     call: str
-    args: tuple[object, ...]
+    args: tuple[Any, ...]
     out: list[Command]
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -42,10 +43,10 @@ class Mixed:
             at += draw.expovariate(self.rate_per_s)
 
 
-def spied(text: str, rules: Policy, workload: Mixed, **more: object) -> tuple[Spy, Result]:
+def spied(text: str, rules: Policy, workload: Mixed, **more: Any) -> tuple[Spy, Result]:
     found = baselines.setup(text, rules)
     spy = Spy(found.decider(found.policy, Random(1)))
-    return spy, simulate(found.policy, workload.arrivals(1), decider=spy, **more)  # type: ignore[arg-type]
+    return spy, simulate(found.policy, workload.arrivals(1), decider=spy, **more)
 
 
 @pytest.mark.parametrize("name", baselines.BASELINES)
@@ -174,7 +175,7 @@ class TestBalancer:
     """The ground that all of them stand on."""
 
     @staticmethod
-    def run(rules: Policy, *arrivals: Arrival, faults: tuple[Fault, ...] = (), **more: float) -> Spy:
+    def run(rules: Policy, *arrivals: Arrival, faults: tuple[Fault, ...] = (), **more: Any) -> Spy:
         found = baselines.setup("least-requests", rules)
         spy = Spy(found.decider(found.policy, Random(1)))
         fleet = FleetSpec(faults=faults)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def fleet(profile: Profile) -> FleetSpec:
     return FleetSpec({"p": profile})
 
 
-def solved(arrivals: list[Arrival], of: Policy, profile: Profile = PREFILL, **more: object) -> Bound:
+def solved(arrivals: list[Arrival], of: Policy, profile: Profile = PREFILL, **more: Any) -> Bound:
     return bound(arrivals, of, fleet(profile), **{"constrained": False, "horizon_s": 100.0, **more})
 
 

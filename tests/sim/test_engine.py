@@ -98,7 +98,7 @@ class TestAnswers:
         told = spy.calls("progress")
         assert {heard.at for heard in told} <= {0.25 * i for i in range(100)}
         mine = [heard.args[1] for heard in told if heard.args[0] == 1]
-        assert mine == sorted(mine)  # type: ignore[type-var]
+        assert mine == sorted(mine)
         assert len(mine) >= 5
         assert mine[0] == pytest.approx((0.25 - 0.1) / 0.0105, abs=2)
 
@@ -152,6 +152,7 @@ class TestTheWay:
         near, _ = spied(policy(), asked, fleet=TEST)
         far, _ = spied(policy(), asked, fleet=self.FAR)
         for here, there in zip(near.records(), far.records(), strict=True):
+            assert here.ttft_s is not None
             assert there.ttft_s == pytest.approx(here.ttft_s + 0.5)
             assert there.e2e_s == pytest.approx(here.e2e_s + 0.5)
 
@@ -163,8 +164,9 @@ class TestTheWay:
         runs = (spied(policy(), asked, fleet=self.FAR, options=options, seed=seed) for seed in (1, 1, 2))
         far, again, other = (spy for spy, _ in runs)
         for here, there in zip(near.records(), far.records(), strict=True):
+            assert here.ttft_s is not None
             assert any(there.ttft_s == pytest.approx(here.ttft_s + 0.5 + way_s) for way_s in seen_s)
-        took_s = [[round(record.ttft_s, 6) for record in spy.records()] for spy in (far, again, other)]
+        took_s = [[round(record.ttft_s or 0.0, 6) for record in spy.records()] for spy in (far, again, other)]
         assert len(set(took_s[0])) == 3, "all of them, in time"
         assert took_s[0] == took_s[1] != took_s[2]
 
@@ -230,13 +232,13 @@ class TestFaults:
     @pytest.mark.parametrize(("at", "end"), [(1.005, AttemptOutcome.RESET), (1.5, AttemptOutcome.TRUNCATED)])
     def test_one_that_dies_breaks_off_what_it_runs(self, at: float, end: AttemptOutcome) -> None:
         spy, found = self.with_faults(Fault(at, "r1", Harm.DEAD))
-        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(at, end)]  # type: ignore[attr-defined]
+        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(at, end)]
         assert (found.counted, found.finished) == (1, 0)
 
     def test_one_that_hangs_answers_nothing_and_its_checks_pass(self) -> None:
         spy, found = self.with_faults(Fault(0.5, "r1", Harm.HUNG), Fault(60.0, "r1", Harm.RECOVER))
-        assert {heard.args[1] for heard in spy.calls("observe") if heard.args[1].healthy is False} == set()  # type: ignore[attr-defined]
-        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(60.0, AttemptOutcome.RESET)]  # type: ignore[attr-defined]
+        assert {heard.args[1] for heard in spy.calls("observe") if heard.args[1].healthy is False} == set()
+        assert [(heard.at, heard.args[1].end) for heard in spy.calls("finish")] == [(60.0, AttemptOutcome.RESET)]
         assert found.finished == 0
 
     def test_one_that_hangs_in_the_middle_of_an_answer_says_nothing_more(self) -> None:
@@ -305,9 +307,9 @@ class TestWatching:
     def test_a_scrape_sees_the_cache_as_it_is_in_the_middle_of_a_long_answer(self) -> None:
         spy, _ = spied(policy(health=Health(scrape_interval_s=1.0)), [arrival(0.0, 100, 900)])
         seen = [heard.args[1] for heard in spy.calls("observe")]
-        filled = [s.kv_fraction for s in seen if isinstance(s, Sample) and s.running]
+        filled = [s.kv_fraction for s in seen if isinstance(s, Sample) and s.running and s.kv_fraction is not None]
         assert len(filled) >= 6
-        assert filled == sorted(set(filled))  # type: ignore[type-var]
+        assert filled == sorted(set(filled))
 
     def test_the_first_thing_that_is_seen_is_the_context(self) -> None:
         spy, _ = spied(policy(), [arrival(1.0)])

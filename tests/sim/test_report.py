@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from random import Random
+from typing import Any, cast
 
 import pytest
 
@@ -72,7 +73,7 @@ class TestResult:
     GOLD = tier("gold", weight=4.0, ttft_s=1.0)
     BULK = tier("bulk", priority=1, weight=1.0, ttft_s=0.05, caps=Caps(max_tokens_default=20))
 
-    def run(self, **more: float) -> Result:
+    def run(self, **more: Any) -> Result:
         arrivals = [arrival(float(i), 300 if i < 5 else 2000, 10, tier="bulk" if i % 2 else "gold") for i in range(10)]
         return simulate(policy(self.GOLD, self.BULK), arrivals, options=Options(duration_s=10.0, **more))
 
@@ -157,8 +158,10 @@ class TestFloor:
         assert 0.2 < last.least < last.share < 1.0
         assert (last.short, last.least_short) == (3, last.least)
         assert len(last.shares) == 4
-        assert min(last.shares[1:]) == last.least
-        assert [a + b for a, b in zip(first.shares, last.shares, strict=True)] == pytest.approx([1.0] * 4)
+        assert min(cast(Any, last.shares[1:])) == last.least
+        assert [(a or 0.0) + (b or 0.0) for a, b in zip(first.shares, last.shares, strict=True)] == pytest.approx(
+            [1.0] * 4
+        )
 
     def test_who_is_refused_goes_short_even_if_nobody_waits(self) -> None:
         hasty = tier("last", 1, timeouts=Timeouts(queue_s=0.5))

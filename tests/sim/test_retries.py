@@ -24,7 +24,7 @@ def ended(outcome: Outcome, why: Reason | None) -> Record:
     return Record(ask, outcome, why, "p", None, 0.0, None, None, 0.0, 100, 0, False, False, 0)
 
 
-class Half:
+class Half(Random):
     """Every draw is .5: an eighth off each pause."""
 
     def random(self) -> float:
@@ -34,7 +34,7 @@ class Half:
 @pytest.mark.parametrize(("tries", "pause_s"), [(1, 0.4375), (2, 0.875), (4, 3.5), (5, 7.0), (9, 7.0)])
 def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
     failed = ended(Outcome.ERROR, Reason.UPSTREAM_ERROR)
-    assert rests_s(failed, None, tries, Half()) == pause_s  # type: ignore[arg-type]
+    assert rests_s(failed, None, tries, Half()) == pause_s
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_pauses_double_up_to_eight_seconds(tries: int, pause_s: float) -> None:
 def test_they_do_as_the_answer_says(
     outcome: Outcome, why: Reason | None, retry_after_s: float | None, rests: float | None
 ) -> None:
-    assert rests_s(ended(outcome, why), retry_after_s, 1, Half()) == rests  # type: ignore[arg-type]
+    assert rests_s(ended(outcome, why), retry_after_s, 1, Half()) == rests
 
 
 def run(retries: int, *faults: Fault, patience_s: float = math.inf, **more: float) -> tuple[Spy, Result]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from random import Random
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 import scipy.stats
@@ -143,7 +144,7 @@ def test_tiers_and_tenants_share_the_traffic_as_told() -> None:
     assert all((a.prompt_tokens < 10) == (a.tier == "gold") for a in arrivals)
 
 
-def conversations(**more: object) -> list[Arrival]:
+def conversations(**more: Any) -> list[Arrival]:
     sessions = Sessions(part=0.5, turns=4, think_s=10, system_prompts=2, system_tokens=1024)
     share = TierTraffic("a", 1, Uniform(100, 300), Uniform(50, 150), tenants=3)
     return list(Synthetic(10, 3000, (share,), sessions=replace(sessions, **more)).arrivals(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_every_field_and_every_fitted_length_is_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "workloads.md").read_text()
     sections = [WorkloadFile, ArrivalsSection, OnOffSection, StepSection, DiurnalSection, TierShare, SessionsSection]
     for section in (*sections, LengthsSection):
-        for name in section.model_fields:
+        for name in cast(Any, section).model_fields:
             assert name in page, f"docs/reference/workloads.md does not tell of {name}"
     for name, lengths in LENGTHS.items():
         assert isinstance(lengths, Mixture)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.core.request import Endpoint, Reason
-from gateway.wire.answers.events import StreamReader, data_of
+from gateway.wire.answers.events import StreamReader
+from gateway.wire.answers.sse import data_of
 from gateway.wire.apis.table import API_OF, APIS
 
 from .test_events import chat, typed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -430,7 +431,8 @@ def test_a_message_without_a_reason_to_stop_is_no_end(stop_reason: str | None, c
 
 def test_a_message_delta_that_says_nothing_of_the_end() -> None:
     reader = MessagesReader()
-    for fields in ({}, {"delta": {}}, {"delta": None}, {"delta": ["stop_reason"]}):
+    cases: list[dict[str, Any]] = [{}, {"delta": {}}, {"delta": None}, {"delta": ["stop_reason"]}]
+    for fields in cases:
         reader.read(typed("message_delta", **fields))
         reader.read(typed("message_stop"))
         assert reader.complete, fields

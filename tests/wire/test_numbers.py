@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ def test_a_finite_number_is_a_float() -> None:
 
 
 @given(ANYTHING)
-def test_count_has_64_bits_and_float_is_finite_for_any_value(value: object) -> None:
+def test_count_has_64_bits_and_float_is_finite_for_any_value(value: Any) -> None:
     n, number = count(value), finite(value)
     assert n is None or (0 <= n <= MAX_COUNT and n == value)
-    assert number is None or (math.isfinite(number) and number == float(value))  # type: ignore[arg-type]
+    assert number is None or (math.isfinite(number) and number == float(value))

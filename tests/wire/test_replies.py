@@ -6,7 +6,7 @@ import json
 import math
 from http.client import HTTPResponse
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -53,13 +53,13 @@ class _Socket:
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    def makefile(self, *_: object, **__: object) -> BytesIO:
+    def makefile(self, *_: object, **__: Any) -> BytesIO:
         return BytesIO(self.data)
 
 
 def read(response: bytes) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of a whole response, which must end where it says it ends."""
-    parsed = HTTPResponse(_Socket(response + b"NEXT"))  # type: ignore[arg-type]
+    parsed = HTTPResponse(cast(Any, _Socket(response + b"NEXT")))
     parsed.begin()
     headers = {name.lower(): value for name, value in parsed.getheaders()}
     assert len(headers) == len(parsed.getheaders()), "a header stands twice"

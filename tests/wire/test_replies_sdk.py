@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import anthropic
 import httpx2
@@ -134,7 +135,7 @@ def test_openai_raises_inside_a_stream_of_chat() -> None:
     with openai_client(stream(CHAT_CHUNK, error_event(OPENAI, PROBLEM))) as client:
         chunks = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
         count, error = until_error(iter(chunks), openai.APIError)
-    assert (count, error.code) == (1, "deadline_exceeded")  # type: ignore[attr-defined]
+    assert (count, cast(Any, error).code) == (1, "deadline_exceeded")
 
 
 def test_openai_raises_inside_a_stream_of_completions() -> None:
@@ -151,7 +152,7 @@ def test_openai_raises_inside_a_stream_of_responses() -> None:
     with openai_client(stream(delta, error_event(RESPONSES.dialect, PROBLEM))) as client:
         chunks = client.responses.create(model="m", input="x", stream=True)
         count, error = until_error(iter(chunks), openai.APIError)
-    assert (count, error.code) == (1, "deadline_exceeded")  # type: ignore[attr-defined]
+    assert (count, cast(Any, error).code) == (1, "deadline_exceeded")
 
 
 def test_anthropic_raises_inside_a_stream() -> None:
@@ -163,4 +164,4 @@ def test_anthropic_raises_inside_a_stream() -> None:
         chunks = client.messages.create(model="m", max_tokens=1, messages=MESSAGES, stream=True)
         count, error = until_error(iter(chunks), anthropic.APIStatusError)
     assert count == 1
-    assert error.body["error"]["type"] == "timeout_error"  # type: ignore[attr-defined]
+    assert cast(Any, error).body["error"]["type"] == "timeout_error"

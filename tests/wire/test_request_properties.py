@@ -237,6 +237,7 @@ def check(endpoint: Endpoint, document: dict[str, Any], granted: int, caps: Caps
     assert isinstance(document.get("stream", False), bool)
     options = document.get("stream_options")
     if document.get("stream") and shape.usage:
+        assert options is not None
         assert options.pop("include_usage") is True
         assert options in ({}, {"continuous_usage_stats": True})
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tests.foreign import script as s
 from tests.foreign.script import Ends, Script, Then
@@ -13,13 +13,13 @@ _BODY: Final = s.completion()
 
 
 def _broken(
-    name: str, source: str, data: bytes, text: str = s.TEXT, then: Then = Then.CLOSE, **fields: object
+    name: str, source: str, data: bytes, text: str | None = s.TEXT, then: Then = Then.CLOSE, **fields: Any
 ) -> Script:
     """An answer that breaks off in the middle of its framing."""
     return Script(name, source, data, text, then=then, ends=Ends.BROKEN, **({"fault": True} | fields))
 
 
-def _refused(name: str, source: str, data: bytes, status: int = 502, **fields: object) -> Script:
+def _refused(name: str, source: str, data: bytes, status: int = 502, **fields: Any) -> Script:
     return Script(name, source, data, ends=Ends.REFUSED, status=status, **({"fault": None} | fields))
 
 

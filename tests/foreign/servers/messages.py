@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tests.foreign import script as s
 from tests.foreign.script import Ends, Script, Then
 
-_MESSAGE: Final = {
+_MESSAGE: Final[dict[str, Any]] = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
@@ -37,7 +37,7 @@ def _end(output: object = 2, reason: object = "end_turn") -> bytes:
 _SAID: Final = (_START, _BLOCK, _text("Hi"), _text(" there"), _BLOCK_END)
 
 
-def _script(name: str, source: str, data: bytes, text: str | None = s.TEXT, **fields: object) -> Script:
+def _script(name: str, source: str, data: bytes, text: str | None = s.TEXT, **fields: Any) -> Script:
     return Script(name, source, data, text, s.MESSAGES, **fields)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tests.foreign import script as s
 from tests.foreign.script import Ends, Script
@@ -10,7 +10,7 @@ from tests.foreign.script import Ends, Script
 _USED: Final = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
 
 
-def _response(status: str, text: str = s.TEXT, **fields: object) -> dict[str, object]:
+def _response(status: str, text: str = s.TEXT, **fields: Any) -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": []}
     item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
     done = status != "in_progress"
@@ -18,7 +18,7 @@ def _response(status: str, text: str = s.TEXT, **fields: object) -> dict[str, ob
     return {"id": "resp_1", "object": "response", "created_at": 1, "model": s.MODEL, "status": status, **told, **fields}
 
 
-def _delta(text: str, **fields: object) -> bytes:
+def _delta(text: str, **fields: Any) -> bytes:
     return s.typed("response.output_text.delta", item_id="msg_1", output_index=0, content_index=0, delta=text, **fields)
 
 
@@ -28,7 +28,7 @@ _DELTAS: Final = (_delta("Hi", sequence_number=1), _delta(" there", sequence_num
 _ENDED: Final = s.typed("response.completed", response=_response("completed"), sequence_number=3)
 
 
-def _script(name: str, source: str, data: bytes, text: str | None = s.TEXT, **fields: object) -> Script:
+def _script(name: str, source: str, data: bytes, text: str | None = s.TEXT, **fields: Any) -> Script:
     return Script(name, source, data, text, s.RESPONSES, **fields)
 
 

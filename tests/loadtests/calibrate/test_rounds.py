@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -54,12 +55,12 @@ async def test_each_round_probes_and_checks_with_the_same_lengths() -> None:
 async def test_a_check_that_fails_leaves_the_profile_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
-    async def failing(*given: object) -> object:
+    async def failing(*given: Any) -> object:
         calls.append(given)
         # The first check comes after the first mixed traffic that is fitted.
         if len(calls) == 2:
             raise Failed("a request of the probe was failed, not finished")
-        return await sent(*given)  # type: ignore[arg-type]
+        return await sent(*given)
 
     monkeypatch.setattr(rounds, "sent", failing)
     async with Emulator() as emulator:

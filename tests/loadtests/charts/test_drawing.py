@@ -86,7 +86,7 @@ def test_a_picture_that_cannot_be_drawn_is_an_error(tmp_path: Path) -> None:
 
 
 def test_so_is_a_process_that_ends_before_it_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(NotDrawn), drawing(tmp_path) as hand_over:
         hand_over([chart("a" * 100_000)])
 
@@ -114,7 +114,7 @@ def test_where_there_may_be_no_more_processes_it_ends(
     script = tmp_path / "python"
     script.write_text(NO_SECOND_FORK.format(python=sys.executable))
     script.chmod(0o700)
-    monkeypatch.setattr(module.sys, "executable", f"{script}")
+    monkeypatch.setattr(sys, "executable", f"{script}")
     with pytest.raises(NotDrawn, match="status 1"), drawing(tmp_path) as hand_over:
         hand_over([chart("a"), chart("bb")])
     assert "BlockingIOError" in capfd.readouterr().err

@@ -131,7 +131,7 @@ def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Fi
     """Nothing is cut off, whatever the length of names; and around it there is the same white on each side."""
     drawn = imread(draw(picture, tmp_path))
     (figure,) = figures
-    ink = (drawn[..., :3] < 1.0).any(axis=2)
+    ink: Any = (drawn[..., :3] < 1.0).any(axis=2)
     pad = round(PAD_INCHES * DPI)
     for axis in (0, 1):
         on = np.flatnonzero(ink.any(axis=axis))
@@ -147,7 +147,7 @@ def test_a_picture_is_as_large_as_what_is_on_it(tmp_path: Path, figures: list[Fi
 @pytest.mark.parametrize(
     "style", [{"figure.facecolor": "0.5"}, {"text.color": "white", "font.size": 30.0}, {"image.origin": "lower"}]
 )
-def test_a_users_own_style_changes_nothing(tmp_path: Path, style: dict[str, Any]) -> None:
+def test_a_users_own_style_changes_nothing(tmp_path: Path, style: Any) -> None:
     with rc_context(style):
         styled = draw(CHART, tmp_path / "styled")
         assert rcParams[next(iter(style))] == next(iter(style.values())), "it was changed for others, too"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from .wire import BODIES, chat, generation, http
 CHAT = "/v1/chat/completions"
 
 
-async def error(connect, emulator: Emulator, request: bytes) -> dict[str, object]:
+async def error(connect, emulator: Emulator, request: bytes) -> dict[str, Any]:
     wire = await connect(emulator.url, request)
     answer = await wire.answer()
     assert emulator.replicas[0].running == 0
@@ -45,7 +46,7 @@ async def test_the_anthropic_dialect_has_its_own_shape(emulator: Emulator, conne
 @pytest.mark.parametrize("path", list(BODIES))
 async def test_a_prompt_over_the_context_is_400(emulator: Emulator, connect, path: str) -> None:
     long = "word" * 4096
-    prompt = {"messages": [{"role": "user", "content": long}]} if "messages" in BODIES[path] else {}
+    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": long}]} if "messages" in BODIES[path] else {}
     field = "prompt" if path == "/v1/completions" else "input"
     wire = await connect(emulator.url, generation(path, **(prompt or {field: long})))
     answer = await wire.answer()

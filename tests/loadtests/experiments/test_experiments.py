@@ -7,6 +7,7 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -277,7 +278,7 @@ class _Replica:
 
 @interpreted
 def test_a_snapshot_router_sees_nothing_between_two_looks() -> None:
-    router, free = _Frozen(1.0), [_Replica(0, 5), _Replica(1, 3)]
+    router, free = cast(Any, _Frozen(1.0)), [_Replica(0, 5), _Replica(1, 3)]
     assert router.pick(free, 0.0).rank == 1
     free[1].in_flight = 9
     router.now = 0.9

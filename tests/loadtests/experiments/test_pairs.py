@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,8 @@ def test_a_tier_that_finished_on_one_side_only_is_as_far_off_as_can_be() -> None
 
 def test_where_nothing_at_all_finished_it_is_as_far_off_as_can_be() -> None:
     many = {"a": [1.0] * MIN}
-    for live, told in (([many, {"a": []}], [many, many]), ([many], [many, {"a": []}])):
+    cases: list[Any] = [([many, {"a": []}], [many, many]), ([many], [many, {"a": []}])]
+    for live, told in cases:
         found = whole("x", live, told)
         assert found.off("p50") == math.inf
         assert found.missed

@@ -11,7 +11,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ async def test_every_request_is_answered_and_timed(replica: EmulatedReplica, str
 
 
 async def test_errors_are_told_apart(replica: EmulatedReplica) -> None:
-    wanted = [
+    wanted: list[Any] = [
         ("status_503", {}, Outcome.SHED),
         ("status_500", {}, Outcome.FAILED),
         ("reset", {"after_events": 2}, Outcome.TRUNCATED),

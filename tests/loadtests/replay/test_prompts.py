@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
@@ -14,21 +16,21 @@ from loadtests.replay.target import Length, Target, Writer
 PROMPTS = Prompts(1)
 
 
-def asked(arrival: Arrival, length: Length = Length.CAP, **details: object) -> dict[str, object]:
-    target = Target("http://127.0.0.1:1", length=length, **details)  # type: ignore[arg-type]
+def asked(arrival: Arrival, length: Length = Length.CAP, **details: Any) -> dict[str, Any]:
+    target = Target("http://127.0.0.1:1", length=length, **details)
     _, _, body = Writer(target, PROMPTS).request(3, arrival).partition(b"\r\n\r\n")
-    found: dict[str, object] = orjson.loads(body)
+    found: dict[str, Any] = orjson.loads(body)
     return found
 
 
-def arrival(prompt_tokens: int = 50, **details: object) -> Arrival:
-    return Arrival(0.0, "gold", "gold-1", "m", prompt_tokens, 20, **details)  # type: ignore[arg-type]
+def arrival(prompt_tokens: int = 50, **details: Any) -> Arrival:
+    return Arrival(0.0, "gold", "gold-1", "m", prompt_tokens, 20, **details)
 
 
 @pytest.mark.parametrize("tokens", [8, 9, 13, 14, 500, 4142, 130_000])
 @pytest.mark.parametrize("prefix", [(), (7, 8, 9)])
 def test_an_emulated_replica_counts_what_was_wanted(tokens: int, prefix: tuple[int, ...]) -> None:
-    assert count_chat(asked(arrival(tokens, prefix=prefix))["messages"]) == tokens  # type: ignore[arg-type]
+    assert count_chat(asked(arrival(tokens, prefix=prefix))["messages"]) == tokens
 
 
 def test_the_same_seed_gives_the_same_words_and_another_gives_others() -> None:
@@ -82,7 +84,7 @@ def test_a_prompt_too_short_for_any_chat_has_one_word() -> None:
         (Length.HIDDEN, {"min_tokens": 20}),
     ],
 )
-def test_how_the_length_of_an_answer_is_told(length: Length, fields: dict[str, object]) -> None:
+def test_how_the_length_of_an_answer_is_told(length: Length, fields: dict[str, Any]) -> None:
     found = asked(arrival(), length)
     assert {name: found[name] for name in ("max_tokens", "min_tokens", "ignore_eos") if name in found} == fields
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from gateway.core.policy import Policy
 from gateway.core.stats import LogHistogram
@@ -58,11 +59,11 @@ def refused(
 
 
 def written(
-    folder: Path, requests: Iterable[Request], waits: Mapping[float, int] = MappingProxyType({}), **about: object
+    folder: Path, requests: Iterable[Request], waits: Mapping[float, int] = MappingProxyType({}), **about: Any
 ) -> Path:
     """As a load test of SECONDS, or so many `seconds`, would have written them; `waits` on its loop, and how many."""
     folder.mkdir(parents=True, exist_ok=True)
-    columns = Columns(folder, float(about.get("warmup_s", 0.0)))  # type: ignore[arg-type]
+    columns = Columns(folder, float(about.get("warmup_s", 0.0)))
     for number, request in enumerate(requests):
         request.number = number
         for _ in range(request.chunks - 1):
@@ -70,7 +71,7 @@ def written(
         columns.ended(request)
     columns.close()
     interrupted = bool(about.pop("interrupted", False))
-    seconds = float(about.pop("seconds", SECONDS))  # type: ignore[arg-type]
+    seconds = float(about.pop("seconds", SECONDS))
     played = Played(sent=columns.rows, ended=columns.rows, sending_s=seconds, seconds=seconds, interrupted=interrupted)
     lag = LogHistogram(EDGES)
     for wait_s, count in waits.items():
@@ -87,5 +88,5 @@ def written(
         "length": "cap",
         "policy": "policy.yaml",
     }
-    write_run(folder, About(**{**asked, **about}), played, columns)  # type: ignore[arg-type]
+    write_run(folder, About(**{**asked, **about}), played, columns)
     return folder
