@@ -239,7 +239,7 @@ class AdminDoor(HttpToolsProtocol):
 def bound_socket(path: Path) -> socket.socket:
     """A unix socket that the owner and the group of the process may open, and nobody else at any moment.
 
-    What an earlier process left there is removed; a file that is no socket is not: OSError.
+    A socket left by an earlier process is removed. Any other file there raises OSError.
     """
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
         path.unlink()

@@ -277,7 +277,7 @@ class Gateway:
         return Done(False, self._reload.error)
 
     async def _stop(self) -> Done:
-        """What SIGTERM does, for those who cannot send signals."""
+        """Drain as on SIGTERM, for callers that cannot send signals."""
         self.stop.set()
         return Done(True, f"draining: at most {self.settings.drain_deadline_s:.0f} s for requests under way")
 

@@ -1,6 +1,6 @@
 """Settings of one process: from the environment (`TAILGATE_...`), overruled by what the command line says.
 
-What is the same for every process of a deployment belongs in the policy file; here is what may differ per process.
+Values common to every process of a deployment belong in the policy file. Values here may differ per process.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
 def strangers(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
     """Variables that look like settings and are none, each with the name that was probably meant.
 
-    Those that Kubernetes sets for a service called tailgate are left out.
+    Variables that Kubernetes sets for a service called tailgate are left out.
     """
     known = [PREFIX + name.upper() for name in Settings.model_fields] + [PREFIX + "KEY", PREFIX + "PURE"]
     found = []

@@ -69,8 +69,8 @@ def explain_command(
     Nothing is sent anywhere. The answer is that of an idle gateway whose replicas are all up; how long a prompt is in
     tokens is estimated as on the first day. The exit status is 1 if the request would be refused.
 
-    With --live the gateway that runs is asked what it would do with a request of such a tier and size right now: the
-    forecast at the best replica and the runner-up, the threshold, the verdict. It changes nothing there:
+    With --live the running gateway says how it would treat a request of this tier and size now. It shows the forecast
+    at the best replica and the runner-up, the threshold and the verdict. Nothing changes there:
 
     `tailgate explain --live http://127.0.0.1:9090 --tier free --prompt-tokens 2000`
     """

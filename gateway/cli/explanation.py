@@ -1,4 +1,4 @@
-"""What a policy would do with one request, and why. The decision itself is the controller's own."""
+"""The decision of a policy on one request, with its reasons. The decision itself is the controller's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCaller:
-    """Who asks."""
+    """The client."""
 
     tenant: str
     tier: str
@@ -34,7 +34,7 @@ class ExplainedCaller:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked."""
+    """The request."""
 
     endpoint: Endpoint
     model: str
@@ -70,7 +70,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one request. What follows the point of a refusal is None or empty."""
+    """Everything about one request. Fields after the point of a refusal are None or empty."""
 
     refusal: Refusal | None
     caller: ExplainedCaller | None = None
@@ -80,12 +80,12 @@ class Explanation:
     timeouts: Timeouts | None = None
     limits: Limits | None = None
     reserved_tokens: int | None = None
-    """What is taken out of the limit of tokens on arrival; what is not used is given back at the end."""
+    """Tokens taken from the limit on arrival. Unused ones are returned at the end."""
     slo: Slo | None = None
 
 
 def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) -> Explanation:
-    """What this request would get from an idle gateway whose replicas are all up and that has learned nothing yet.
+    """The answer of an idle gateway to this request: all replicas are up, nothing is learned yet.
 
     Raises TokenizerError where the model's tokenizer cannot be used.
     """

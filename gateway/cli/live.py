@@ -21,7 +21,7 @@ class Unanswered(Exception):
 
 
 def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
-    """What the admin port at `url` says of a request. Raises Unanswered."""
+    """The explanation of a request by the admin port at `url`. Raises Unanswered."""
     return ask_admin(url, "explain", {name: value for name, value in question.items() if value is not None})
 
 

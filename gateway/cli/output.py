@@ -52,7 +52,7 @@ def finite(value: object) -> object:
 
 
 def refuse_unused(context: typer.Context, names: Iterable[str], problem: str) -> None:
-    """What was written on the command line and would be ignored is an error; the environment may hold more."""
+    """An ignored option of the command line is an error. The environment may hold more."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

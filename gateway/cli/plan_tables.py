@@ -33,7 +33,7 @@ def print_plan(found: Plan, out: Console) -> None:
 
 
 def print_knee(found: Knee, spare: int, cost: Cost | None, out: Console) -> None:
-    """What a search has found, and every fleet that it tried."""
+    """The result of a search, and every fleet that it tried."""
     for name, value in _found(found, spare, cost):
         _line(out, name, value)
     out.print()

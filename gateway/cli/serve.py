@@ -118,7 +118,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _problem(place: tuple[int | str, ...], message: str, given: Mapping[str, Any]) -> str:
-    """What is wrong with a setting, and where it was set."""
+    """The fault of a setting, and where it was set."""
     text = message.removeprefix("Value error, ")
     if not place:
         return text

@@ -1,4 +1,4 @@
-"""What the commands that simulate have in common: options, the policy, and what arrives."""
+"""Options, policy and arrivals, shared by the commands that simulate."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def loaded_policy(file: Path) -> Policy:
 
 
 def source_of(workload: str | None, trace: str | None) -> str:
-    """What was given after --workload or --trace. Raises ValueError unless it is one of them."""
+    """The argument of --workload or --trace. Raises ValueError unless it is one of them."""
     if workload is not None and trace is not None:
         raise ValueError("--workload and --trace both say what arrives: keep one")
     if (source := workload or trace) is None:
@@ -79,7 +79,7 @@ def source_of(workload: str | None, trace: str | None) -> str:
 def workload_of(
     source: str, policy: Policy, mix: str | None, model: str | None, rate: float | None, duration: float | None
 ) -> Traffic:
-    """What arrives; stderr is told what is left out of it. Raises PolicyErrors or ValueError if it cannot be read."""
+    """The arrivals. Rows left out are reported on stderr. Raises PolicyErrors or ValueError if it cannot be read."""
     found = load_workload(source, rate_per_s=rate, duration_s=duration, mix=mix_for(mix, policy, model))
     if mix is not None and not isinstance(found, Trace):
         raise ValueError(f"--mix is for traces: {source} says itself which tiers its requests are of")

@@ -1,1 +1,1 @@
-"""What is known of the replicas."""
+"""Knowledge of the replicas: health, load, models, discovery."""

@@ -24,7 +24,7 @@ class Listed(TypedDict):
 
 
 class ModelBoard:
-    """What each replica last said of its models; nothing is known of a replica that has not answered yet."""
+    """Models of each replica by its last answer. A replica that has not answered yet is unknown."""
 
     def __init__(self, created_unix_s: int) -> None:
         """`created_unix_s` is what the API calls `created`, of every model."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ReadFault(StrEnum):
-    """What went wrong between asking a replica something and understanding the answer; a metric label."""
+    """The kind of fault of a reading, from connect to parse. A metric label."""
 
     UNREACHABLE = "unreachable"
     """No connection."""

@@ -1,7 +1,7 @@
 """Load signals out of an engine's Prometheus page.
 
-This runs once a second per replica in the process that serves requests, so it finds the few wanted lines with
-`str.find` instead of parsing the page (50 kB of histograms on vLLM 0.32). Series of one metric are combined thus:
+This runs once a second per replica in the process that serves requests. It therefore finds the few wanted lines with
+`str.find` and does not parse the page (50 kB of histograms on vLLM 0.32). Series of one metric are combined thus:
 
     waiting, running,
     preemptions         the sum over the engines (data-parallel ranks) behind one address
@@ -42,7 +42,7 @@ _NAMES: dict[EngineKind, _Names] = {
     EngineKind.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
 }
 
-# What may follow a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp.
+# Text after a metric's name: labels (quoted values escape \, " and newline), a value, a timestamp.
 # Possessive throughout: no page, however odd, makes it backtrack.
 _REST = re.compile(
     r"""
@@ -77,11 +77,11 @@ def read_page(engine: EngineKind, body: bytes) -> Sample | Failed:
 
 
 def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
-    """The load that `text`, a page of `engine`, states. What the page does not say, or says as NaN, is None.
+    """The load that `text`, a page of `engine`, states. A value that is absent or NaN is None.
 
-    Failed(GARBAGE) names the metric whose line is malformed, infinite or negative, or which is out of range: KV use
-    above 1, a sum that is no 64-bit count, more than 1000 series.
-    Failed(EMPTY) is a page without any of the wanted metrics. An engine without metrics is an empty `Sample`.
+    Failed(GARBAGE) names the metric whose line is malformed, infinite, negative or out of range. Out of range is KV use
+    above 1, a sum that is no 64-bit count, or more than 1000 series. Failed(EMPTY) is a page without any of the wanted
+    metrics. An engine without metrics is an empty `Sample`.
     """
     names = _NAMES.get(engine)
     if names is None:

@@ -1,4 +1,4 @@
-"""What a replica's GET /v1/models says."""
+"""Reader of a replica's GET /v1/models."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _JITTER = 0.1
 
 
 class Reading(StrEnum):
-    """What is read of a replica; a metric label."""
+    """A kind of reading from a replica. A metric label."""
 
     HEALTH = "health"
     METRICS = "metrics"
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a watch needs of the outside."""
+    """Callbacks and clocks that a watch needs."""
 
     on_sample: Callable[[str, Sample], None]
     board: ModelBoard
@@ -196,7 +196,7 @@ class ReplicaWatch:
                 self._tools.on_sample(self.target.name, Sample(context_tokens=min(lengths)))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
-        """Read once. What that raises is a bug: the reading has failed, and says nothing of the replica."""
+        """Read once. An exception of `_read` is a bug: the reading has failed and tells nothing of the replica."""
         try:
             await look(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it

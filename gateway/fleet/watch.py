@@ -50,7 +50,7 @@ class FleetWatcher:
         self._stop = asyncio.Event()
 
     def configure(self, policy: Policy) -> None:
-        """Watch the replicas of `policy` from now on. What is watched as before goes on undisturbed."""
+        """Watch the replicas of `policy` from now on. Replicas that stay are watched without a break."""
         targets = {target.name: target for target in _targets(policy)}
         urls = {name: running.watch.target.url for name, running in self._running.items()}
         for name, running in list(self._running.items()):

@@ -1,1 +1,1 @@
-"""What is measured and shown."""
+"""Metrics, state, admin port, console, journal files and logs."""

@@ -1,9 +1,9 @@
 """The admin port: metrics, state, probes, the console page, and the few things that change something.
 
-Reading needs no token, so the port belongs on loopback or on a network of its own. What changes anything is a POST
-below /admin/ with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). POST
-/admin/explain only reads: it needs no token. It, the page and the state answer only to a Host that is an address,
-localhost or a configured name: a web page that points its own name at this port (DNS rebinding) gets nothing.
+Reading needs no token, so the port belongs on loopback or on a network of its own. Every change is a POST below /admin/
+with `Authorization: Bearer <token>`, or any POST there through the unix socket (`trusted`). POST /admin/explain only
+reads: it needs no token. It, the page and the state answer only to a Host that is an address, localhost or a configured
+name. A web page that points its own name at this port (DNS rebinding) gets nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of an action: `message` is for the person who asked for it."""
+    """Outcome of an action: `message` is for the person who asked for it."""
 
     ok: bool
     message: str
@@ -176,7 +176,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _replica(body: bytes) -> str:
-    """The one that is named. What is not understood is refused: without a body, a drain is that of the gateway."""
+    """The one that is named. An unknown body is refused: without a body, a drain is that of the gateway."""
     try:
         said: object = orjson.loads(body)
     except orjson.JSONDecodeError:

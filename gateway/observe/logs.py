@@ -1,4 +1,4 @@
-"""What the process writes to its log: one line per event, as JSON or as text for people.
+"""Log lines of the process: one per event, as JSON or as text for people.
 
 A line's own values travel in `extra={"fields": {...}}`; everything a client chose is escaped, so that no request can
 forge a line. Keys never get here: a `Record` knows the tenant and the tier, not the key.

@@ -1,4 +1,4 @@
-"""What `/admin/explain` is asked: a request described by its facts, as an `Request` that nobody sends."""
+"""The question of `/admin/explain`: a `Request` made from its facts that nobody sends."""
 
 from __future__ import annotations
 

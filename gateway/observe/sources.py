@@ -1,4 +1,4 @@
-"""What the pages of the admin port ask of the running process; each is asked at the moment of reading."""
+"""Reads of the running process for the pages of the admin port, each made at the moment of reading."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ class Sources:
     little: Callable[[Snapshot], Sequence[LittleView]]
     """Little's law of each pool, up to that snapshot."""
     explain: Callable[[Request], PlacementExplanation | Unplaceable]
-    """What would become of a request now."""
+    """The decision on a request now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""

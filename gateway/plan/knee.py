@@ -1,9 +1,8 @@
 """How many replicas a policy needs for its traffic: searched for in the simulator, with the gateway's own decisions.
 
-The goodput knee: as few replicas as reach the target at the wanted rate. Every number that is tried gets the same
-arrivals, seed by seed, so that none is luckier than another; goodput is taken to grow with them, and the number is
-found by doubling and halving. With several pools all are scaled alike first, and each is then made as small as it may
-be.
+The goodput knee: as few replicas as reach the target at the wanted rate. Every number tried gets the same arrivals,
+seed by seed, so that none is luckier than another. Goodput is assumed to grow with the number, which is found by
+doubling and halving. With several pools all are scaled alike first, and each is then made as small as it may be.
 
 A replica is lost during the warm-up: what is counted is how the others carry on, not what broke with it. Replicas of a
 pool are copies of each other; its waiting room grows with their number, all other limits are the policy's.
@@ -43,7 +42,7 @@ Counts = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one fleet, over all seeds."""
+    """Result of one fleet over all seeds."""
 
     replicas: dict[str, int]
     """By pool."""
@@ -82,7 +81,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """What was found."""
+    """Result of a search."""
 
     target: float
     needed: Tried
@@ -195,7 +194,7 @@ class Search:
         return self._try(counts, times=low)
 
     def _try(self, counts: Counts, lost: str | None = None, times: float = 1.0) -> Tried:
-        """What becomes of a fleet; each is tried once."""
+        """Result of a fleet. Each is tried once."""
         key = counts, lost, times
         if key not in self._tried:
             policy = scaled(self.policy, dict(counts))

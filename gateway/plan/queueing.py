@@ -23,7 +23,7 @@ FAR_BELOW = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What requests wait for a server. Times in seconds."""
+    """Waiting times of requests for a server. Times in seconds."""
 
     p_wait: float
     """Share of the requests that wait at all (0-1)."""

@@ -4,9 +4,9 @@
     replicas  = ceil(in flight / (slots x utilization))     by slots
     replicas  = ceil(rate / (per replica x utilization))    by a measured rate per replica
 
-Waits are those of one line for all slots (`queueing`), which is what a gateway in front makes of them; beside them
-stand those of a line at every replica, each with its part of the load, which is what spreading requests blindly makes.
-A replica that is measured to carry less than slots / latency has slots that turn over so much slower.
+Waits are those of one queue for all slots (`queueing`), as a gateway in front keeps it. Beside them stand the waits of
+one queue per replica, each with its part of the load, as blind spreading makes them. A replica that is measured to
+carry less than slots / latency has slots that turn over so much slower.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_REPLICAS = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked. Raises ValueError that names the option and says what would be right."""
+    """The load to size for. Raises ValueError that names the option and says what would be right."""
 
     rate_per_s: float
     latency_s: float | None = None

@@ -21,7 +21,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is asked. Raises ValueError that names the option and says what would be right."""
+    """Terms that a plan must meet. Raises ValueError that names the option and says what would be right."""
 
     spare: int = 0
     """Replicas on top of those that the load needs."""

@@ -1,4 +1,4 @@
-"""What an operator writes."""
+"""The policy file of an operator."""
 
 from gateway.policy.builtin import builtin
 from gateway.policy.errors import PolicyError, PolicyErrors

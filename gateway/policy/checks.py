@@ -1,4 +1,4 @@
-"""What must hold between the fields of a policy: names that exist, sums, orders, duplicates.
+"""Rules between the fields of a policy: names that exist, sums, orders, duplicates.
 
 Each check walks whatever shape the document has, so that a mistake in one field does not hide another elsewhere.
 """

@@ -30,7 +30,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Document:
-    """What a file says. `errors` are those found while reading; paths in `unusable` have no value because of one."""
+    """Content of a file. `errors` are those found while reading; paths in `unusable` have no value because of one."""
 
     file: str
     data: object = None

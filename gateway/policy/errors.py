@@ -1,4 +1,4 @@
-"""What is wrong with a policy file, told all at once.
+"""All errors of a policy file, told at once.
 
 PolicyErrors            raised by `load`; holds every error that was found
   └ PolicyError         one of them: `file:line: field.path: what is wrong, what would be right`

@@ -14,5 +14,6 @@ def new_key() -> str:
 
 
 def hash_of(key: str) -> bytes:
-    """What the policy holds of a key. Plain SHA-256 is enough for 256 random bits: there is nothing to guess."""
+    """The part of a key that the policy holds. Plain SHA-256 is enough for 256 random bits: there is nothing to
+    guess."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""What is valid in a policy and still worth a word to its author."""
+"""Notes on a valid policy that its author should read."""
 
 from __future__ import annotations
 

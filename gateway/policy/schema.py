@@ -41,13 +41,13 @@ class KeySection(Section):
 
 
 class DefaultsSection(Section):
-    """What holds where nothing else is said."""
+    """Defaults of the policy."""
 
     tier: Name | None = optional("Tier of keys that name none, and of everybody where there are no keys.")
 
 
 class ListenSection(Section):
-    """Who may reach the gateway, and with how large a body."""
+    """Clients that may reach the gateway, and the largest body."""
 
     open_on_any_address: bool = plain(
         False, "Serve without keys on addresses other than loopback: whoever can reach it may use it."

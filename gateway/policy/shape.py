@@ -166,7 +166,7 @@ def _kind(value: object) -> str:
 
 
 def _description(file: type[Section], path: Path) -> str:
-    """What belongs at `path`, from the schema, its first letter small."""
+    """Description of the field at `path` from the schema, its first letter small."""
     section = _section(file, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section else None
     text = field.description if field else None

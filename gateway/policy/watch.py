@@ -32,7 +32,7 @@ class ReloadStatus:
 class PolicyWatcher:
     """Reads `path` again on change or on demand; hands on what is valid, reports what is not.
 
-    What `on_policy` or `prepare` raises otherwise is a bug: `on_bug` hears of it, and the last good policy stays.
+    Any other exception of `on_policy` or `prepare` is a bug: `on_bug` hears of it, and the last good policy stays.
 
     `on_policy` runs on the event loop, with the generation counted up. Reading and checking run in a thread, since a
     large policy takes longer than a request should wait; so does `prepare`, of the same policy. Both may refuse it by
@@ -63,7 +63,7 @@ class PolicyWatcher:
         self.status = ReloadStatus(True, clock(), policy.generation, policy.digest)
 
     async def run(self) -> None:
-        """Watch until cancelled. What changed between loading and watching is noticed too."""
+        """Watch until cancelled. A change between loading and watching is noticed too."""
         async for _ in self._notices():
             if await asyncio.to_thread(_digest_of, self._path) != self._seen:
                 await self.reload()
@@ -113,7 +113,7 @@ class PolicyWatcher:
 def _folders(path: Path) -> Sequence[Path]:
     """The folder of the path as it is written, and that of the file it leads to where that is elsewhere."""
     here, there = path.absolute().parent, path.resolve().parent
-    # What lies below (`..data`) is swapped by changes in the folder itself, and may not outlive the next one.
+    # The target below (`..data`) is swapped by changes in the folder itself, and may not outlive the next one.
     return [here] if there.is_relative_to(here.resolve()) else [here, there]
 
 

@@ -46,10 +46,10 @@ class Divergence:
 
 @dataclass(slots=True)
 class Replayed:
-    """What came of it, and of how much."""
+    """Outcome of a replay, with counts."""
 
     calls: int = 0
-    """Those that were answered alike."""
+    """Calls with equal answers."""
     requests: int = 0
     began_at: float | None = None
     ended_at: float | None = None
@@ -123,7 +123,7 @@ def in_order(paths: Sequence[Path]) -> list[Header]:
 
 
 def _earlier(part: Header, number: int) -> Path:
-    """What an earlier part of the run is called beside `part`: FILE.2 was written before FILE.1, that before FILE."""
+    """The path of an earlier part of the run, beside `part`. FILE.2 was written before FILE.1, that before FILE."""
     name, suffix = part.path.name, part.path.suffix[1:]
     base, turn = (name.removesuffix(f".{suffix}"), int(suffix)) if suffix.isdecimal() else (name, 0)
     return part.path.with_name(f"{base}.{turn + part.part - number}")

@@ -1,9 +1,9 @@
 """Writes the journal of the controller while requests are served: in batches, by a thread, and never at their cost.
 
 The request path only keeps each call in a list. Every `BATCH` calls, and every `FLUSH_S`, the list is made into lines,
-and a thread writes them. If it does not keep up (the disk is slow) or cannot write (the disk is full), calls are
-dropped and counted, a line says so when writing works again, and the log says it once. What names stand for is no call,
-and is written after all: what follows refers to it.
+and a thread writes them. Calls are dropped and counted if the disk is slow or full. The log says so once, and a line in
+the journal says so when writing works again. Definitions of names are no calls and are never dropped, because later
+lines refer to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is counted about requests per tier, per pool and per replica."""
+"""Counters of requests per tier, per pool and per replica."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def decided(record: Record) -> Decided:
 
 
 class TierFacts:
-    """What is counted per tier, since the start and over the window."""
+    """Counters of one tier, since the start and over the window."""
 
     GOOD: Final = 0
     FINISHED: Final = 1
@@ -113,8 +113,8 @@ class TierFacts:
     def judge(self, record: Record) -> None:
         """Count `record`, whose outcome stands in the denominator, for every objective that applies to it.
 
-        TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. Whoever
-        did not finish missed them all; a finished answer too short to have the latency is left out.
+        TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. An
+        unfinished request misses all of them. A finished answer too short to have the latency is left out.
         """
         finished = record.outcome is Outcome.OK
         for metric, threshold_s, attainment in self.objectives:
@@ -142,7 +142,7 @@ class TierFacts:
 
 @dataclass(slots=True)
 class Lane:
-    """What is counted per tier and pool; the pool is "" for requests that never got to one."""
+    """Counters of one tier in one pool. The pool is "" for requests that never reached one."""
 
     requests: dict[tuple[str, Outcome, Reason | None], int] = field(default_factory=dict)
     """By model, outcome and reason."""

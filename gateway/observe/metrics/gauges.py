@@ -1,4 +1,4 @@
-"""What the process is at this moment as Prometheus families: queues, slots, replicas, policy, build."""
+"""Present state of the process as Prometheus families: queues, slots, replicas, policy, build."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gateway.core.stats import LogHistogram
 INTERVAL_S = 0.1
 HOLD_S = 15.0
 EDGES = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds. What is felt in a stream of tokens begins at some 5 ms."""
+"""Seconds. Pauses of a token stream are felt from about 5 ms."""
 
 
 class LoopLag:
@@ -24,9 +24,9 @@ class LoopLag:
     ) -> None:
         """`each(now)` is called at every step, for whoever wants to know that time passes."""
         self.waits = LogHistogram(EDGES)
-        """What every moment since the start had to wait, one in each interval. A loop that stands still for a second
-        makes all the moments of that second wait, the last of them the least, and not only the one it was found at:
-        else this would be a closed loop, and leave out the waiting that it is there to see."""
+        """Seconds that the loop was late, one sample per interval since the start. A stall of one second counts a
+        sample for every interval in it, each shorter than the one before. One sample per wake-up would leave out most
+        of the stall (coordinated omission)."""
         self._clock = clock
         self._each = each
         self._interval_s = interval_s

@@ -1,9 +1,9 @@
 """The one sink of facts about requests: plain counters, cheap enough for the request path.
 
 Nothing is formatted here: `families` turns the counters into Prometheus families when somebody asks. Edges of
-histograms are fixed when the process starts (they include the SLO thresholds of the first policy) and cannot change on
-reload; the truth about objectives lies in the `slo` counters, which follow every reload. Nothing is ever reset.
-Labels come from policies and enums only: a name that no policy knows is counted under "".
+histograms are fixed at the start, include the SLO thresholds of the first policy, and cannot change on reload. The
+truth about objectives lies in the `slo` counters, which follow every reload. Nothing is ever reset. Labels come from
+policies and enums only: a name that no policy knows is counted under "".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Metrics:
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Follow a new policy. What was counted stays, also for tiers and pools that are gone."""
+        """Follow a new policy. Counts stay, also for tiers and pools that are gone."""
         self.policy = policy
         for tier in policy.tiers.values():
             if tier.name in self.tiers:

@@ -1,4 +1,4 @@
-"""What plans are made of, as Prometheus families: Little's law of each pool, and the replicas that it wants."""
+"""Planning figures as Prometheus families: Little's law of each pool, and the replicas that it wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened during the last minute: sliding differences of counts that only grow."""
+"""Counts of the last minute: sliding differences of counts that only grow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER: Final = -math.inf
 
 
 class Sliding:
-    """What was added to `counts` during the last `span_s` seconds, in steps of `slice_s`.
+    """The increase of `counts` during the last `span_s` seconds, in steps of `slice_s`.
 
     Copies are kept of the counts at each step, so adding costs nothing here. `roll` must be called before something is
     added at or after `due`; the answer then covers at least `span_s` and less than `span_s + slice_s`.

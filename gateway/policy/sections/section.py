@@ -1,4 +1,4 @@
-"""What every section of a policy file has in common, and how its fields are declared."""
+"""Base of every section of a policy file, and the declaration of its fields."""
 
 from __future__ import annotations
 

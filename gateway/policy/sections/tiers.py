@@ -71,7 +71,7 @@ class EndToEndSection(ObjectiveSection):
 
 
 class SloSection(Section):
-    """What a tier promises."""
+    """Promises of a tier."""
 
     ttft: ObjectiveSection | None = optional("Time from request complete to the first content token.")
     tpot: ObjectiveSection | None = optional("Mean time per output token after the first.")
@@ -127,7 +127,7 @@ class ApisSection(Section):
 
 
 class LimitsSection(Section):
-    """What one tenant of this tier may use; beyond it 429 with the time to try again."""
+    """Limits of one tenant of this tier. Beyond them: 429 with the time to try again."""
 
     requests: Rate | None = optional("Requests, such as 60/min. A full minute may come at once.")
     tokens: Rate | None = optional("Prompt and answer tokens, such as 40k/min.")

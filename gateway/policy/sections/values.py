@@ -34,7 +34,7 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def choice(names: Iterable[str]) -> WithJsonSchema:
-    """What an editor offers for `one_of`."""
+    """Choices that an editor offers for `one_of`."""
     return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, {"pattern": r"\$\{.+\}"}]})
 
 

@@ -8,21 +8,21 @@ A fluid linear program. Request i is accepted to the share x_i (0-1), and y_ib i
                 sum_i y_ib <= E bin_s               on the E replicas there are,
                 sum_i (prefill_i + decode_i) x_i <= E horizon_s
 
-with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (tokens of context its steps read), where
-A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`), p_i and o_i the tokens of prompt and
-answer.
+with prefill_i = A1 p_i and decode_i = (o_i - 1) (A2 + A0 / max_num_seqs) + A3 (tokens of context its steps read).
+A0..A3 are the base, prefill, decode and KV costs of a step (`sim.run.profiles`). p_i and o_i are the tokens of prompt
+and answer.
 
-Why no policy beats it. Each cost is part of what the model of the engine charges, and no part is charged to two
-requests: a step with n decodes takes A0 once, and n <= max_num_seqs; the context of prompts half computed, steps that
-are not full, preemptions, waiting behind others in a step and answers that turn out badly cost nothing here. Work may
-be split, moved and interrupted at will, and requests accepted in part. Requests that cannot be good even alone are left
-out. One thing is missing: decoding after the last arrival, of requests begun before. At most max_num_seqs of each
-replica are under way at that moment, and none begins after the last deadline; `ceiling` adds what this could be worth,
-at the price that the program itself puts on work. So: value <= ceiling, and no policy has more than ceiling.
+Why no policy beats it. Each cost is part of the charge of the engine model, and no part is charged to two requests: a
+step with n decodes takes A0 once, and n <= max_num_seqs. Free of charge are half-computed prompts, steps that are not
+full, preemptions, waiting behind others in a step, and answers that miss. Work may be split, moved and interrupted at
+will, and requests accepted in part. Requests that cannot be good even alone are left out. One thing is missing:
+decoding after the last arrival, of requests begun before. At most max_num_seqs of each replica are under way at that
+moment, and none begins after the last deadline. `ceiling` adds the greatest worth of this, at the price that the
+program itself puts on work. So: value <= ceiling, and no policy has more than ceiling.
 
-The constrained program also keeps what an operator asks of a policy: no tier has a larger share accepted than one above
-it, the lowest gets its floor of the tokens, and each length of prompt has its share accepted within 5 points of that of
-its tier (without this, the optimum is to drop the long ones).
+The constrained program also keeps the demands of a policy. No tier has a larger share accepted than one above it, and
+the lowest gets its floor of the tokens. The accepted share of each prompt length is within 5 points of that of its
+tier; without this, the optimum is to drop the long ones.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def replay_set(arrivals: Sequence[Arrival], found: Bound) -> list[Arrival]:
     """The arrivals that the optimum accepts, as whole requests.
 
     Shares are carried from one request to the next of the same tier and length, so that both keep their part at any
-    time; who is accepted is the same in every run.
+    time. The choice is the same in every run.
     """
     carried: dict[tuple[str, int], float] = {}
     chosen = []

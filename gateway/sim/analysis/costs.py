@@ -1,4 +1,4 @@
-"""What requests cost a fleet at the very least, and by when their prompts must be computed."""
+"""Least cost of requests to a fleet, and the deadlines of their prompts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def costs(policy: Policy, fleet: FleetSpec) -> FleetCosts:
 
 
 def _shared(profile: Profile) -> tuple[float, ...]:
-    """What a replica charges each sequence for: of the base cost of a step, at least its slot's part."""
+    """The charge of a replica per sequence: at least its slot's part of the base cost of a step."""
     slot_s = profile.step_base_s / profile.max_num_seqs
     prompt_s, prefill_s = profile.prefill_s_per_sequence, profile.prefill_s_per_token
     return slot_s, prompt_s, prefill_s, profile.decode_s_per_sequence, profile.kv_s_per_token

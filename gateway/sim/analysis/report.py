@@ -1,4 +1,4 @@
-"""What several runs say together: means over seeds with intervals, and paired differences between policies.
+"""Summary of several runs: means over seeds with intervals, and paired differences between policies.
 
 Intervals are percentile bootstraps over seeds: seeds are drawn with replacement, as many as there are, `RESAMPLES`
 times, and the middle 95% of the means are kept. Runs of two policies with the same seed had the same arrivals, so they

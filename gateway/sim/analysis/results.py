@@ -1,4 +1,4 @@
-"""What came of a run: goodput, attainment, latencies, and what the replicas did for it."""
+"""Result of a run: goodput, attainment, latencies, and the work of the replicas."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class TierResult:
-    """One tier of one run. What counts: all but 400s, quota refusals and clients that left."""
+    """One tier of one run. Requests that count: all but 400s, quota refusals and clients that left."""
 
     weight: float
     offered: int
@@ -130,7 +130,7 @@ class Result:
     in_system: float
     """Mean number of requests in the system."""
     little: float
-    """What Little's law makes of it: arrivals per second times mean time in the system."""
+    """The value by Little's law: arrivals per second times mean time in the system."""
     events: int
     cpu_s: float
     """Of this process, the whole run."""

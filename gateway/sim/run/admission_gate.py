@@ -1,8 +1,8 @@
 """A queue before a decider that sends everything at once: for baselines.
 
-Each pool has a rule that says when it is full. While it is, requests of the class that is shed are refused and all
-others are held; they pass in order of priority, first come first served, or are refused after their tier's queue
-timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
+Each pool has a rule that says when it is full. While it is full, requests of the class that is shed are refused and all
+others are held. Held requests pass in order of priority, first come first served, or are refused after their tier's
+queue timeout. `Cap` is a static limit of requests in flight per replica. `Saturation` is the rule of llm-d's saturation
 detector (queue depth 5, KV cache .8, staleness 200 ms, a scrape every 50 ms by default in its inference scheduler).
 """
 

@@ -1,8 +1,8 @@
 """A plain load balancer, the ground that baselines stand on: it sends everything at once, and decides nothing else.
 
-It routes as the gateway's routers do, honours tenants' limits and caps of `max_tokens`, passes over replicas that are
-known to be down, tries another one where a connection is refused, and ends what takes longer than its tier's total
-timeout. It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
+It routes as the gateway's routers do, and honours tenants' limits and caps of `max_tokens`. It skips replicas known to
+be down, and tries another one where a connection is refused. It ends requests that exceed their tier's total timeout.
+It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What others do, to compare with: a row each, named on the command line as NAME or NAME:KEY=VALUE,KEY=VALUE.
+"""Policies of other gateways, to compare with: a row each, named on the command line as NAME or
+NAME:KEY=VALUE,KEY=VALUE.
 
 None of them is the production controller with something switched off: it always keeps engines from being sent more than
 they keep up with. They are a plain balancer, with a gate before it where they hold or shed. All keep the operator's

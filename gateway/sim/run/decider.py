@@ -1,4 +1,4 @@
-"""What a simulation drives: the calls of the production controller, and whatever else answers them."""
+"""The interface that a simulation drives: the calls of the production controller."""
 
 from __future__ import annotations
 

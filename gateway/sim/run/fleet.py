@@ -17,7 +17,7 @@ NEVER: Final = 1e12
 
 
 class Harm(StrEnum):
-    """What can befall a replica."""
+    """A fault of a replica."""
 
     SLOW = "slow"
     """Every step takes `factor` times as long."""

@@ -22,7 +22,7 @@ SAMPLE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """What had been used by time `at`."""
+    """Use up to time `at`."""
 
     at: float
     arrived: int
@@ -38,9 +38,9 @@ class RunMeter:
 
     def __init__(self, engine: Simulation, seed: int) -> None:
         self.opened: MeterReading | None = None
-        """What had been used when the warm-up was over."""
+        """Use up to the end of the warm-up."""
         self.closed: MeterReading | None = None
-        """What had been used when the last request could have arrived."""
+        """Use up to the end of arrivals."""
         self._engine = engine
         self._random = Random(f"{seed} watch")
 

@@ -19,7 +19,7 @@ from gateway.sim.run import simulation as engine
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of `jobs`. Spawned, since a progress bar has a thread, and a fork would copy its locks.
 
-    What is under way when the block is left by an error, or by Ctrl-C, is ended and not waited for.
+    Jobs under way are ended, not awaited, when the block is left by an error or Ctrl-C.
     """
     _make_sendable()
     others = multiprocessing.active_children()

@@ -5,9 +5,9 @@ A row is the cost model of one continuous-batching engine,
     step = step_base_s + prefill_s_per_token * prefill tokens + prefill_s_per_sequence * prompts that begin
            + decode_s_per_sequence * decodes + kv_s_per_token * tokens of context that the step reads,
 
-with vLLM's own bounds beside it. The constants of `default` come from the scratch simulation that the algorithms of
-this project were first tried on (four replicas, 10 ms + .05 ms per prefill token + .04 ms per decode + 5e-5 ms per KV
-token, 64 slots, chunks of 2048 tokens). They were chosen, not measured: trust shapes, not values.
+with vLLM's own bounds beside it. The constants of `default` come from the simulation that the algorithms of this
+project were first tried on. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per
+prefill token + .04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: trust shapes, not values.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Profile:
     decode_s_per_sequence: float
     kv_s_per_token: float
     prefill_s_per_sequence: float = 0.0
-    """What a step takes for each prompt that begins in it, however short: its place in the batch, its blocks."""
+    """Cost of a step per prompt that begins in it, however short: its place in the batch, its blocks."""
     kv_block_tokens: int = 16
     """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
     path_s: float = 0.0
-    """What every request takes outside of steps: HTTP, its tokens, the way to the scheduler and back. It holds no slot
+    """Time of every request outside of steps: HTTP, its tokens, the way to the scheduler and back. It holds no slot
     meanwhile."""
 
     def __post_init__(self) -> None:

@@ -2,18 +2,18 @@
 
 The rules, after vLLM's v1 scheduler:
 
-1. Time passes in steps. What runs in a step is decided when it begins; what it yields appears when it ends.
-2. Every sequence whose prompt is computed decodes one token per step. What is left of the step's token budget goes to
+1. Time passes in steps. The batch of a step is decided when it begins; its tokens appear when it ends.
+2. Every sequence whose prompt is computed decodes one token per step. The rest of the step's token budget goes to
    prompts, in order of arrival, in chunks. The step that ends a prompt yields its first token.
 3. A waiting request is admitted, in order of arrival, once a slot is free and its whole prompt fits into the KV cache.
-4. When the next token of every decoding sequence no longer fits, the latest arrival is preempted: it loses its
-   KV cache, waits at the head of the queue and computes prompt and output so far again.
+4. When the next token of every decoding sequence no longer fits, the latest arrival is preempted. It loses its KV
+   cache, waits at the head of the queue, and computes prompt and output so far again.
 5. A step takes what `Profile` says it takes.
 
-Steps in which nothing but decoding happens differ only by the growth of the context, so a run of them is kept as one
-arithmetic series: `advance` leaps over it, `step` walks it. Counts are kept, never recounted: a step costs O(1) plus
-its prompts and ends, whatever the number of sequences. KV is counted in tokens; the rest of each sequence's last block
-(less than kv_block_tokens) is not.
+Steps that only decode differ only by the growth of the context. A run of them is therefore kept as one arithmetic
+series: `advance` leaps over it, `step` walks it. Counts are kept, never recounted: a step costs O(1) plus its prompts
+and ends, whatever the number of sequences. KV is counted in tokens; the rest of each sequence's last block (less than
+kv_block_tokens) is not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EngineRequest:
 
 
 class ReplicaEventKind(StrEnum):
-    """What can happen to a request."""
+    """An event of a request."""
 
     FIRST_TOKEN = "first-token"
     FINISHED = "finished"
@@ -235,7 +235,7 @@ class SimulatedReplica:
         self._pass(done)
         self._steps = 1
 
-    # What a step begins and ends with.
+    # Begin and end of a step.
 
     def _schedule(self, now: float, events: list[ReplicaEvent]) -> None:
         """Begin the next run at `now`, or go idle."""

@@ -22,7 +22,7 @@ class SimulatedRequest:
         self.ask = ask
         self.tier = tier
         self.output_tokens = min(arrival.output_tokens, ask.tier.caps.granted(ask.max_tokens))
-        """What the model generates under the client's cap and the tier's."""
+        """Tokens that the model generates under the client's cap and the tier's."""
         self.dispatched = False
         self.seen = False
         """Whether its stream has begun."""

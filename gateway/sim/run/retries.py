@@ -18,7 +18,7 @@ MAX_S: Final = 8.0
 JITTER: Final = 0.25
 """Up to so much of a pause of their own is left out, by chance."""
 MAX_OBEYED_S: Final = 120.0
-"""Who is told to stay away for longer does not come again."""
+"""A client told to stay away for longer does not come again."""
 TOLD: Final = (429, 503, 504)
 """Statuses that always come with a Retry-After."""
 FAILED: Final = (Outcome.REFUSED, Outcome.TIMEOUT, Outcome.ERROR, Outcome.QUOTA)

@@ -2,8 +2,8 @@
 
 The rules, those of the gateway's own driver:
 
-1. Things happen one after the other: of those due at the same time first what replicas did and what was planned, in
-   the order in which it was noted, then the decider's alarm, then arrivals.
+1. Events happen one after the other. Of events due at the same time, those of replicas and planned ones come first, in
+   the order of their noting. The decider's alarm is next, arrivals are last.
 2. Commands are carried out after the call has returned; what they lead to is told in the order in which it came about.
 3. A closed attempt is told once: a cancelled one after its request is out of the engine, slot and KV cache included.
 4. The network takes no time, but for the `path_s` of a profile and the `ways_s` of the options, all of it on the way
@@ -39,12 +39,12 @@ FIRST_TOKEN, FINISHED = ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is simulated beside arrivals and replicas. Times in seconds of virtual time."""
+    """Options of a simulation beside arrivals and replicas. Times in seconds of virtual time."""
 
     duration_s: float = math.inf
     """Arrivals from here on are left out; those before it are waited for."""
     warmup_s: float = 0.0
-    """What arrives before is served, but not counted."""
+    """Earlier arrivals are served, but not counted."""
     watched: bool = True
     """Whether replicas are checked and scraped at the policy's intervals."""
     progress_s: float = PROGRESS_EVERY_S
@@ -58,8 +58,8 @@ class Options:
     give_up_s: float = 3600.0
     """Requests that are not over so long after the last arrival are misses."""
     ways_s: tuple[float, ...] = ()
-    """What requests were seen to take to their replica: each is given one of these, by chance, beside `path_s`. None
-    overtakes another."""
+    """Measured times of requests on the way to their replica. Each is given one of them by chance, beside `path_s`.
+    None overtakes another."""
 
 
 class Simulation:
@@ -198,7 +198,7 @@ class Simulation:
         self.carry_out([])
 
     def _asks(self, arrival: Arrival) -> Request:
-        """What its client sends now."""
+        """The next request of its client."""
         self._asked += 1
         return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
 
@@ -325,4 +325,4 @@ class Simulation:
 
 
 def _nothing(command: Command) -> None:
-    """What a command means to a client that only waits."""
+    """Effect of a command on a client that only waits."""

@@ -118,5 +118,5 @@ def _gap(cv: float, draw: Random) -> float:
 
 
 def _product(time_s: float, rate_per_s: float) -> float:
-    """What fits into a piece: nothing into one at rate 0, even if it never ends."""
+    """Mean number of arrivals in a piece: 0 at rate 0, even if it never ends."""
     return time_s * rate_per_s if rate_per_s else 0.0

@@ -1,4 +1,4 @@
-"""What arrives at the gateway in a run: requests in order of time, the same ones for every policy that is compared."""
+"""Arrivals of a run: requests in order of time, the same ones for every policy compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Arrival:
     model: str
     prompt_tokens: int
     output_tokens: int
-    """What the model generates if nobody caps it."""
+    """Tokens that the model generates without a cap."""
     stream: bool = True
     max_tokens: int | None = None
     session: int | None = None

@@ -34,7 +34,7 @@ def load_workload(
     mix: Mix | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Synthetic | Trace:
-    """What `source` names, at another mean rate or for another time if asked.
+    """The workload named by `source`, at another mean rate or for another time if asked.
 
     `mix` says whose the requests of a trace are, since public traces do not. Raises PolicyErrors for a workload file
     and TraceError (a ValueError) for a trace: both say what is wrong and where.

@@ -1,7 +1,7 @@
 """Made-up traffic: a pace, a mix of tiers with their tenants and lengths, and conversations that grow.
 
-Every kind of chance has a stream of its own, and each request takes the same number of draws from it: a change of rate
-or of one tier's lengths leaves everything else as it was.
+Every kind of chance has a stream of its own, and each request takes the same number of draws from it. A change of rate
+or of one tier's lengths therefore leaves everything else as it was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a line of a trace means, in each of the formats that are known."""
+"""Meaning of a line of a trace, in each known format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_TOKENS = 1_000_000_000
 
 
 class Wrong(Exception):
-    """What is wrong with a line; counted from 1."""
+    """The fault of a line. Lines count from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)

@@ -5,10 +5,10 @@
     mooncake   JSONL  {"timestamp", "input_length", "output_length", "hash_ids"}        ms, in ticks of about 3 s
     tailgate   JSONL  {"at", "prompt_tokens", "output_tokens", ...}: the fields of `Arrival`; the rest may be left out
 
-The format is found from the first line. Requests that share a tick are spread over it, by the seed of the run; one that
-is alone at its millisecond of a Mooncake trace came then, one that is alone in its second of BurstGPT some time in it.
-Rows without prompt or answer (0 tokens: requests that failed when they were recorded) are left out. What a row does not
-say (tier, tenant, model), `Mix` says.
+The format is found from the first line. Requests that share a tick are spread over it, by the seed of the run. A
+request alone at its millisecond of a Mooncake trace stays there. A request alone in its second of BurstGPT comes at
+some time in it. Rows without prompt or answer (0 tokens: requests that failed when they were recorded) are left out.
+Fields missing in a row (tier, tenant, model) come from `Mix`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GZIP = b"\x1f\x8b"
 ENCODING = "utf-8-sig"
 """With a byte order mark or without."""
 MAX_S = 1e9
-"""A trace is no longer: 31 years. What is has times of another unit, or from 1970 on."""
+"""A trace is no longer: 31 years. A longer one has times of another unit, or from 1970 on."""
 ROUNDED = 0.005
 """By how much shares may miss 100%: three thirds, written as 33.3%, do."""
 

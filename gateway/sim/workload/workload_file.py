@@ -1,4 +1,4 @@
-"""What a workload file may say, and the traffic it stands for.
+"""Schema of a workload file, and the traffic it stands for.
 
 Read and checked as policy files are: unknown fields are errors, and all errors are told at once, by line and field.
 """
@@ -145,7 +145,7 @@ class ArrivalsSection(Section):
 
 
 class TierShare(Section):
-    """What one tier sends. Lengths and model are the workload's unless given."""
+    """Traffic of one tier. Lengths and model are the workload's unless given."""
 
     share: Annotated[Share, Field(gt=0)] = Field(description="Share of the requests, against the other tiers.")
     tenants: Count = plain(1, "How many tenants it has; they are called TIER-1, TIER-2 and so on.")
