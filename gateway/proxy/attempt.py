@@ -14,7 +14,7 @@ from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.outgoing import Outgoing
 from gateway.proxy.upstream import ReplicaConnections
-from gateway.proxy.upstream_connection import AnswerReceiver
+from gateway.proxy.upstream_connection import AnswerReceiver, Connecting
 from gateway.wire.answers.assemble import Assembly, AssemblyError
 from gateway.wire.answers.events import EventKind, StreamReader
 from gateway.wire.answers.failure import EngineError, end_of
@@ -173,6 +173,21 @@ class UpstreamAttempt(AnswerReceiver):
         """Writes the asked name of the model; None until the engine has told another."""
         self._last_at = 0.0
         self._progress_at = 0.0
+
+    def __repr__(self) -> str:
+        states = (
+            (self.over, "over"),
+            (self._committed, "committed"),
+            (bool(self.held), "held"),
+            (self.status > 0, "head received"),
+            (type(self.line) is Connecting, "connecting"),
+            (self.line is None, "not sent"),
+        )
+        state = next((name for holds, name in states if holds), "waiting")
+        return (
+            f"<UpstreamAttempt {self.id} of request {self.relay.ask.id} at {self.upstream.spec.name}: {state}, "
+            f"status {self.status}, {self.seen} tokens seen, {self._held_bytes} bytes held>"
+        )
 
     def commit(self, client: Outgoing | None) -> list[bytes]:
         """From now on everything is passed on; gives what was held.

@@ -214,6 +214,11 @@ class Driver:
         self._call(self.controller.fail, (ask,), ask)
 
     @property
+    def requests(self) -> list[object]:
+        """Requests that are not over, for their `repr`."""
+        return list(self._relays.values())
+
+    @property
     def under_way(self) -> int:
         """Requests that are not over."""
         return len(self._relays)

@@ -104,6 +104,20 @@ class Exchange(AttemptOwner):
         if ask.stream and ask.tier.keep_alive_s:
             gate.keep_alives.start(self, ask.tier.keep_alive_s, ask.body_at)
 
+    def __repr__(self) -> str:
+        if self._client is None:
+            state = "client is answered or gone"
+        elif self._committed is not None:
+            state = f"committed to attempt {self._committed.id}"
+        else:
+            state = "stream begun with a comment" if self._shown else "nothing shown"
+        paused = ", client reads slowly" if self._paused else ""
+        ask = self.ask
+        return (
+            f"<Exchange {ask.id} ({self.request_id}) {ask.endpoint.value} of {ask.tenant} in {ask.tier.name}: "
+            f"{state}{paused}; attempts {[*self._legs.values()]}>"
+        )
+
     # ---- commands
 
     def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:

@@ -153,6 +153,21 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep_alive = False
         self._started = False
 
+    def __repr__(self) -> str:
+        if self.transport is None:
+            state = "not connected"
+        elif self.transport.is_closing():
+            state = "closed"
+        elif self._in_body:
+            state = "in a body in chunks" if self._chunks is not None else f"in a body, {self._left} bytes to come"
+        elif self._started:
+            state = f"in a head, {len(self._buffer)} bytes of it"
+        else:
+            state = "idle" if self.receiver is None else "request sent"
+        paused = ", paused" if self._paused else ""
+        reused = ", used before" if self.reused else ""
+        return f"<UpstreamConnection to {self.upstream.spec.name}: {state}{paused}{reused}, for {self.receiver!r}>"
+
     # ---- sending
 
     def send(self, request: bytes, receiver: AnswerReceiver) -> None:

@@ -591,6 +591,11 @@ class Play:
         protocol: ClientConnection = self.client.protocol
         return protocol
 
+    @property
+    def exchanges(self) -> list[object]:
+        """Requests under way."""
+        return self.driver.requests
+
     def _play(self, step: Step) -> None:
         match step:
             case FromClient(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -558,6 +559,41 @@ def _without(out: bytes) -> None:
 def test_answer(name: str, play: Callable[..., Play]) -> None:
     rules, steps = PLAYBOOKS[name]
     play(rules)(*steps)
+
+
+REPRS: dict[str, tuple[list[Step], str]] = {
+    "that waits": ([FromClient(stream())], "nothing shown; .*Attempt 1.*at r1: waiting.*request sent"),
+    "in a head": ([FromClient(stream()), FromReplica(b"HTTP/1.1 2")], "waiting.*in a head, 10 bytes"),
+    "that is held": (
+        [FromClient(stream()), FromReplica(CHUNKED + chunk(ROLE))],
+        "held, status 200, 0 tokens.*in chunks",
+    ),
+    "that is committed": (
+        [FromClient(stream()), FromReplica(CHUNKED + chunk(HI))],
+        "committed to attempt 1.*committed, status 200, 1 tokens.*in chunks",
+    ),
+    "with a length": (
+        [FromClient(post()), FromReplica(whole()[:-7])],
+        "nothing shown.*held, status 200.*in a body, 7 bytes to come",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPRS)
+def test_repr_says_the_state_of_an_answer(name: str, play: Callable[..., Play]) -> None:
+    steps, said = REPRS[name]
+    played = play()(*steps)
+    (exchange,) = played.exchanges
+    shown = f"{exchange!r} {played.loop.wires[0].protocol!r}"
+    assert re.search(said, shown), shown
+    assert "(id-1) /v1/chat/completions of anonymous in std" in shown
+
+
+def test_repr_says_that_a_connection_is_idle_or_closed(play: Callable[..., Play]) -> None:
+    played = play()(FromClient(post()), FromReplica(whole()))
+    assert repr(played.loop.wires[0].protocol) == "<UpstreamConnection to r1: idle, for None>"
+    played(ReplicaCloses())
+    assert repr(played.loop.wires[0].protocol) == "<UpstreamConnection to r1: closed, for None>"
 
 
 STATUSES = {
