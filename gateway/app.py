@@ -45,9 +45,9 @@ from gateway.proxy.driver import Driver
 from gateway.proxy.handler import Callers, RequestHandler, TokenCounter, callers_of
 from gateway.proxy.limits import SWEEP_S, ConnectionLimits
 from gateway.proxy.listening import tune
-from gateway.proxy.oddities import Oddities
+from gateway.proxy.replica.oddities import Oddities
+from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.server import ClientConnection
-from gateway.proxy.upstream import Upstreams
 from gateway.settings import Settings
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.tokens import TokenizerError, Tokenizers

@@ -17,7 +17,9 @@ from compiling.sources import ROOT
 
 def test_the_request_path_is_compiled_and_what_msgspec_makes_is_not() -> None:
     compiled = sources.modules(ROOT)
-    assert {"gateway/core/controller.py", "gateway/wire/answers/events.py", "gateway/proxy/attempt.py"} <= set(compiled)
+    assert {"gateway/core/controller.py", "gateway/wire/answers/events.py", "gateway/proxy/replica/attempt.py"} <= set(
+        compiled
+    )
     assert "gateway/wire/answers/shapes.py" not in compiled
     assert all((ROOT / name).is_file() for name in compiled)
 

@@ -1,1 +1,1 @@
-"""The sockets: server, upstream connections, and the relay between them."""
+"""The sockets: server, upstream connections, and the exchange between them."""

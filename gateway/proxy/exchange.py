@@ -7,12 +7,12 @@ from collections.abc import Callable
 from gateway.core.policy import Model
 from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request
 from gateway.core.stats import LogHistogram
-from gateway.proxy.attempt import AttemptOwner, UpstreamAttempt
 from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
 from gateway.proxy.outgoing import Outgoing
-from gateway.proxy.upstream import ReplicaConnections, Upstreams
+from gateway.proxy.replica.attempt import AttemptOwner, UpstreamAttempt
+from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
 from gateway.wire.answers.renamed import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint

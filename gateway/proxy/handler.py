@@ -18,7 +18,7 @@ from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.exchange import Client, Exchange, ExchangeServices
-from gateway.proxy.upstream import Upstreams
+from gateway.proxy.replica.upstream import Upstreams
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
 from gateway.wire.body.pictures import correction

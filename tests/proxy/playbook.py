@@ -31,9 +31,9 @@ from gateway.core.stats import LogHistogram
 from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.proxy.oddities import Oddities
+from gateway.proxy.replica.oddities import Oddities
+from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.server import ClientConnection
-from gateway.proxy.upstream import Upstreams
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.request import Parsed
 from tests.core.made import policy, pool, tier

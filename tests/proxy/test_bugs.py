@@ -13,14 +13,14 @@ from gateway.app import Gateway
 from gateway.core.request import Callback
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
-from gateway.proxy.attempt import UpstreamAttempt
 from gateway.proxy.counting import ask_nobody
 from gateway.proxy.driver import Driver
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
+from gateway.proxy.replica.attempt import UpstreamAttempt
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.proxy.replica.upstream_connection import UpstreamConnection
 from gateway.proxy.server import ClientConnection
-from gateway.proxy.upstream import ReplicaConnections
-from gateway.proxy.upstream_connection import UpstreamConnection
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import AttemptOutcome
-from gateway.proxy.oddities import Oddities
-from gateway.proxy.upstream import ReplicaConnections
-from gateway.proxy.upstream_connection import UpstreamConnection
+from gateway.proxy.replica.oddities import Oddities
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.proxy.replica.upstream_connection import UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import AnswerHead
 from tests.interpreted import interpreted

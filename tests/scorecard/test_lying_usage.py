@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.app import Gateway
-from gateway.proxy.attempt import HOLD_WHOLE_BYTES
+from gateway.proxy.replica.attempt import HOLD_WHOLE_BYTES
 from gateway.wire.answers.oddity import Oddity
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Call, Capture, chunk, completion, token, whole

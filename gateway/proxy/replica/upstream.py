@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from gateway.core.policy import PoolSpec, ReplicaSpec
 from gateway.core.request import AttemptOutcome, Callback, Endpoint
 from gateway.proxy.clock import monotonic
-from gateway.proxy.oddities import Oddities
-from gateway.proxy.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
+from gateway.proxy.replica.oddities import Oddities
+from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.form import CONTENT_TYPE

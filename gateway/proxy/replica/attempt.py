@@ -13,8 +13,8 @@ from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.outgoing import Outgoing
-from gateway.proxy.upstream import ReplicaConnections
-from gateway.proxy.upstream_connection import AnswerReceiver, Connecting
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting
 from gateway.wire.answers.assemble import Assembly, AssemblyError
 from gateway.wire.answers.events import EventKind, StreamReader
 from gateway.wire.answers.failure import EngineError, end_of

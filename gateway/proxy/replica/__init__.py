@@ -1,0 +1,1 @@
+"""The side of replicas: attempts, and the connections that they use."""
