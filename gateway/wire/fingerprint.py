@@ -10,7 +10,7 @@ import orjson
 from gateway.wire.body.form import File
 from gateway.wire.request import Parsed
 
-# What only says how the answer is delivered.
+# Fields that only say how the answer is delivered.
 _DELIVERY: Final = ("stream", "stream_options", "stream_include_usage")
 
 

@@ -1,4 +1,4 @@
-"""What httptools lets through and no honest client sends."""
+"""Malformed heads that httptools accepts and no honest client sends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.wire.http.headers import RequestHead
 
 
 def malformed(version: str, head: RequestHead) -> Problem | None:
-    """What is wrong with the head of a request of this HTTP version, such as `1.1`."""
+    """The fault of the head of a request of this HTTP version, such as `1.1`."""
     if version not in ("1.1", "1.0"):
         return Problem(Reason.BAD_REQUEST, "This server speaks HTTP/1.1 and HTTP/1.0.")
     if head.repeated is not None:

@@ -1,8 +1,8 @@
 """A request's JSON: parsed once, checked against the tier's caps, and written anew for the engine.
 
-What is sent is built from what `parse` checked, never from the client's bytes: of duplicate keys the last one was seen
-and the last one is sent, and a field that is not in the API's table is not sent at all. All that is known before
-the request is admitted is written then; `render` only puts the model's name and the output cap in front.
+The body sent is built from the fields that `parse` checked, never from the client's bytes. Of duplicate keys the last
+one was seen and the last one is sent. A field that is not in the API's table is not sent at all. All that is known
+before the request is admitted is written then; `render` only puts the model's name and the output cap in front.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Parsed:
         self.wants_usage = wants_usage
         """Whether the client asked for the usage chunk of a stream, so that it is passed on."""
         self.fields = fields
-        """What goes to the engine, less the model, the output cap and what is tied to it, which `render` writes."""
+        """Fields for the engine. `render` adds the model, the output cap and the fields tied to it."""
         self.payload = payload
         """The same as JSON, and what the tier adds to it."""
         self.tied = tied
@@ -98,7 +98,7 @@ class Parsed:
         self.batch = prompt.batch
         """How many prompts or inputs there are."""
         self.max_tokens = max_tokens
-        """What was asked for each choice, before any clamp; None where nothing was asked."""
+        """Tokens asked for each choice, before any clamp; None where nothing was asked."""
         self.cap_field = cap_field
         """The name under which the output cap is sent; None where there is none."""
         self.changed = changed
@@ -207,7 +207,7 @@ _USAGE: Final = {"include_usage": True}
 
 
 def _payload(shape: Shape, fields: dict[str, Any], stream: bool, caps: Caps) -> bytes:
-    """What is sent whatever the model and the cap; `fields` is not empty, since every API requires one of them."""
+    """The body without model and cap; `fields` is not empty, since every API requires one of them."""
     if stream and shape.usage:
         fields.setdefault("stream_options", _USAGE)
     if caps.stop and shape.stop is not None:

@@ -1,6 +1,6 @@
 """A stream put together to the whole answer that it would have been, had nobody asked for a stream.
 
-What is absent from a stream and null in an answer is null here as well: the names are those of vLLM 0.32.
+Fields absent from a stream and null in an answer are null here as well: the names are those of vLLM 0.32.
 """
 
 from __future__ import annotations

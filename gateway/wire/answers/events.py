@@ -1,4 +1,4 @@
-"""What a streamed answer says about itself: tokens, finish, usage, errors."""
+"""Facts in a streamed answer: tokens, finish, usage, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DONE: Final = b"[DONE]"
 
 
 class EventKind(IntFlag):
-    """What one event means; several may hold."""
+    """Meaning of one event; several may hold."""
 
     OTHER = 0
     CONTENT = 1
@@ -176,7 +176,7 @@ class StreamReader:
 
 
 class TypedReader(StreamReader):
-    """What the Messages and Responses APIs share: every event carries its type."""
+    """Common part of the Messages and Responses APIs: every event carries its type."""
 
     __slots__ = ()
     delta = b""

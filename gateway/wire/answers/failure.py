@@ -1,4 +1,4 @@
-"""What an engine's own error means, as a status or inside an answer of status 200."""
+"""Meaning of an engine's own error, as a status or inside an answer of status 200."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.core.request import AttemptOutcome
 from gateway.wire.answers.shapes import EMPTY, UNREADABLE, Error, decode_error
 from gateway.wire.numbers import count
 
-# What an error's type stands for where it has no code: vLLM's words on /v1/messages, and Anthropic's.
+# Status by an error's type where it has no code: vLLM's words on /v1/messages, and Anthropic's.
 _STATUS_OF_TYPE: Final = {
     "Service Unavailable": 503,
     "ServiceUnavailableError": 503,
@@ -28,7 +28,7 @@ _SHUT_DOWN: Final = b"cannot schedule new futures after shutdown"
 
 
 def end_of(status: int, body: bytes) -> AttemptOutcome:
-    """What an error of this status means for the attempt."""
+    """Effect of an error of this status on the attempt."""
     if status in (429, 503):
         return AttemptOutcome.BUSY
     if 400 <= status < 500:
@@ -49,7 +49,7 @@ class EngineError:
 
     @property
     def end(self) -> AttemptOutcome:
-        """What it means for the attempt."""
+        """Its effect on the attempt."""
         return end_of(self.status, self.body)
 
 

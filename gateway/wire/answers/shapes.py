@@ -1,4 +1,4 @@
-"""What is read of an engine's JSON: the few fields that matter, the rest skipped by the decoder.
+"""Fields read of an engine's JSON: the few that matter, the rest skipped by the decoder.
 
 Structs of msgspec are made when the module is run, so this file is not among those that are compiled.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 ABSENT = msgspec.Raw()
 EMPTY = (b"", b'""', b"null", b"[]", b"{}")
-"""What stands for nothing, in the raw bytes of a field."""
+"""Raw bytes of a field that stand for nothing."""
 ABORT = "abort"
 RAW_ABORT = b'"abort"'
 """How vLLM ends what it works on when it is told to stop, and then the answer as if nothing had happened."""
@@ -28,7 +28,7 @@ class Usage(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What one event adds to an answer."""
+    """The addition of one event to an answer."""
 
     content: msgspec.Raw = ABSENT
     reasoning: msgspec.Raw = ABSENT
@@ -86,7 +86,7 @@ class Typed(msgspec.Struct):
 
 
 class Stop(msgspec.Struct):
-    """What Anthropic's API says of the end: null where the engine gave up, absent in what is not the end."""
+    """End in Anthropic's API: null where the engine gave up, absent before the end."""
 
     stop_reason: object = msgspec.UNSET
 
@@ -110,7 +110,7 @@ class Whole(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
-    """What an engine says of its failure; engines differ in everything but `message`."""
+    """Report of a failure by an engine. Engines differ in everything but `message`."""
 
     code: object = None
     message: object = None

@@ -1,4 +1,4 @@
-"""What an answer that was not streamed says about itself: usage, and whether it is one."""
+"""Facts in an answer that was not streamed: usage, and whether it is an answer at all."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from gateway.wire.body.form import File
 from gateway.wire.body.prompt import Prompt
 
 FILE_BYTES: Final = 80
-"""Bytes of a file that count as one byte of prompt. Speech models read about 50 tokens of a second (Whisper has 1,500
-positions for 30 s), and a second is about 16 kB of MP3: 320 bytes for a token, which is four bytes of text. Less is
+"""Bytes of a file that count as one byte of prompt. Speech models read about 50 tokens per second of sound (Whisper has
+1,500 positions for 30 s). A second is about 16 kB of MP3: 320 bytes for a token, which is four bytes of text. Less is
 counted of what is packed tighter; the ratio is learned where streams tell their usage."""
 FLAGS: Final = ("stream", "stream_include_usage", "stream_continuous_usage_stats", "include_stop_str_in_output")
 NUMBERS: Final = (

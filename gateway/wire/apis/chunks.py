@@ -31,7 +31,7 @@ _NULL_OF_MESSAGES: Final = ("refusal", "annotations", "audio", "function_call", 
 _CHOICE: Final = ("logprobs", "finish_reason", "stop_reason", "token_ids", "routed_experts")
 _CHOICE_OF_TEXT: Final = (*_CHOICE, "prompt_logprobs", "prompt_token_ids")
 _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-"""What all chunks of one completion have in common."""
+"""Common part of all chunks of one completion."""
 
 
 class CompletionReader(StreamReader):
@@ -46,7 +46,7 @@ class CompletionReader(StreamReader):
         self._over: list[int] = []
         """The choices that have ended."""
         self._before = self._after = b""
-        """What stood around the text of an event: engines write all events of a stream alike."""
+        """Bytes around the text of an event: engines write all events of a stream alike."""
 
     @property
     def choices_over(self) -> int:

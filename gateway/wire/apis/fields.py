@@ -1,7 +1,7 @@
-"""What the tables of fields are made of: which fields of a request reach an engine, and the tables that APIs share.
+"""Rules of the tables of fields, which say what of a request reaches an engine, and the tables that APIs share.
 
-A field is forwarded as it is (ALLOW), through a checker, or dropped and reported (STRIP, and every name that is in no
-table: engines grow new fields that cost or control, so each API lists what may pass). The names are those of the OpenAI
+A field is forwarded as it is (ALLOW), through a checker, or dropped and reported (STRIP). A name in no table is dropped
+too: engines grow new fields that cost or control, so each API lists the allowed ones. The names are those of the OpenAI
 and Anthropic references, vLLM 0.32 and SGLang 0.5. A client may send four stop sequences; those of the tier come on
 top, so a vLLM that serves such tiers needs VLLM_MAX_STOP_STRINGS raised.
 """

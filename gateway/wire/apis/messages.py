@@ -212,7 +212,7 @@ class MessageAssembly(Assembly):
 
 
 def _object(text: str) -> Any:
-    """What a tool is given; nothing where the answer was cut short before it was complete."""
+    """Arguments of a tool; none where the answer was cut short before they were complete."""
     try:
         return orjson.loads(text) if text else {}
     except orjson.JSONDecodeError:

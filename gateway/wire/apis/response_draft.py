@@ -1,4 +1,4 @@
-"""What a stream of the Responses API has said so far: its end repeats all of it, also an end that is ours."""
+"""Content of a stream of the Responses API so far: its end repeats all of it, also an end that is ours."""
 
 from __future__ import annotations
 

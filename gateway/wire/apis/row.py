@@ -88,6 +88,6 @@ class Api:
     counting: bytes | None = None
     """The path that counts the tokens of its requests."""
     unserved: Mapping[bytes, str] = field(default_factory=dict)
-    """What is said of paths of the same API that are not served, by how they begin."""
+    """Messages for paths of the same API that are not served, by prefix."""
     upstream_lines: tuple[str, ...] = ()
     """Header lines that every request to a replica has."""

@@ -1,6 +1,6 @@
 """Fields that cost: checkers that hold them against the caps of the tier.
 
-What only shortens the answer is clamped; what would change its shape is refused.
+A field that only shortens the answer is clamped; one that would change its shape is refused.
 """
 
 from __future__ import annotations

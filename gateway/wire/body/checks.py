@@ -1,7 +1,7 @@
-"""What a single field may hold: the checkers that the tables of fields are made of.
+"""Checkers of single fields, from which the tables of fields are made.
 
 A checker returns the value to forward: the very same object if nothing had to change, another one if it was
-clamped, None to drop it. What cannot be forwarded in any form raises `BadRequest`.
+clamped, None to drop it. A value that cannot be forwarded in any form raises `BadRequest`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BadRequest(Exception):
 
 
 def kind(value: object) -> str:
-    """What JSON calls this value."""
+    """JSON name of the type of this value."""
     match value:
         case bool():
             return "a boolean"
@@ -169,7 +169,7 @@ def only(value: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def stream_options(value: Any, field: str, caps: Caps) -> Any:
-    """Which extras a stream carries. Those that are not known are dropped, so they may be anything."""
+    """Which extras a stream carries. Unknown extras are dropped, so they may be anything."""
     if type(value) is not dict:
         raise wrong_type(field, "an object", value)
     if len(value) > MAX_FLAGS:

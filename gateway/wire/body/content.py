@@ -1,4 +1,4 @@
-"""What a message holds: text, whose bytes are counted, and media only where the tier allows it."""
+"""Content of a message: text, whose bytes are counted, and media only where the tier allows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.core.policy import Caps
 from gateway.wire.body.checks import MISSING, BadRequest, wrong_type
 
 MEDIA_BYTES: Final = 8192
-"""What one image, audio clip or video counts as: about 2,000 tokens at 4 bytes each, on the long side for an image."""
+"""Prompt bytes of one image, audio clip or video: about 2,000 tokens at 4 bytes each, on the long side for an image."""
 MAX_ITEMS: Final = 20_000
 MAX_KEYS: Final = 64
 MAX_ROLE_CHARS: Final = 64

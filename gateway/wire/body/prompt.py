@@ -1,4 +1,4 @@
-"""What of a request becomes prompt: how long it is, and whether it is text."""
+"""Prompt of a request: its length, and whether it is text."""
 
 from __future__ import annotations
 

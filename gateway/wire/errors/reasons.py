@@ -1,4 +1,4 @@
-"""What each reason for not serving a request looks like to a client: one table."""
+"""Answer to a client for each reason not to serve a request: one table."""
 
 from __future__ import annotations
 

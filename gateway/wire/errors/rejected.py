@@ -1,8 +1,9 @@
-"""What an engine said when it refused a request, made fit for a client.
+"""Refusals of an engine, made fit for a client.
 
-vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code an integer), or {"error": "Unauthorized"};
-its older versions and SGLang {"object": "error", "message", ...}; FastAPI {"detail": text or [{"loc", "msg"}]}; TGI
-{"error": text, "error_type"}; Anthropic's kind {"type": "error", "error": {"type", "message"}}. Proxies answer HTML.
+vLLM answers {"error": {"message", "type", "param", "code": 400}} (the code an integer), or {"error": "Unauthorized"}.
+Its older versions and SGLang answer {"object": "error", "message", ...}, and FastAPI {"detail": text or [{"loc",
+"msg"}]}. TGI answers {"error": text, "error_type"}, and Anthropic's kind {"type": "error", "error": {"type",
+"message"}}. Proxies answer HTML.
 """
 
 from __future__ import annotations

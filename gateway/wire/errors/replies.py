@@ -25,7 +25,8 @@ MAX_RETRY_AFTER_S: Final = 86400.0
 MAX_MESSAGE_CHARS: Final = 2000
 
 _OUTSIDE: Final = re.compile(r"[^\x21-\x7e]")
-# What an engine may hold against a request. Its other 4xx are about us, our key or our path: not the client's fault.
+# Refusal statuses of an engine that the client is told. Its other 4xx are about us, our key or our path: not the
+# client's fault.
 CLIENT_FAULTS: Final = {400: 400, 404: 404, 413: 413, 422: 400}
 
 

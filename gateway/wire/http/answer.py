@@ -1,7 +1,7 @@
 """The head of a replica's answer: status, how the body ends, and the few headers that anybody here reads.
 
-Read in one pass and not with a parser that calls back for each header: engines send a handful of short ones, and what
-is not plainly well formed is refused, since a replica is no place to be lenient with.
+It is read in one pass, without a parser that calls back for each header: engines send a handful of short ones. A head
+that is not plainly well formed is refused, because a lenient reading of a replica is unsafe.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LargeHeadError(Exception):
 
 
 class AnswerHead:
-    """What is known of an answer before its body."""
+    """Facts of an answer before its body."""
 
     __slots__ = ("body", "content_type", "keep_alive", "retry_after_s", "status")
 
@@ -108,7 +108,7 @@ def _check(line: bytes) -> None:
 
 
 def _body(status: int, found: dict[bytes, bytes]) -> int:
-    """How the body ends. What is ambiguous is refused, not guessed."""
+    """How the body ends. An ambiguous length is refused, not guessed."""
     coding = found.get(_TRANSFER_ENCODING)
     length = found.get(_CONTENT_LENGTH)
     if status in (204, 304):

@@ -13,14 +13,14 @@ USUAL_BYTES: Final = 2048
 
 
 class FramingError(Exception):
-    """What the replica sent is not a chunked body."""
+    """The bytes of the replica are not a chunked body."""
 
 
 class ChunkReader:
     """Feeds on bytes of a chunked body, gives its payload.
 
-    `at_boundary` tells whether everything fed so far ends with a whole chunk: if it did before and after a `feed`,
-    the bytes of that feed are whole chunks and may be passed on as they are.
+    `at_boundary` tells whether everything fed so far ends with a whole chunk. If it did before and after a `feed`, the
+    bytes of that feed are whole chunks and may be passed on as they are.
     """
 
     __slots__ = ("_expect_crlf", "_held", "_left", "_trailers", "at_boundary", "done", "extra", "large")

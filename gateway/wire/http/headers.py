@@ -38,7 +38,7 @@ PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
 
 
 class RequestHead:
-    """What the gateway takes from a client's header; everything else is dropped."""
+    """Fields that the gateway takes from a client's header; everything else is dropped."""
 
     __slots__ = ("asks_slo", "cors", "fields", "has_origin", "http_11", "preflight", "repeated", "unusual")
 

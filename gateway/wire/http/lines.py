@@ -47,7 +47,7 @@ class Names:
 
 
 def trimmed(line: bytes, start: int) -> bytes:
-    """What stands from `start` on, without blanks around it."""
+    """The line from `start` on, without blanks around it."""
     end = len(line)
     while start < end and (line[start] == SPACE or line[start] == TAB):
         start += 1
@@ -57,7 +57,7 @@ def trimmed(line: bytes, start: int) -> bytes:
 
 
 def number(digits: bytes) -> int:
-    """What these digits say; -1 if they are too many, none, or not digits alone."""
+    """The value of these digits; -1 if they are too many, none, or not digits alone."""
     if not 0 < len(digits) <= MAX_DIGITS:
         return -1
     value = 0
