@@ -1,7 +1,7 @@
 """`POST /v1/messages/count_tokens`: how long a prompt is, without running it.
 
-Claude Code asks dozens of times when it starts. So a count takes no seat and nothing of a tenant's limits, and is
-never refused for load: beyond a few at a time the engines are not asked, and the answer is what is known here.
+Claude Code asks dozens of times when it starts. So a count takes no slot and nothing of a tenant's limits, and is never
+refused for load. Beyond a few at a time the engines are not asked, and the answer is the estimate here.
 """
 
 from __future__ import annotations

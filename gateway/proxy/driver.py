@@ -91,8 +91,8 @@ class CommandHandler:
 class Driver:
     """The only caller of the controller. A call made while another is under way waits for its turn.
 
-    Nothing that it is told raises. Where the controller does, or the one that acts on a command, the request concerned
-    is failed; all other commands are carried out, and the alarm is set.
+    No call raises. If the controller or the handler of a command raises, the request concerned is failed; all other
+    commands are carried out, and the alarm is set.
     """
 
     def __init__(self, controller: Controller, meter: Meter, loop: asyncio.AbstractEventLoop) -> None:
@@ -155,7 +155,7 @@ class Driver:
         self._call(self.controller.progress, (attempt, tokens), self._asks.get(attempt, 0))
 
     def repeats(self, attempt: int) -> None:
-        """What an attempt says goes round in circles."""
+        """The answer of an attempt repeats itself."""
         self._call(self.controller.repeats, (attempt,), self._asks.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
@@ -328,7 +328,7 @@ class Driver:
     # ---- bugs
 
     def _failed(self, command: Command, error: Exception) -> None:
-        """Acting on a command raised. What the controller relies on is done all the same."""
+        """Acting on a command raised. Effects that the controller relies on are carried out all the same."""
         self.supervisor.caught(Callback.COMMAND, error)
         if isinstance(command, Dispatch | Commit):
             self._waiting.append((self.controller.fail, (command.ask,), command.ask))

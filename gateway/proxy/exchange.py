@@ -39,7 +39,7 @@ class Client(Outgoing):
 
 
 class ExchangeServices:
-    """What all exchanges of a gateway use."""
+    """Objects shared by all exchanges of a gateway."""
 
     def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Callable[[Record, str], None]) -> None:
         self.driver = driver
@@ -259,7 +259,7 @@ class Exchange(AttemptOwner):
         return self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
-        """What marks this request as the same as another; None once there was a commit."""
+        """Fingerprint of this request; None once there was a commit."""
         return None if self._parsed is None else fingerprint(self._parsed)
 
     def leg_ended(self, leg: UpstreamAttempt) -> None:
@@ -342,7 +342,7 @@ class Exchange(AttemptOwner):
 
     @staticmethod
     def _changes(parsed: Parsed, max_tokens: int) -> bytes:
-        """What of the request was not sent as it came."""
+        """Header lines that name changed and dropped fields of the request."""
         lines = b""
         if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
             lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens

@@ -1,4 +1,4 @@
-"""What every request passes first: its path, its key, its form."""
+"""First checks of every request: its path, its key, its form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, 
 
 
 class Catalog(Protocol):
-    """What models there are."""
+    """Source of the list of models."""
 
     def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
         """Every model that `tier` may use, as the API shows it."""
@@ -45,7 +45,7 @@ TokenCounter = Callable[[Parsed], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: the tenant, and the tier it is served in."""
+    """Sender of a request: the tenant, and the tier it is served in."""
 
     tenant: str
     tier: Tier
@@ -116,7 +116,7 @@ class RequestHandler(ExchangeServices):
     def check(
         self, method: bytes, path: bytes, head: RequestHead
     ) -> tuple[Endpoint | None, Caller | None, Problem | None]:
-        """What may be said before the body: (endpoint, None for a GET; caller; problem)."""
+        """Decision before the body: (endpoint, None for a GET; caller; problem)."""
         if head.has_origin and method == OPTIONS:
             return None, None, self._browsers.preflight_problem(head)
         endpoint = POSTS.get(path)

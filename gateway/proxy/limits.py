@@ -1,4 +1,4 @@
-"""What the connections of one server share: limits, deadlines, and who is connected."""
+"""Shared state of the connections of one server: limits, deadlines, and the open connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _broke(door: LimitedConnection, error: Exception) -> None:
 
 
 class ConnectionLimits:
-    """What the connections of one server share: limits, deadlines, and who is connected."""
+    """Limits and deadlines that the connections of one server share, and the open connections themselves."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ConnectionLimits:
             deadline.stop(door)
 
     def presence(self, pool: str) -> Presence:
-        """Who is in that pool."""
+        """Presence of requests in that pool."""
         found = self.presences.get(pool)
         if found is None:
             found = self.presences[pool] = Presence()
@@ -107,7 +107,7 @@ class ConnectionLimits:
         )
 
     def let_go(self, door: LimitedConnection) -> None:
-        """What a door had of a body is whole, or dropped."""
+        """The partial body of a door is complete, or dropped."""
         self._part_bytes -= self.parts.pop(door, 0)
 
     def abort_all(self) -> None:

@@ -1,4 +1,4 @@
-"""What connections inherit from the socket that they are accepted on."""
+"""Options that connections inherit from the socket that they are accepted on."""
 
 from __future__ import annotations
 

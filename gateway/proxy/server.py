@@ -1,8 +1,8 @@
 """The client's side of a connection: a protocol that uvicorn runs, guarded, and joined to the gate without a framework.
 
-What uvicorn 0.54 leaves open and this closes (measured; see docs/internals/adr/0001-data-plane.md): connections that
-send nothing, or half a request, for ever; headers without limit; trailers taken for headers; a disconnect hidden behind
-a pipelined request; readers that stall for ever.
+This protocol closes gaps of uvicorn 0.54 (measured; see docs/internals/adr/0001-data-plane.md). These are connections
+that send nothing or half a request for ever, headers without limit, and trailers taken for headers. Others are a
+disconnect hidden behind a pipelined request, and readers that stall for ever.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed
@@ -40,7 +40,7 @@ QUESTION_MARK: Final = 0x3F
 
 
 class Phase(Enum):
-    """What a connection is doing."""
+    """State of a connection."""
 
     IDLE = auto()
     RECEIVING = auto()
@@ -71,7 +71,7 @@ class ClientConnection(Client):
         super().__init__()
         self.connections: set[Any] = server_state.connections
         self.parser: Any = httptools.HttpRequestParser(self)
-        # What comes after a request with `Connection: close` is ours to refuse.
+        # Bytes after a request with `Connection: close` are refused here, not by the parser.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._gate = gate
         self._guard = guard
@@ -376,7 +376,7 @@ class ClientConnection(Client):
     def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
         answer = self._gate.turn_away(self._dialect, problem, rid, self._head.cors, close=close)
         if self.parser.get_method() == b"HEAD":
-            # What follows the head would be taken for the beginning of the next answer.
+            # Bytes after the head would be taken for the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)
 

@@ -29,8 +29,7 @@ from gateway.wire.request import Parsed
 
 log = logging.getLogger("tailgate.upstream")
 
-# What is held before commit. A whole answer that is longer is committed early and streamed; of an error only this
-# much is looked at.
+# Bytes held before commit. A longer whole answer is committed early and streamed; of an error only this much is read.
 HOLD_STREAM_BYTES: Final = 1024 * 1024
 HOLD_WHOLE_BYTES: Final = 1024 * 1024
 HOLD_ERROR_BYTES: Final = 64 * 1024
@@ -61,7 +60,7 @@ class AttemptOwner(CommandHandler):
         self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
         self.wants_usage = parsed.wants_usage or parsed.assembled
         self.engine_said = ""
-        """What the engine gave as its reason, when it failed inside an answer."""
+        """Reason given by an engine that failed inside an answer."""
         self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
         """The name of the model that the client is to read; None: the engine's own."""
 
@@ -83,7 +82,7 @@ class AttemptOwner(CommandHandler):
         raise NotImplementedError
 
     def body_hash(self) -> int | None:
-        """What marks this request as the same as another; None once there was a commit."""
+        """Fingerprint of this request; None once there was a commit."""
         raise NotImplementedError
 
     def without_options(self, leg: UpstreamAttempt) -> bytes | None:
@@ -168,7 +167,7 @@ class UpstreamAttempt(AnswerReceiver):
         """and where they will, once there is content."""
         self._gaps = NO_GAPS
         self._guard: RepetitionDetector | None = None
-        """What looks out for an answer that goes round in circles, where the tier wants that."""
+        """Detector of a repeating answer, where the tier wants one."""
         self._model: ModelName | None = None
         """Writes the asked name of the model; None until the engine has told another."""
         self._last_at = 0.0
@@ -244,7 +243,7 @@ class UpstreamAttempt(AnswerReceiver):
             self.line.cancel()
 
     def cut_short(self, why: Reason, prompt_tokens: int) -> list[bytes]:
-        """What ends the answer here as one that is incomplete, or all of it where it is put together.
+        """Bytes that end the answer here as incomplete, or all of it where it is put together.
 
         Nothing if it is not what was asked for, or if what came has not the form for it.
         """
