@@ -1,4 +1,4 @@
-"""What the controller answers: addressed commands, carried out by the caller after the call has returned."""
+"""Answers of the controller: addressed commands, carried out by the caller after the call has returned."""
 
 from __future__ import annotations
 

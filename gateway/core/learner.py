@@ -1,4 +1,4 @@
-"""What learns from attempts."""
+"""Base of the parts that learn from attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator ordered, compiled: tiers, pools, models, keys and the policy that holds them.
+"""The compiled policy file: tiers, pools, models, keys and the policy that holds them.
 
 `gateway.policy` builds these from a policy file; nothing here reads a file. Everything is immutable: a reload
 makes a new `Policy`, and each request keeps the one it arrived under.
@@ -22,7 +22,7 @@ class Metric(StrEnum):
 
 
 class EngineKind(StrEnum):
-    """What a replica runs: decides metric names and which extras it understands."""
+    """Engine of a replica: decides metric names and which extras it understands."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -46,7 +46,7 @@ class EjectionMode(StrEnum):
 
 
 class OnTotal(StrEnum):
-    """What becomes of an answer that has begun when its time is up."""
+    """Treatment of an answer that has begun when its time is up."""
 
     CUT = "cut"
     """It ends as one that ran into its length, and says why."""
@@ -190,7 +190,7 @@ NO_TIMEOUTS: Final = Timeouts(math.inf, math.inf, math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one tenant may use; None is no limit. Rates refill continuously; a full minute is the burst."""
+    """Limits of one tenant; None is no limit. Rates refill continuously; a full minute is the burst."""
 
     requests_per_min: float | None = None
     tokens_per_min: float | None = None

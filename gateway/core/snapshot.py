@@ -1,4 +1,4 @@
-"""What the controller knows, copied out for people and metrics. Reading it changes nothing."""
+"""State of the controller, copied out for people and metrics. Reading it changes nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """What one tenant has left now; None where the tier sets no limit. `reset` is seconds until full again."""
+    """Remaining limits of one tenant now; None where the tier sets no limit. `reset` is seconds until full again."""
 
     tenant: str
     tier: str
@@ -126,13 +126,13 @@ class LimitView:
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """What admission risks for one tier now."""
+    """Risk that admission takes for one tier now."""
 
     name: str
     threshold: float
     """The largest P(breach) that is put up with."""
     budget_left: float
-    """What is left of its error budget, -1 to 1; 0 where too few answers say anything."""
+    """Remaining error budget, -1 to 1; 0 where too few answers say anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class HedgeThresholdView:
 
 @dataclass(frozen=True, slots=True)
 class HedgePoolView:
-    """What duplicates are decided by in one pool."""
+    """Basis of hedging decisions in one pool."""
 
     pool: str
     thresholds: tuple[HedgeThresholdView, ...]
@@ -161,7 +161,7 @@ class HedgePoolView:
 
 @dataclass(frozen=True, slots=True)
 class HedgeTierView:
-    """What one tier spends on duplicates, and what it has of them. Counts since the start."""
+    """Spending of one tier on duplicates, and their gain. Counts since the start."""
 
     tier: str
     requests_left: float

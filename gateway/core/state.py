@@ -1,4 +1,4 @@
-"""What the parts of the controller share: the requests and attempts under way, and the objects that decide."""
+"""State shared by the parts of the controller: the requests and attempts under way, and the objects that decide."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class State:
         self.random = random
         self.turn = Turn()
         self.requests: dict[int, RequestState] = {}
-        """Those that are not over, by id."""
+        """Requests under way, by id."""
         self.attempts: dict[int, Attempt] = {}
-        """Those that hold a slot, by id."""
+        """Attempts that hold a slot, by id."""
         self.timers = Timers()
         self.due: deque[int] = deque()
         """Requests whose timers have fired and were not acted on yet: empty between calls, unless one has raised."""
@@ -62,7 +62,7 @@ class State:
         self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
 
     def configure(self, policy: Policy) -> list[Pool]:
-        """Take on a policy; the pools that it no longer has. What is learned of pools that stay, stays."""
+        """Take on a policy; the pools that it no longer has. Learned facts of pools that stay are kept."""
         now = self.turn.now
         self.policy = policy
         gone = self.fleet.configure(policy, now)

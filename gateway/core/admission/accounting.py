@@ -1,4 +1,4 @@
-"""What a request has used of its tenant's limits and turns, and what is learned from how it went."""
+"""Use of a tenant's limits and turns by a request, and the labels learned from its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
-"""What a token of output costs, against one of a prompt, where tenants take turns (llm-d's default)."""
+"""Cost of a token of output, against one of a prompt, where tenants take turns (llm-d's default)."""
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals that say nothing of latency: there was nobody to be late."""
@@ -36,7 +36,7 @@ class Accounting:
         self._tenants.configure(tiers, now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """What the tenant has left of its requests and tokens a minute."""
+        """Remaining requests and tokens per minute of the tenant."""
         return self._tenants.left(tenant, tier, now)
 
     def views(self, now: float) -> tuple[LimitView, ...]:

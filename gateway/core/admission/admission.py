@@ -55,7 +55,7 @@ MAX_WINDOW_TOKENS: Final = 16384.0
 
 
 class Verdict(Enum):
-    """What to do with a newcomer."""
+    """Decision on a newcomer."""
 
     SEND = auto()
     WAIT = auto()
@@ -174,7 +174,7 @@ class Admission:
         return written if budget is None else budget.threshold(written)
 
     def budget_left(self, tier: Tier) -> float:
-        """What is left of the tier's error budget, -1 to 1."""
+        """Remaining error budget of the tier, -1 to 1."""
         budget = self._budgets.get(tier.name)
         return 0.0 if budget is None else budget.left
 
@@ -191,7 +191,7 @@ class Admission:
             budget.count(live.ask.tier.slo, record, now)
 
     def ahead(self, live: RequestState, pool: Pool, now: float) -> Ahead:
-        """What stands before a newcomer who has to wait."""
+        """Work before a newcomer who has to wait."""
         ask, room = live.ask, pool.room
         own = room.band(ask.tier).ahead_of(ask.tenant) if room.holds(ask.tier) else 0
         above, per_s = room.above(ask.tier, now)

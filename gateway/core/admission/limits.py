@@ -1,4 +1,4 @@
-"""What one tenant may use: requests and tokens a minute, and requests at a time."""
+"""Limits of one tenant: requests and tokens a minute, and requests at a time."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TenantUse:
         self.served = epoch + _log2(level) if level > 0.0 else -math.inf
 
     def left(self, now: float) -> Left:
-        """What is left, for `x-ratelimit-*` headers."""
+        """Remaining limits, for `x-ratelimit-*` headers."""
         return (
             None if self.requests is None else self.requests.left(now),
             None if self.tokens is None else self.tokens.left(now),
@@ -180,7 +180,7 @@ class Tenants:
         return (None, None) if use is None else use.left(now)
 
     def views(self, now: float) -> tuple[LimitView, ...]:
-        """What every tenant has left."""
+        """Remaining limits of every tenant."""
         return tuple(use.view(now) for use in self._uses.values())
 
     def in_flight(self) -> dict[tuple[str, str], int]:

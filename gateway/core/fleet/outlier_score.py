@@ -95,7 +95,7 @@ class Severity:
         self.memory = memory
         """Weight of a new sample."""
         self.least = least
-        """Of what has not come yet says nothing what is no later than that."""
+        """Overdue samples below this log-excess are ignored."""
         self.mean = 0.0
         self.seen = 0.0
         """Weight of all samples."""

@@ -1,1 +1,1 @@
-"""What a request will cost: latency model, lengths, breach probability, calibration, trust."""
+"""Forecast of the cost of a request: latency model, lengths, breach probability, calibration, trust."""

@@ -1,4 +1,4 @@
-"""What stands before a request, and what is forecast of it."""
+"""Work before a request, and the forecast of the request."""
 
 from __future__ import annotations
 

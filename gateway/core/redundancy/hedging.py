@@ -74,7 +74,7 @@ class HedgeDenied(StrEnum):
 
 
 class TierHedges:
-    """What one tier may spend on duplicates, and what became of them."""
+    """Budget of one tier for duplicates, and their outcomes."""
 
     def __init__(self) -> None:
         self.requests = 0.0
@@ -280,11 +280,11 @@ class Hedges(Learner):
     # ---- reading
 
     def pool_views(self, now: float) -> tuple[HedgePoolView, ...]:
-        """What is known of every pool, for people."""
+        """State of every pool, for people."""
         return tuple(pool.view(name, now) for name, pool in self._pools.items())
 
     def tier_views(self) -> tuple[HedgeTierView, ...]:
-        """What every tier spends and gains, for people."""
+        """Spending and gain of every tier, for people."""
         return tuple(tier.view(name) for name, tier in self._tiers.items())
 
     def of_pool(self, pool: Pool) -> PoolHedges:
@@ -295,7 +295,7 @@ class Hedges(Learner):
         return found
 
     def of_tier(self, tier: Tier) -> TierHedges:
-        """What this tier may spend on duplicates."""
+        """Budget of this tier for duplicates."""
         found = self._tiers.get(tier.name)
         if found is None:
             found = self._tiers[tier.name] = TierHedges()
