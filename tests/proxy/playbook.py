@@ -673,7 +673,7 @@ class Play:
         assert self.upstreams.open_connections == 0
         assert not self.limits.parts
         assert self.limits.connections == 0
-        assert [presence.open for presence in self.limits.presences.values()] in ([], [0])
+        assert not any(presence.open for presence in self.limits.presences.values())
 
 
 def _same(_: Parsed, count: int) -> int:
