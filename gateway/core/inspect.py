@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.admission.explanation import PlacementExplanation, explain
-from gateway.core.admission.limits import Left
 from gateway.core.admission.placement import Unplaceable
 from gateway.core.commands import Command
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.quarantine import News
 from gateway.core.policy import Policy
+from gateway.core.queueing.limits import Left
 from gateway.core.request import Request
 from gateway.core.request_state import RequestState, held_by_pool
 from gateway.core.snapshot import ReplicaState, Snapshot

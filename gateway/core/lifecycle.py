@@ -9,9 +9,8 @@ from gateway.core.admission.usage import believed
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
-from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.quarantine import doubt_s
-from gateway.core.fleet.replica import Replica
 from gateway.core.redundancy.retries import rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.request_state import Attempt, RequestState
@@ -208,7 +207,8 @@ class Lifecycle:
         is_down = replica.breaker.state is ReplicaState.DOWN
         self._quarantine.broke(body_hash, replica.spec.name, is_down, doubt_s(replica.pool.spec.health), now)
         if self._quarantine.bars(body_hash, now):
-            for other in [other for pool in self._fleet for other in pool.room if other.body_hash == body_hash]:
+            waiting = [other for pool in self._fleet for other in self._state.waiting(pool)]
+            for other in [other for other in waiting if other.body_hash == body_hash]:
                 self._quarantine.refuses(body_hash, now)
                 self.refuse(other, Outcome.INVALID, Reason.QUARANTINED)
 

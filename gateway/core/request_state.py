@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.core.admission.limits import TenantUse
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import Slot
+from gateway.core.forecast.replica_model import AttemptPrediction
+from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.pool import Pool
-    from gateway.core.fleet.replica import Replica
-    from gateway.core.fleet.slot import Slot
-    from gateway.core.forecast.ahead import Forecast
-    from gateway.core.forecast.replica_model import AttemptPrediction
 
 UNNAMED_TOKENS: Final = 1024
 """Reserved for an answer that nobody capped, until its usage is known: reserving the most would serve one at a time."""
@@ -40,7 +35,7 @@ class Attempt:
         "tokens",
     )
 
-    def __init__(self, attempt_id: int, live: RequestState, slot: Slot, hedge: bool = False) -> None:
+    def __init__(self, attempt_id: int, live: RequestState, slot: Slot[Replica], hedge: bool = False) -> None:
         self.id = attempt_id
         self.live = live
         self.slot = slot
@@ -61,22 +56,19 @@ class Attempt:
         self.tokens = 0
 
 
-class RequestState:
+class RequestState(QueuedRequest):
     """One ask that is not over. It is over when it has an outcome and no open attempt."""
 
     __slots__ = (
-        "ask",
         "attempts",
         "body_hash",
         "charged",
         "committed",
-        "deadline",
         "degraded",
         "dispatched_at",
         "ended_at",
         "explored",
         "first_at",
-        "forecast",
         "hedged",
         "max_tokens",
         "open",
@@ -89,11 +81,8 @@ class RequestState:
         "replica",
         "reserved_tokens",
         "slo",
-        "start_by",
-        "ticket",
         "timeouts",
         "tokens_exact",
-        "use",
         "visible",
         "waiting",
         "why",
@@ -101,7 +90,7 @@ class RequestState:
     )
 
     def __init__(self, ask: Request) -> None:
-        self.ask = ask
+        super().__init__(ask)
         self.visible = ask.visible
         """Whether the tokens of its answer can be seen as they come."""
         self.body_hash = ask.body_hash
@@ -112,14 +101,8 @@ class RequestState:
         self.slo = ask.slo or ask.tier.slo
         self.timeouts = ask.tier.timeouts
         """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
-        self.deadline = math.inf
-        """When its first token, or the whole of an answer that is not streamed, would come too late."""
-        self.start_by = math.inf
-        """When it has to be sent, to be in time by its forecast; known once it waits."""
         self.charged = 0.0
         """What it has cost its tenant in the order of turns, in tokens."""
-        self.forecast: Forecast | None = None
-        """The one on which it was admitted."""
         self.would_shed = False
         """Whether its tier is in shadow and it would have been shed."""
         self.explored = False
@@ -128,9 +111,6 @@ class RequestState:
         """Whether its answer is held shorter than it was asked for, to be in time."""
         self.hedged: HedgeResult | None = None
         """What became of it if it was sent a second time for being late; FAILED until there is a first token."""
-        self.ticket = 0
-        """Where it stands in a waiting room; 0: nowhere."""
-        self.use: TenantUse | None = None
         self.prompt_tokens = 0
         """Of all prompts together; at most, until an engine has counted."""
         self.prompt_likely = 0

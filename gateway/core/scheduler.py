@@ -8,8 +8,7 @@ from typing import Final
 from gateway.core.admission.admission import Decision, Verdict
 from gateway.core.admission.deadlines import next_deadline, slo_deadline
 from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
 from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
@@ -42,6 +41,7 @@ class Scheduler:
         self._state = state
         self._life = lifecycle
         self._turn = state.turn
+        self._requests = state.requests
         self._timers = state.timers
         self._fleet = state.fleet
         self._admission = state.admission
@@ -108,7 +108,8 @@ class Scheduler:
         """Let the request wait for a slot of `pool`; those whose places it takes are refused."""
         now = self._turn.now
         pool.room.band(live.ask.tier).admitted(now)
-        for victim in decision.victims:
+        for queued in decision.victims:
+            victim = self._requests[queued.ask.id]
             self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, self._life.drains_in_s(pool, victim))
         self._forecaster.watch(live, now)
         live.waiting = True
@@ -128,7 +129,7 @@ class Scheduler:
             if other.ask.tier.priority <= live.ask.tier.priority:
                 replica = pool.pick(other.ask.tier, None, self._random.random(), by_max=True)
                 if replica is not None:
-                    self._serve(other, replica)
+                    self._serve(self._requests[other.ask.id], replica)
                     return
 
     # ---- a slot
@@ -158,12 +159,12 @@ class Scheduler:
         served = True
         while served:
             served = False
-            for live in pool.room.heads(self._turn.now):
-                replica = pool.pick(live.ask.tier, None, self._random.random())
+            for head in pool.room.heads(self._turn.now):
+                replica = pool.pick(head.ask.tier, None, self._random.random())
                 if replica is None:
                     continue
                 served = True
-                self._serve(live, replica)
+                self._serve(self._requests[head.ask.id], replica)
                 break
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
@@ -275,7 +276,7 @@ class Scheduler:
         self._life.look_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
         if pool.alive:
             return
-        for live in list(pool.room):
+        for live in self._state.waiting(pool):
             if self._life.has_expired(live):
                 continue
             other = self._places.find(live, now)
@@ -285,7 +286,7 @@ class Scheduler:
 
     def replace_waiting(self, gone: list[Pool]) -> None:
         """Requests that wait for pools that are gone go to another pool of their model."""
-        for live in [live for pool in gone for live in pool.room]:
+        for live in [live for pool in gone for live in self._state.waiting(pool)]:
             if self._life.has_expired(live):
                 continue
             self._life.unqueue(live)
@@ -345,7 +346,7 @@ class Scheduler:
             if key == BREAKERS:
                 self._life.look_by(now + SWEEP_S)  # should looking raise, it is done again
                 self.look()
-            elif (live := self._state.requests.get(key)) is not None:
+            elif (live := self._requests.get(key)) is not None:
                 self._rang(live)  # else it was refused just now, when its turn came with a breaker whose time was up
         if self._hedges.on:
             self._hedge()
@@ -376,7 +377,7 @@ class Scheduler:
         """Send a duplicate of each request whose first token is late, where that is worth it."""
         for key in self._hedges.due(self._turn.now):
             self._state.woken = key
-            live = self._state.requests.get(key)
+            live = self._requests.get(key)
             backup = None if live is None else self._hedges.backup(live, self._turn.now)
             if live is not None and backup is not None:
                 self.dispatch(live, backup, hedge=True)

@@ -7,11 +7,11 @@ from typing import Final
 
 from gateway.core.admission.accounting import Accounting
 from gateway.core.admission.admission import Admission
+from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.placement import Placement
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.quarantine import Quarantine
-from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy
@@ -60,6 +60,10 @@ class State:
         # predicted for it. The forecaster then drops that prediction, and learns how long an answer takes. Hedging
         # comes last: it learns from what has happened, and predicts nothing.
         self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
+
+    def waiting(self, pool: Pool) -> list[RequestState]:
+        """All who wait for a slot of `pool`, by priority and by when they have to be sent."""
+        return [self.requests[queued.ask.id] for queued in pool.room]
 
     def configure(self, policy: Policy) -> list[Pool]:
         """Take on a policy; the pools that it no longer has. Learned facts of pools that stay are kept."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.odd_answers import is_odd
-from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.learner import Learner
 from gateway.core.request import AttemptOutcome, AttemptResult
 from gateway.core.request_state import Attempt

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Replica
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Reason, Request, Sample
 

@@ -17,8 +17,7 @@ from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended,
 from gateway.core.controller import Controller
 from gateway.core.fleet.outlier_score import CAPPED
 from gateway.core.fleet.outliers import most_slow
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.trust import Trust
@@ -40,6 +39,7 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
+from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record, Request
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import ReplicaState
@@ -386,11 +386,11 @@ class Driver:
 
     # ---- the books
 
-    def _check_turns(self, queues: list[list[tuple[float, int, RequestState]]], out: list[Command]) -> None:
+    def _check_turns(self, queues: list[list[tuple[float, int, QueuedRequest]]], out: list[Command]) -> None:
         """Whoever was served stood before all of its tenant and tier who still wait in the same room."""
         served = {command.ask for command in out if isinstance(command, Dispatch)}
         for queue in queues:
-            still = [(at, number) for at, number, live in queue if live.waiting]
+            still = [(at, number) for at, number, live in queue if live.ticket]
             gone = [(at, number) for at, number, _ in queue if number in served]
             assert not still or not gone or max(gone) < min(still)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Objective, Slo

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.commands import Dispatch
-from gateway.core.fleet.outlier_score import EjectionReason, Severity
+from gateway.core.fleet.outlier_score import EjectionReason
 from gateway.core.fleet.outliers import most_slow
+from gateway.core.forecast.severity import Severity
 from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import ReplicaState
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.admission.limits import TenantUse
-from gateway.core.admission.queue import TierQueue
+from gateway.core.queueing.limits import TenantUse
+from gateway.core.queueing.queue import TierQueue
 from gateway.core.request import Outcome, Reason
 from gateway.core.request_state import RequestState
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.trust import COLD_LABELS, Trust
 from gateway.core.policy import Objective, Slo

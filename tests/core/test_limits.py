@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.admission.limits import Tenants, TokenBucket
 from gateway.core.policy import Limits
+from gateway.core.queueing.limits import Tenants, TokenBucket
 
 from .made import STEADY, tier
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.admission.limits import FAIRNESS_HALF_LIFE_S, TenantUse
-from gateway.core.admission.queue import MAX_TURN_S, PoolQueue
-from gateway.core.fleet.rates import DRAIN_WINDOW_S, DrainRate, Rate
 from gateway.core.forecast.ahead import Forecast
+from gateway.core.queueing.limits import FAIRNESS_HALF_LIFE_S, TenantUse
+from gateway.core.queueing.queue import MAX_TURN_S, PoolQueue
+from gateway.core.queueing.rates import DRAIN_WINDOW_S, DrainRate, Rate
 from gateway.core.request_state import RequestState
 
 from .made import SHADOW, STEADY, ask, policy, pool, tier

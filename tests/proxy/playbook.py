@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
-from gateway.core.admission.limits import Left
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.policy import Policy, Tier
+from gateway.core.queueing.limits import Left
 from gateway.core.request import (
     AttemptOutcome,
     AttemptResult,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.core.admission.admission import Admission
-from gateway.core.admission.limits import Left, LimitExceeded, Tenants
-from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.admission.forecaster import Forecaster
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.policy import Tier
+from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
 from gateway.core.request import AttemptResult, Outcome, Reason, Record
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.snapshot import LimitView

@@ -16,13 +16,13 @@ from enum import Enum, auto
 from typing import Final
 
 from gateway.core.admission.error_budget import ErrorBudget
+from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.fleet import Fleet
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Policy, Tier
+from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Random, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
@@ -71,7 +71,7 @@ class Decision:
         self,
         verdict: Verdict,
         replica: Replica | None = None,
-        victims: Sequence[RequestState] = (),
+        victims: Sequence[QueuedRequest] = (),
         why: Reason = Reason.QUEUE_FULL,
         detail: str = "",
     ) -> None:

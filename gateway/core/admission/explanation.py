@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.admission.admission import LOOKED_AT, Admission, Verdict, waits
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Tier

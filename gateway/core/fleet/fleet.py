@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, Sample
 from gateway.core.snapshot import ReplicaState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
-from gateway.core.fleet.replica import Replica
-from gateway.core.fleet.slot import Slot
+from gateway.core.fleet.replica import BaseReplica
+from gateway.core.fleet.slot import R, Slot
 
 MAX_IMPUTED_S: Final = 60.0
 """How long an answer that ended too soon counts as load, at most."""
@@ -19,15 +19,16 @@ class ImputedLoad:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Replica, int]] = []
+        self._heap: list[tuple[float, int, BaseReplica, int]] = []
         """Until when, slot number (negative where the request itself counts), replica, prompt tokens."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, slot: Slot, stay_s: float, now: float) -> None:
+    def add(self, slot: Slot[R], stay_s: float, now: float) -> None:
         """A slot was released without a useful answer; one that is useful takes `stay_s` in the mean."""
-        replica, prediction = slot.replica, slot.prediction
+        replica: BaseReplica = slot.replica
+        prediction = slot.prediction
         read_s = 0.0 if prediction is None else prediction.expected_s
         read_at = slot.opened_at + min(MAX_IMPUTED_S, read_s)
         if not slot.first_token and read_at > now:

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from gateway.core.fleet.outlier_score import MAX_Z, MIN_SAMPLES, WINDOW_S, EjectionReason
+from gateway.core.fleet.outlier_score import EjectionReason
+from gateway.core.fleet.replica import BaseReplica
+from gateway.core.forecast.severity import MAX_Z, MIN_SAMPLES, WINDOW_S
 from gateway.core.policy import Ejection
 from gateway.core.request import AttemptOutcome, AttemptResult
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.replica import Replica
 
 MIN_EXCESS: Final = 0.3
 """Share of odd answers above that of the others from which a replica is another one."""
@@ -51,7 +50,7 @@ class AnswerWatch:
         self.suspects = False
         """Whether any replica may be suspected: exact at each look, and never False wrongly."""
 
-    def add(self, replica: Replica, odd: bool) -> None:
+    def add(self, replica: BaseReplica, odd: bool) -> None:
         """One more answer of `replica`."""
         replica.pulse.answers.add(odd)
         if replica.pulse.out is None:
@@ -60,13 +59,13 @@ class AnswerWatch:
                 self._odd += 1.0
                 self._suspect(replica)
 
-    def differs(self, replica: Replica) -> bool:
+    def differs(self, replica: BaseReplica) -> bool:
         """Whether an odd answer of `replica` may be its own doing: the others have fewer, or are not known yet."""
         answers = replica.pulse.answers
         seen, odd = self._rest(replica)
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
-    def fade(self, replicas: Sequence[Replica]) -> None:
+    def fade(self, replicas: Sequence[BaseReplica]) -> None:
         """Forget some; to be called with all replicas once in a while."""
         self._seen = self._odd = 0.0
         self.suspects = any(replica.pulse.suspected for replica in replicas)
@@ -77,10 +76,10 @@ class AnswerWatch:
                 self._seen += answers.seen
                 self._odd += answers.odd
 
-    def look(self, replicas: Sequence[Replica], ejection: Ejection, places: int, now: float) -> list[Replica]:
+    def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, places: int, now: float) -> list[BaseReplica]:
         """Suspect, and eject up to `places`; those whose time is up and that no longer differ."""
-        back: list[Replica] = []
-        found: list[Replica] = []
+        back: list[BaseReplica] = []
+        found: list[BaseReplica] = []
         for replica in replicas:
             pulse = replica.pulse
             answers = pulse.answers
@@ -105,13 +104,13 @@ class AnswerWatch:
             replica.pulse.put_out(EjectionReason.ODD_ANSWERS, why, ejection, now)
         return back
 
-    def _suspect(self, replica: Replica) -> None:
+    def _suspect(self, replica: BaseReplica) -> None:
         answers = replica.pulse.answers
         seen, odd = self._rest(replica)
         replica.pulse.suspected = _stands_out(answers.odd, answers.seen, odd, seen)
         self.suspects = self.suspects or replica.pulse.suspected
 
-    def _rest(self, replica: Replica) -> tuple[float, float]:
+    def _rest(self, replica: BaseReplica) -> tuple[float, float]:
         """Answers of all others that are not out, and the odd ones."""
         if replica.pulse.out is not None:
             return self._seen, self._odd
@@ -119,7 +118,7 @@ class AnswerWatch:
         return max(0.0, self._seen - answers.seen), max(0.0, self._odd - answers.odd)
 
 
-def _has_mended(replica: Replica, rest: float, ejection: Ejection, now: float) -> bool:
+def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
     """Whether the canaries of a replica that is out answer like the others, whose share of odd answers is `rest`."""
     pulse = replica.pulse
     answers = pulse.answers
@@ -142,5 +141,5 @@ def _stands_out(odd: float, seen: float, rest_odd: float, rest_seen: float) -> b
     return excess > MIN_EXCESS and excess > MAX_Z * sigma
 
 
-def _share(replica: Replica) -> float:
+def _share(replica: BaseReplica) -> float:
     return replica.pulse.answers.share

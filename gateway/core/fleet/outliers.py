@@ -26,16 +26,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.core.fleet.odd_answers import AnswerWatch
-from gateway.core.fleet.outlier_score import CAPPED, CLIP, MAX_Z, MIN_SAMPLES, TYPICAL, EjectionReason
+from gateway.core.fleet.outlier_score import CAPPED, EjectionReason
+from gateway.core.fleet.replica import BaseReplica
+from gateway.core.forecast.severity import CLIP, MAX_Z, MIN_SAMPLES, TYPICAL
 from gateway.core.policy import Ejection
 from gateway.core.snapshot import ReplicaState
 from gateway.core.stats import LogHistogram, log_edges
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.replica import Replica
 
 STRIKES: Final = 3
 MAD_TO_SIGMA: Final = 1.4826
@@ -65,7 +64,7 @@ class OutlierDetector:
         self._halve_at = 0.0
         self.answers = AnswerWatch()
 
-    def look(self, replicas: Sequence[Replica], ejection: Ejection, now: float) -> list[Replica]:
+    def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> list[BaseReplica]:
         """Eject, and take back; the latter are what is returned. `replicas`: those that are meant to serve."""
         limit_s = self._patience_s(replicas, ejection, now)
         back = []
@@ -87,7 +86,7 @@ class OutlierDetector:
             replica.pulse.take_back(now)
         return back
 
-    def _patience_s(self, replicas: Sequence[Replica], ejection: Ejection, now: float) -> float:
+    def _patience_s(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> float:
         """How long a replica may be silent while something is asked of it."""
         gaps = self._gaps
         for replica in replicas:
@@ -101,8 +100,8 @@ class OutlierDetector:
         return max(ejection.stall_s, STALL_GAPS * (gaps.quantile(GAP_QUANTILE) or 0.0))
 
     def _judge(
-        self, kind: EjectionReason, replicas: Sequence[Replica], ejection: Ejection, now: float
-    ) -> list[Replica]:
+        self, kind: EjectionReason, replicas: Sequence[BaseReplica], ejection: Ejection, now: float
+    ) -> list[BaseReplica]:
         """Hold all against each other; those whose time is up and who are no longer slow."""
         found = [_Found(replica, kind, now) for replica in replicas]
         peers = [f for f in found if f.is_peer]
@@ -151,7 +150,7 @@ class OutlierDetector:
         return not was_slow
 
 
-def _places(replicas: Sequence[Replica], ejection: Ejection) -> int:
+def _places(replicas: Sequence[BaseReplica], ejection: Ejection) -> int:
     """How many more may be out for slowness or odd answers."""
     return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.pulse.out in CAPPED)
 
@@ -166,7 +165,7 @@ class _Found:
 
     __slots__ = ("is_peer", "kind", "replica", "samples", "score", "value")
 
-    def __init__(self, replica: Replica, kind: EjectionReason, now: float) -> None:
+    def __init__(self, replica: BaseReplica, kind: EjectionReason, now: float) -> None:
         pulse = replica.pulse
         self.replica = replica
         self.kind = kind

@@ -11,16 +11,16 @@ import math
 from operator import attrgetter
 from typing import Final
 
-from gateway.core.admission.queue import PoolQueue
 from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
-from gateway.core.fleet.rates import DrainRate
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, Router
 from gateway.core.fleet.slot import Slots
-from gateway.core.policy import AdmissionMode, PoolSpec, Tier
+from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
+from gateway.core.queueing.queue import PoolQueue
+from gateway.core.queueing.rates import DrainRate
 from gateway.core.snapshot import PoolView, ReplicaState
 
 MIN_START: Final = 0.1
@@ -42,7 +42,17 @@ SUSPECT_EVERY: Final = 10
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
-class Pool(Slots):
+class Replica(BaseReplica):
+    """One engine as the controller sees it: with the pool that it serves, or served before a reload."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
+        super().__init__(spec)
+        self.pool = pool
+
+
+class Pool(Slots[Replica]):
     """One pool: its replicas, its slots, its waiting room."""
 
     def __init__(self, spec: PoolSpec) -> None:
@@ -170,9 +180,9 @@ class Pool(Slots):
                     replica.pulse.take_back(now)
         else:
             meant = [replica for replica in self.replicas.values() if not replica.drained]
-            for replica in self._watch.look(meant, health.ejection, now):
-                mended = replica.pulse.proven > 0.0
-                replica.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
+            for back in self._watch.look(meant, health.ejection, now):
+                mended = back.pulse.proven > 0.0
+                back.begin(now - (MENDED_START * health.slow_start_s if mended else 0.0))
             self._find_canaries(meant, health.ejection.canary_s, now)
             busy = self.in_flight > 0 or any(replica.pulse.out is not None for replica in meant)
         for replica in self.replicas.values():
@@ -355,7 +365,7 @@ class Pool(Slots):
             queue_limit=self.spec.queue_limit,
             slots=self.slots,
             drain_rate=self.drain.per_s,
-            replicas=tuple(r.view(now) for r in self.replicas.values()),
+            replicas=tuple(r.view(self.spec.name, self.rests_s(r, now), now) for r in self.replicas.values()),
             panic=self._worst > 0,
             held=held,
             held_s=held_s,

@@ -1,9 +1,8 @@
-"""One engine: its slots, what it has to read and to keep in mind, its health."""
+"""One engine: its slots, what it has to read and to keep in mind, its health. It does not know its pool."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
@@ -13,9 +12,6 @@ from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
 from gateway.core.request import Sample
 from gateway.core.snapshot import ReplicaState, ReplicaView
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.pool import Pool
 
 
 class UnreadPrompt:
@@ -36,8 +32,8 @@ class UnreadPrompt:
         """How long it should take; None where nothing was predicted."""
 
 
-class Replica:
-    """One engine as the controller sees it. Own counts first; the last scrape is kept beside them."""
+class BaseReplica:
+    """One engine without its pool. Own counts first; the last scrape is kept beside them."""
 
     __slots__ = (
         "began_at",
@@ -56,7 +52,6 @@ class Replica:
         "max_slots",
         "open",
         "paused",
-        "pool",
         "pulse",
         "rank",
         "reading",
@@ -69,9 +64,8 @@ class Replica:
         "unprefilled_tokens",
     )
 
-    def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
+    def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
-        self.pool = pool
         self.breaker = Breaker()
         self.pulse = OutlierScore()
         self.drained = False
@@ -164,12 +158,12 @@ class Replica:
                 self.pulse.asked(now)
             self.paused -= 1
 
-    def view(self, now: float) -> ReplicaView:
-        """A copy for people."""
+    def view(self, pool: str, rests_s: float, now: float) -> ReplicaView:
+        """A copy for people; `pool` passes it over for `rests_s` more."""
         return ReplicaView(
             name=self.spec.name,
             url=self.spec.url,
-            pool=self.pool.spec.name,
+            pool=pool,
             state=self.state,
             in_flight=self.in_flight,
             unprefilled_tokens=self.unprefilled_tokens,
@@ -182,5 +176,5 @@ class Replica:
             preemption_ratio=self.kv.preemption_ratio,
             health=self.pulse.view(now, self.share),
             refusals=self.refusals,
-            rests_s=self.pool.rests_s(self, now),
+            rests_s=rests_s,
         )

@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from operator import attrgetter
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from gateway.core.fleet.replica import Replica, UnreadPrompt
+from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
 from gateway.core.request import AttemptOutcome
+
+R = TypeVar("R", bound=BaseReplica)
 
 _rank: Final = attrgetter("rank")
 
 
-class Slots:
+class Slots(Generic[R]):
     """The slots of one pool that are in use, and the replicas that have one to spare."""
 
     def __init__(self) -> None:
@@ -28,12 +30,12 @@ class Slots:
         # Counted anew when a replica comes or goes: those of replicas that may be sent to.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
-        self.open: list[Replica] = []
+        self.open: list[R] = []
         """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
-        self.below_max: list[Replica] = []
+        self.below_max: list[R] = []
         """The same by written bounds alone, for tiers whose admission is not enforced."""
 
-    def acquire(self, replica: Replica, tier: str, prompt_tokens: int, visible: bool, now: float) -> Slot:
+    def acquire(self, replica: R, tier: str, prompt_tokens: int, visible: bool, now: float) -> Slot[R]:
         """A slot of `replica` for a request of `tier`, beyond its own perhaps, or of an ejected one that is tried.
 
         `visible`: the first token of the answer will be seen.
@@ -57,7 +59,7 @@ class Slots:
         self.sync_max(replica)
         return slot
 
-    def sync(self, replica: Replica) -> None:
+    def sync(self, replica: R) -> None:
         """Put a replica among those that may be picked, or take it out, after its counts have changed."""
         is_open = (
             replica.in_flight < replica.slots
@@ -72,7 +74,7 @@ class Slots:
         else:
             del self.open[bisect_left(self.open, replica.rank, key=_rank)]
 
-    def sync_max(self, replica: Replica) -> None:
+    def sync_max(self, replica: R) -> None:
         """The same by written bounds alone, after `in_flight` has changed."""
         is_below = replica.in_flight < replica.max_slots
         if is_below is replica.below_max:
@@ -84,14 +86,12 @@ class Slots:
             del self.below_max[bisect_left(self.below_max, replica.rank, key=_rank)]
 
 
-class Slot(UnreadPrompt):
+class Slot(UnreadPrompt, Generic[R]):
     """One request at one replica, whatever becomes of the request."""
 
     __slots__ = ("_slots", "paused", "replica", "tier", "tokens")
 
-    def __init__(
-        self, slots: Slots, replica: Replica, tier: str, prompt_tokens: int, visible: bool, now: float
-    ) -> None:
+    def __init__(self, slots: Slots[R], replica: R, tier: str, prompt_tokens: int, visible: bool, now: float) -> None:
         super().__init__(slots.acquired, prompt_tokens, visible, now)
         self._slots = slots
         self.replica = replica

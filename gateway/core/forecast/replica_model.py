@@ -6,15 +6,12 @@ Costs are of the pool's typical replica (costs.py); a replica's `factor` multipl
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket
+from gateway.core.forecast.severity import Severity
 from gateway.core.stats import Pace
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.replica import Replica
-    from gateway.core.request_state import Attempt
 
 SPEED_BOUND: Final = math.log(2.0)
 SCRAPE_TAU_S: Final = 5.0
@@ -73,15 +70,15 @@ class ReplicaModel:
         """Requests that it works on at most: seen twice in a row while others waited in it. A single one may just have
         waited for room in the next step. 0: not known."""
 
-    def advance(self, replica: Replica, now: float) -> None:
-        """Account for the time since the load changed last, and take on the load there is now."""
+    def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
+        """Account for the time since the load changed last, and take on the load there is now: our own counts."""
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
             self.context_s += self.context * passed
             self._at = now
-        self.decodes = max(0, replica.in_flight - len(self._reading))
-        self.context = max(0, replica.held_tokens - self.unread)
+        self.decodes = max(0, in_flight - len(self._reading))
+        self.context = max(0, held_tokens - self.unread)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
         """The engine said how many requests it holds, while `in_flight` were ours."""
@@ -172,12 +169,20 @@ class AttemptPrediction:
         "ttft_s",
     )
 
-    def __init__(self, attempt: Attempt, engine: ReplicaModel, bucket: Bucket, costs: LatencyModel, now: float) -> None:
+    def __init__(
+        self,
+        engine: ReplicaModel,
+        bucket: Bucket,
+        scores: tuple[Severity, Severity],
+        prompt_tokens: int,
+        in_flight: int,
+        now: float,
+    ) -> None:
+        """`scores` of TTFT and ITL; `in_flight`: own requests at the replica, without this one."""
+        costs = engine.costs
         self.engine = engine
         self.bucket = bucket
-        pulse = attempt.replica.pulse
-        self.ttft = pulse.ttft
-        self.itl = pulse.itl
+        self.ttft, self.itl = scores
         """The scores that it counts for: those of before its replica was ejected say nothing of it afterwards."""
         self.teaches = costs.pace.due(now)
         """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
@@ -188,8 +193,8 @@ class AttemptPrediction:
         self.context = engine.context
         self.step_s = costs.step_s(engine.decodes, engine.context)
         foreign = engine.foreign(now)
-        self.slot_s = engine.slot_s(attempt.replica.in_flight - 1 + foreign)
-        engine_s = costs.ttft_s(self.backlog, attempt.prompt_tokens, self.step_s)
+        self.slot_s = engine.slot_s(in_flight + foreign)
+        engine_s = costs.ttft_s(self.backlog, prompt_tokens, self.step_s)
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
         """What the pool's typical replica would take to the first token."""

@@ -21,9 +21,8 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.core.admission.admission import Admission
-from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.quarantine import Quarantine
-from gateway.core.fleet.replica import Replica
 from gateway.core.learner import Learner
 from gateway.core.policy import Policy, Tier
 from gateway.core.redundancy.retry_budget import RetryBudget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.fleet.fleet import Fleet
-from gateway.core.fleet.replica import Replica
+from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import AttemptOutcome, Random
 from gateway.core.request_state import Attempt, RequestState

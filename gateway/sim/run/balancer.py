@@ -7,11 +7,11 @@ It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
 
 from __future__ import annotations
 
-from gateway.core.admission.limits import Tenants
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Policy, PoolSpec
+from gateway.core.queueing.limits import Tenants
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Random, Reason, Request, Sample
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import ReplicaState

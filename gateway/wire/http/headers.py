@@ -7,8 +7,8 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from gateway.core.admission.limits import Left, Rate
 from gateway.core.policy import ReplicaSpec, Slo
+from gateway.core.queueing.limits import Left, Rate
 from gateway.wire.http.lines import Names, trimmed, written
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")

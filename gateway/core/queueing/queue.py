@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from gateway.core.admission.limits import TenantUse
-from gateway.core.fleet.rates import Rate
 from gateway.core.policy import AdmissionMode, Tier
-from gateway.core.request_state import RequestState
+from gateway.core.queueing.limits import TenantUse
+from gateway.core.queueing.rates import Rate
+from gateway.core.queueing.request import QueuedRequest
 
 ARRIVALS_TAU_S: Final = 5.0
 TURN_SHARE: Final = 0.5
@@ -22,7 +22,7 @@ FLOOR_MARGIN: Final = 1.25
 STALE: Final = 32
 """Entries of requests that are gone, beyond as many as wait, that a heap may hold."""
 
-Entry = tuple[float, int, int, RequestState]
+Entry = tuple[float, int, int, QueuedRequest]
 """(start by, id, ticket, request): the entry of a request whose ticket is another one is stale."""
 BandKey = tuple[int, str]
 
@@ -39,7 +39,7 @@ class TenantQueue:
         """Size of their bodies together."""
         self.heap: list[Entry] = []
 
-    def from_last(self) -> list[RequestState]:
+    def from_last(self) -> list[QueuedRequest]:
         """The requests that may be shed; the one that may be sent last comes first."""
         entries = sorted(self.heap, reverse=True)
         return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.ask.tier)]
@@ -92,7 +92,7 @@ class TierQueue:
         self._earliest: list[Entry] = []
         self._latest: list[Entry] = []
 
-    def __iter__(self) -> Iterator[RequestState]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All who wait, in no order that means anything."""
         for flow in self._flows.values():
             for _, _, ticket, live in flow.heap:
@@ -104,7 +104,7 @@ class TierQueue:
         self.arrivals.add(now)
         self.admitted_at = now
 
-    def push(self, live: RequestState, ticket: int) -> None:
+    def push(self, live: QueuedRequest, ticket: int) -> None:
         assert live.use is not None
         live.ticket = ticket
         live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.ask.body_at))
@@ -124,7 +124,7 @@ class TierQueue:
             self.fixed_bytes += live.ask.body_bytes
         self.count += 1
 
-    def remove(self, live: RequestState) -> None:
+    def remove(self, live: QueuedRequest) -> None:
         live.ticket = 0
         self.count -= 1
         if not _may_be_shed(live.ask.tier):
@@ -148,14 +148,14 @@ class TierQueue:
         self._earliest = _compacted(self._earliest, self.count)
         self._latest = _compacted(self._latest, self.count)
 
-    def head(self, now: float) -> RequestState | None:
+    def head(self, now: float) -> QueuedRequest | None:
         """The one to be served next."""
         turn = self._turn()
         if turn is None or now - turn.ask.body_at >= min(MAX_TURN_S, TURN_SHARE * (turn.deadline - turn.ask.body_at)):
             return turn
         return _first(self._earliest)
 
-    def _turn(self) -> RequestState | None:
+    def _turn(self) -> QueuedRequest | None:
         """The first of the tenant that was served least."""
         turns = self._turns
         while turns:
@@ -169,11 +169,11 @@ class TierQueue:
                 return head
         return None
 
-    def last(self) -> RequestState | None:
+    def last(self) -> QueuedRequest | None:
         """The one that could be sent last of those that may be shed."""
         return _first(self._latest)
 
-    def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[RequestState]:
+    def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[QueuedRequest]:
         """The requests that make way for a newcomer of `tenant` in a full room; none if it has its share already.
 
         Every tenant of the tier has a like share of the requests, and of the bytes, that the tier holds. One that would
@@ -194,7 +194,7 @@ class TierQueue:
             over = sorted((flow for flow in others if flow.bytes > byte_share), key=_bytes, reverse=True)
         else:
             over = sorted((flow for flow in others if flow.count > share), key=_count, reverse=True)
-        out: list[RequestState] = []
+        out: list[QueuedRequest] = []
         for flow in over:
             left, left_bytes = flow.count, flow.bytes
             for live in flow.from_last():
@@ -216,7 +216,7 @@ class TierQueue:
         return min(self.count, mine + others * (mine + 1))
 
 
-def _first(heap: list[Entry]) -> RequestState | None:
+def _first(heap: list[Entry]) -> QueuedRequest | None:
     """The top of a heap, without those that are gone."""
     while heap and heap[0][3].ticket != heap[0][2]:
         heappop(heap)
@@ -248,7 +248,7 @@ class PoolQueue:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[RequestState]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All who wait, by priority and by when they have to be sent."""
         return iter(sorted((live for band in self._bands.values() for live in band), key=_turn))
 
@@ -262,7 +262,7 @@ class PoolQueue:
             band = self._bands[key]
         return band
 
-    def push(self, live: RequestState) -> None:
+    def push(self, live: QueuedRequest) -> None:
         """Let `live` wait; its `deadline` and its forecast say where it stands."""
         self._tickets += 1
         band = self.band(live.ask.tier)
@@ -271,7 +271,7 @@ class PoolQueue:
         self._count += 1
         self.bytes += live.ask.body_bytes
 
-    def remove(self, live: RequestState) -> None:
+    def remove(self, live: QueuedRequest) -> None:
         """Take `live` out, wherever it stands: it is served, it left, or its deadline passed."""
         self.band(live.ask.tier).remove(live)
         self._count -= 1
@@ -282,14 +282,14 @@ class PoolQueue:
         band = self._bands.get((tier.priority, tier.name))
         return band is not None and band.count > 0
 
-    def heads(self, now: float) -> list[RequestState]:
+    def heads(self, now: float) -> list[QueuedRequest]:
         """The first of every band, in the order in which they are served."""
         heads = [(band.owed <= 0.0, _turn(head), head) for band in self._bands.values() if (head := band.head(now))]
         if len(heads) > 1:
             heads.sort(key=_place)
         return [head for _, _, head in heads]
 
-    def last_below(self, priority: int) -> RequestState | None:
+    def last_below(self, priority: int) -> QueuedRequest | None:
         """The one to be served last of those that may be shed and are less urgent than `priority`."""
         lasts = (band.last() for band in self._bands.values() if band.count and band.key[0] > priority)
         return max((last for last in lasts if last is not None), key=_turn, default=None)
@@ -334,11 +334,11 @@ class PoolQueue:
             band.owed = owed
 
 
-def _turn(live: RequestState) -> tuple[int, float, int]:
+def _turn(live: QueuedRequest) -> tuple[int, float, int]:
     return live.ask.tier.priority, live.start_by, live.ask.id
 
 
-def _place(entry: tuple[bool, tuple[int, float, int], RequestState]) -> tuple[bool, tuple[int, float, int]]:
+def _place(entry: tuple[bool, tuple[int, float, int], QueuedRequest]) -> tuple[bool, tuple[int, float, int]]:
     return entry[0], entry[1]
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, wait_in_gateway_s
+from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.ahead import Ahead, Forecast
-from gateway.core.forecast.breach_probability import HigherTierShare, raw_breach, wait_in_gateway_s
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
@@ -24,13 +25,9 @@ from gateway.core.forecast.replica_model import AttemptPrediction, ReplicaModel
 from gateway.core.forecast.trust import COLD_SAMPLES, Trust
 from gateway.core.forecast.views import ForecastView, PoolLearnedView
 from gateway.core.learner import Learner
+from gateway.core.policy import Policy
 from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.pool import Pool
-    from gateway.core.fleet.replica import Replica
-    from gateway.core.policy import Policy
-    from gateway.core.request_state import Attempt, RequestState
+from gateway.core.request_state import Attempt, RequestState
 
 EARLY_STEPS: Final = 31
 """Of an answer under way, to be held against what they were expected to take."""
@@ -146,10 +143,13 @@ class Forecaster(Learner):
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
-        attempt.facts = facts = AttemptPrediction(attempt, engine, self._bucket(live), costs, now)
+        scores = replica.pulse.ttft, replica.pulse.itl
+        attempt.facts = facts = AttemptPrediction(
+            engine, self._bucket(live), scores, attempt.prompt_tokens, replica.in_flight - 1, now
+        )
         read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.prompt_tokens, read_by, now)
-        engine.advance(replica, now)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
         costs.sent(attempt.prompt_tokens, now)
         if now > live.ask.body_at:
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
@@ -160,9 +160,10 @@ class Forecaster(Learner):
         if facts is None:
             return
         engine = facts.engine
-        learned = self._of(attempt.replica.pool)
+        replica = attempt.replica
+        learned = self._of(replica.pool)
         engine.read(attempt.id, now)
-        engine.advance(attempt.replica, now)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
         facts.begin(now)
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0:
@@ -197,8 +198,9 @@ class Forecaster(Learner):
             facts.edges = facts.bucket.passes(each, facts.edges)
         steps = each - 1
         if steps >= EARLY_STEPS and not facts.shown:
-            facts.engine.advance(attempt.replica, now)
-            facts.show(self._of(attempt.replica.pool).costs, steps, now)
+            replica = attempt.replica
+            facts.engine.advance(replica.in_flight, replica.held_tokens, now)
+            facts.show(self._of(replica.pool).costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
         """Whether nearly all answers of its kind end before they have so many tokens."""
@@ -211,9 +213,10 @@ class Forecaster(Learner):
             return
         attempt.facts = None
         engine = facts.engine
-        learned = self._of(attempt.replica.pool)
-        engine.advance(attempt.replica, now)
-        pulse = attempt.replica.pulse
+        replica = attempt.replica
+        learned = self._of(replica.pool)
+        engine.advance(replica.in_flight, replica.held_tokens, now)
+        pulse = replica.pulse
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
             waited_s = now - attempt.opened_at

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.calibrator import Calibrator, over, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket
-
-if TYPE_CHECKING:
-    from gateway.core.fleet.pool import Pool
-    from gateway.core.request_state import RequestState
+from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
 """For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""

@@ -1,0 +1,27 @@
+"""What a queue knows of a request."""
+
+from __future__ import annotations
+
+import math
+
+from gateway.core.forecast.ahead import Forecast
+from gateway.core.queueing.limits import TenantUse
+from gateway.core.request import Request
+
+
+class QueuedRequest:
+    """The part of a request's state that decides when its turn comes, and where the queue keeps its place."""
+
+    __slots__ = ("ask", "deadline", "forecast", "start_by", "ticket", "use")
+
+    def __init__(self, ask: Request) -> None:
+        self.ask = ask
+        self.use: TenantUse | None = None
+        self.deadline = math.inf
+        """When its first token, or the whole of an answer that is not streamed, would come too late."""
+        self.start_by = math.inf
+        """When it has to be sent, to be in time by its forecast; known once it waits."""
+        self.forecast: Forecast | None = None
+        """The one on which it was admitted."""
+        self.ticket = 0
+        """Where it stands in a waiting room; 0: nowhere."""
