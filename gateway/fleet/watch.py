@@ -98,7 +98,8 @@ class FleetWatcher:
             return
         waiting = [running for running in self._running.values() if running.task is None]
         for place, running in enumerate(waiting):
-            delay_s = min(place * _STAGGER_S, running.watch.target.health.interval_s)
+            # Many share the interval between them: connecting to a thousand replicas in one turn would hold the loop.
+            delay_s = place * min(_STAGGER_S, running.watch.target.health.interval_s / len(waiting))
             running.task = self._group.create_task(running.watch.run(delay_s), name=running.watch.target.name)
 
 

@@ -268,7 +268,7 @@ async def test_a_new_interval_holds_at_once(fake: FakeReplica) -> None:
 async def test_replicas_begin_staggered_and_every_pause_is_drawn_anew(fake: FakeReplica) -> None:
     async with watching(policy(pool(fake, fake, fake, fake))) as fleet:
         await until(lambda: len(fleet.pauses) >= 100)
-    assert fleet.pauses[:4] == [0.0, 0.01, 0.01, 0.01], "10 ms apart, at most one interval late"
+    assert fleet.pauses[:4] == [0.0, 0.0025, 0.005, 0.0075], "spread over one interval, at most 10 ms apart"
     drawn = [pause for pause in fleet.pauses[4:] if pause < 1]
     assert all(0.009 <= pause <= 0.011 for pause in drawn)
     assert len(set(drawn)) > len(drawn) // 2
