@@ -196,7 +196,7 @@ class ReplicaWatch:
                 self._tools.on_sample(self.target.name, Sample(context_tokens=min(lengths)))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
-        """Read once. An exception of `_read` is a bug: the reading has failed and tells nothing of the replica."""
+        """Read once. An exception of `look` is a bug: the reading has failed and tells nothing of the replica."""
         try:
             await look(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends would take the process with it
