@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from gateway.core.request import Sample
 from gateway.sim.run.fleet import Host
-
-if TYPE_CHECKING:
-    from gateway.sim.run.simulation import Simulation
+from gateway.sim.run.observed import ObservedRun
 
 JITTER = 0.1
 """Pauses between two looks are drawn from 90 to 110% of their interval, as the gateway's own are."""
@@ -36,26 +33,28 @@ class MeterReading:
 class RunMeter:
     """Everything that is looked at in one run."""
 
-    def __init__(self, engine: Simulation, seed: int) -> None:
+    def __init__(self, engine: ObservedRun, seed: int, warmup_s: float, progress_s: float, watched: bool) -> None:
+        """Readings open after `warmup_s`, answers progress every `progress_s`; `watched`: with checks and scrapes."""
         self.opened: MeterReading | None = None
         """Use up to the end of the warm-up."""
         self.closed: MeterReading | None = None
         """Use up to the end of arrivals."""
         self._engine = engine
+        self._warmup_s, self._progress_s, self._watched = warmup_s, progress_s, watched
         self._random = Random(f"{seed} watch")
 
     def begin(self) -> None:
         """Look from now on."""
-        engine, options = self._engine, self._engine.options
-        engine.at(options.warmup_s, self._open)
+        engine, progress_s = self._engine, self._progress_s
+        engine.at(self._warmup_s, self._open)
         self._again(lambda: SAMPLE_S, self._sample)
-        if options.progress_s < math.inf:
-            self._again(lambda: options.progress_s, self._progress)
+        if progress_s < math.inf:
+            self._again(lambda: progress_s, self._progress)
         for pool in engine.policy.pools.values():
             for replica in pool.replicas:
                 host = engine.hosts[replica.name]
                 engine.tell(engine.decider.observe, host.name, Sample(context_tokens=host.profile.max_model_len))
-                if options.watched:
+                if self._watched:
                     self._from_time_to_time(pool.health.interval_s, self._check, host)
                     self._from_time_to_time(pool.health.scrape_interval_s, self._scrape, host)
 

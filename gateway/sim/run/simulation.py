@@ -29,6 +29,7 @@ from gateway.sim.analysis.tally import Tally
 from gateway.sim.run.decider import Decider
 from gateway.sim.run.fleet import Fault, Host
 from gateway.sim.run.meter import RunMeter
+from gateway.sim.run.observed import ObservedRun
 from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
 from gateway.sim.run.requests import SimulatedAttempt, SimulatedRequest, asked
 from gateway.sim.run.retries import from_the_first, rests_s
@@ -62,26 +63,18 @@ class Options:
     None overtakes another."""
 
 
-class Simulation:
+class Simulation(ObservedRun):
     """One run. After `run`, read `tally`, `watch`, `trips` (those that were given up) and `hosts`."""
 
     def __init__(
         self, decider: Decider, policy: Policy, hosts: dict[str, Host], options: Options, tally: Tally, seed: int
     ) -> None:
-        self.decider = decider
-        self.policy = policy
-        self.hosts = hosts
+        super().__init__(decider, policy, hosts, tally)
         self.options = options
-        self.tally = tally
-        self.now = 0.0
         self.events = 0
         """Things that happened: arrivals, ends of engine runs, alarms, looks at replicas."""
-        self.arrived = 0
-        self.in_system_s = 0.0
-        """Integral of the number of requests in the system, over time, up to the last `count`."""
         self.trips: dict[int, SimulatedRequest] = {}
-        self.flights: dict[int, SimulatedAttempt] = {}
-        self.watch = RunMeter(self, seed)
+        self.watch = RunMeter(self, seed, options.warmup_s, options.progress_s, options.watched)
         self._clients = Random(f"{seed} clients")
         self._ways = Random(f"{seed} ways")
         self._asked = 0
