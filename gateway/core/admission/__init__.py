@@ -1,1 +1,1 @@
-"""May a request come in, and where does it wait: admission, queue, limits, placement, error budget."""
+"""May a request come in: admission, breach probability, placement, accounting, error budget."""
