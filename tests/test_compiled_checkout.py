@@ -55,7 +55,7 @@ def test_after_an_edit_all_of_it_is_interpreted_with_a_message(
 def test_a_module_that_is_gone_is_a_change(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkout / "gateway" / "core" / "model.py").unlink()
     assert found() is None
-    assert "gateway/core/request.py" in capsys.readouterr().err
+    assert "gateway/core/model.py" in capsys.readouterr().err
 
 
 def test_a_file_written_again_with_the_same_content_is_no_change(checkout: Path) -> None:

@@ -17,14 +17,14 @@ from typing import cast
 import uvloop
 
 from gateway.app import Gateway
-from gateway.core.commands import Command
+from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import Reason, Sample
+from gateway.core.request import AttemptResult, Reason, Sample
 from gateway.policy import load
 from gateway.settings import Settings
 from gateway.sim.run import baselines
-from gateway.sim.run.decider import Decider
+from gateway.sim.run.decider import Decider, Overheard
 
 
 class Stand:
@@ -35,17 +35,28 @@ class Stand:
 
     def __init__(self, decider: Decider, controller: Controller) -> None:
         self._controller = controller
-        self._decider = decider
+        self._decider = decider = Overheard(decider, self._heard)
+        self._open: set[int] = set()
+        """Attempts that were dispatched and have not ended."""
         self.arrive = decider.arrive
         self.sent = decider.sent
         self.first_token = decider.first_token
+        self.full = decider.first_token
         self.progress = decider.progress
-        self.finish = decider.finish
         self.wake = decider.wake
         self.wake_at = decider.wake_at
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._controller, name)
+
+    def is_open(self, attempt_id: int) -> bool:
+        """Whether the attempt was dispatched and has not ended."""
+        return attempt_id in self._open
+
+    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+        """The attempt has ended."""
+        self._open.remove(attempt_id)
+        return self._decider.finish(attempt_id, finish, now)
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
         """A baseline watches no stream."""
@@ -71,6 +82,9 @@ class Stand:
     def shut(self, now: float) -> list[Command]:
         """Nothing: what is under way ends with the process."""
         return []
+
+    def _heard(self, commands: list[Command], now: float) -> None:
+        self._open.update(command.attempt for command in commands if isinstance(command, Dispatch))
 
 
 async def serve(policy: Policy, baseline: str) -> None:

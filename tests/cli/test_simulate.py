@@ -189,7 +189,7 @@ def test_the_page_has_every_baseline_and_every_option() -> None:
     for name in BASELINES:
         assert f"| `{name}` |" in page
     for name in shipped():
-        assert f"`{name}` (" in page
+        assert f"| `{name}` |" in page
     help_text = run("simulate", "--help").stdout
     options = (
         "--policy",
