@@ -107,7 +107,11 @@ class Controller(Inspector):
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
         commands = self._turn.begin(now)
-        self.lifecycle.progress(self._attempts[attempt_id], tokens)
+        attempt = self._attempts[attempt_id]
+        was_open = attempt.replica.open
+        self.lifecycle.progress(attempt, tokens)
+        if attempt.replica.open and not was_open:
+            self.scheduler.offer(attempt.replica.pool, True)
         return commands
 
     def repeats(self, attempt_id: int, now: float) -> list[Command]:

@@ -94,7 +94,7 @@ class Lifecycle:
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
-            attempt.slot.prompt_read()
+            attempt.slot.prompt_read(now)
             if attempt.replica.refusals:
                 pool.accepted(attempt.replica)
             for learner in self._learners:
@@ -112,7 +112,7 @@ class Lifecycle:
     def progress(self, attempt: Attempt, tokens: int) -> None:
         """The answer has `tokens` so far; one that is too long is cut where others need its slot."""
         now = self._turn.now
-        attempt.slot.progress(tokens)
+        attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
         attempt.replica.pulse.heard(now)
         for learner in self._learners:

@@ -80,6 +80,7 @@ class Scheduler:
         """Have `pool` serve the request, now or later, or shed it."""
         now = self._turn.now
         live.move(pool)
+        pool.asked_at[live.ask.tier.name] = now
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
             return
@@ -258,6 +259,9 @@ class Scheduler:
             self._forecaster.observed(replica, now)
         if pool.demand.is_due(now):
             pool.demand.tick(self._forecaster.costs(pool), pool.serving, pool.slots, now)
+        prices = self._forecaster.step_prices(replica, now)
+        replica.budget.prices = prices
+        replica.budget.limit_s = self._admission.step_limit_s(replica, prices, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         if pool.room:
             self.pump(pool)
@@ -370,7 +374,7 @@ class Scheduler:
             pool = attempt.replica.pool
             saturated = pool.saturated
             attempt.replica.expire_unread(self._turn.now)
-            pool.sync(attempt.replica)
+            pool.sync(attempt.replica, self._turn.now)
             self.offer(pool, saturated)
 
     def _hedge(self) -> None:

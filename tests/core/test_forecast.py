@@ -66,7 +66,7 @@ class World:
 
     def first_token(self, attempt: Attempt) -> None:
         attempt.first_at = attempt.live.first_at = self.now
-        attempt.slot.prompt_read()
+        attempt.slot.prompt_read(self.now)
         self.forecaster.first_token(attempt, self.now)
 
     def finish(self, attempt: Attempt, tokens: int, end: AttemptOutcome = AttemptOutcome.COMPLETE) -> None:

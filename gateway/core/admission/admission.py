@@ -17,11 +17,13 @@ from typing import Final
 
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.admission.tpot_margin import TpotMargin
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
-from gateway.core.policy import AdmissionMode, Policy, Tier
+from gateway.core.policy import AdmissionMode, Objective, Policy, Tier
 from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import Random, Reason, Record
 from gateway.core.request_state import RequestState
@@ -52,6 +54,10 @@ MIN_WINDOW_TOKENS: Final = 2048.0
 """What one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
 MAX_WINDOW_TOKENS: Final = 16384.0
 """Also the window before it is known how fast an engine reads."""
+
+
+LATELY_S: Final = 5.0
+"""A tier is kept in mind for so long after its last request, or for as long as a request stays if that is longer."""
 
 
 class Verdict(Enum):
@@ -91,10 +97,17 @@ class Admission:
         self._random = random
         self._budgets: dict[str, ErrorBudget] = {}
         self._hold_s = math.inf
+        self._margins: dict[tuple[str, Objective], TpotMargin] = {}
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""
+        self._tiers = policy.tiers
+        self._margins = {
+            (pool, objective): margin
+            for (pool, objective), margin in self._margins.items()
+            if pool in policy.pools and any(objective in tier.slo.tpot for tier in policy.tiers.values())
+        }
         kept = self._budgets
         self._budgets = {
             name: kept[name] if name in kept and kept[name].slo == tier.slo else ErrorBudget(tier.slo)
@@ -189,6 +202,9 @@ class Admission:
         budget = self._budgets.get(live.ask.tier.name)
         if budget is not None:
             budget.count(live.ask.tier.slo, record, now)
+        if record.tpot_s is not None and record.pool is not None and live.forecast is not None:
+            for objective in live.ask.tier.slo.tpot:
+                self._margin(record.pool, objective).learn(live.forecast.tpot_s, record.tpot_s)
 
     def ahead(self, live: RequestState, pool: Pool, now: float) -> Ahead:
         """Work before a newcomer who has to wait."""
@@ -210,6 +226,28 @@ class Admission:
         if token_s is None:
             return MAX_WINDOW_TOKENS
         return min(MAX_WINDOW_TOKENS, max(MIN_WINDOW_TOKENS, self._hold_s / token_s))
+
+    def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
+        """The longest mean step of `replica` with which the TPOT of every tier that uses its pool is kept."""
+        if prices is None:
+            return math.inf
+        pool = replica.pool
+        lately = now - max(LATELY_S, self._forecaster.costs(pool).stay_s)
+        limit_s = math.inf
+        for name, at in pool.asked_at.items():
+            tier = self._tiers.get(name)
+            if tier is None or at < lately:
+                continue
+            for objective in tier.slo.tpot:
+                if objective.threshold_s > prices.base_s + prices.sequence_s:
+                    limit_s = min(limit_s, self._margin(pool.spec.name, objective).limit_s)
+        return limit_s
+
+    def _margin(self, pool: str, objective: Objective) -> TpotMargin:
+        found = self._margins.get((pool, objective))
+        if found is None:
+            found = self._margins[pool, objective] = TpotMargin(objective)
+        return found
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
         """What a client is told of a forecast whose P(breach) is above `limit`."""

@@ -17,10 +17,12 @@ from typing import Final
 
 from gateway.core.admission.breach_probability import HigherTierShare, raw_breach, wait_in_gateway_s
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
-from gateway.core.forecast.latency_model import LatencyModel
+from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
+from gateway.core.forecast.regression import FIRST
 from gateway.core.forecast.replica_model import AttemptPrediction, ReplicaModel
 from gateway.core.forecast.trust import COLD_SAMPLES, Trust
 from gateway.core.forecast.views import ForecastView, PoolLearnedView
@@ -31,6 +33,8 @@ from gateway.core.request_state import Attempt, RequestState
 
 EARLY_STEPS: Final = 31
 """Of an answer under way, to be held against what they were expected to take."""
+EXPECT_EVERY: Final = 1.25
+"""An answer that is longer by this factor is looked at again: how much of it is still to come."""
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
 """What a replica is taken for that was never sent anything."""
 
@@ -125,6 +129,17 @@ class Forecaster(Learner):
             return None
         return learned.costs.prompt_token_s()
 
+    def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
+        """What requests add to a step of `replica`; None until answers have shown it."""
+        learned = self._pools.get(replica.pool.spec.name)
+        engine = self._engines.get(replica.spec.name)
+        if learned is None or engine is None or learned.costs.step.samples < FIRST:
+            return None
+        c0, c1, c2, c3 = learned.costs.step.coefficients
+        factor = engine.factor
+        base_s = factor * (c0 + c1 * DECODES * engine.foreign(now))
+        return StepPrices(base_s, factor * c1 * DECODES, factor * c2 * CONTEXT, factor * c3 * TOKENS)
+
     def costs(self, pool: Pool) -> LatencyModel:
         """What the typical replica of this pool takes."""
         return self._of(pool).costs
@@ -150,6 +165,8 @@ class Forecaster(Learner):
         read_by = math.inf if live.visible else now + facts.ttft_s
         engine.begin(attempt.id, attempt.prompt_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
+        each = min(facts.bucket.mean, float(live.max_tokens))
+        attempt.slot.expect(live.ask.choices, each * live.ask.choices)
         costs.sent(attempt.prompt_tokens, now)
         if now > live.ask.body_at:
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
@@ -196,6 +213,10 @@ class Forecaster(Learner):
         each = tokens // attempt.live.ask.choices
         if facts.teaches:
             facts.edges = facts.bucket.passes(each, facts.edges)
+        if each >= facts.expects_at:
+            facts.expects_at = int(EXPECT_EVERY * each) + 1
+            more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
+            attempt.slot.expect_more(more * attempt.live.ask.choices)
         steps = each - 1
         if steps >= EARLY_STEPS and not facts.shown:
             replica = attempt.replica

@@ -72,7 +72,7 @@ class Fleet:
         """A check, a scrape or a model list of `replica` was read; True if its breaker moved."""
         if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
-            replica.pool.refresh()
+            replica.pool.refresh(now)
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
             # An engine may be done with an answer long before a client that does not read has all of it.
@@ -91,7 +91,7 @@ class Fleet:
         if not on:
             replica.begin(now)
             replica.pool.look(now)
-        replica.pool.refresh()
+        replica.pool.refresh(now)
 
     def cool(self, now: float) -> float:
         """Let breakers and replicas whose time is up try again, and look at all; seconds until there is more to do."""
@@ -103,7 +103,7 @@ class Fleet:
                 if replica.breaker.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
             soonest_s = min(soonest_s, pool.look(now), pool.rested(now) - now)
-            pool.refresh()
+            pool.refresh(now)
         return soonest_s
 
     def cools_in_s(self, pool_name: str, now: float) -> float:
@@ -123,7 +123,7 @@ class Fleet:
             replica.pool.look(now)
         elif replica.pulse.out is not None:
             replica.pulse.take_back(now)  # what comes back is another process, or another connection
-        replica.pool.refresh()
+        replica.pool.refresh(now)
         return True
 
 

@@ -65,6 +65,8 @@ class Pool(Slots[Replica]):
         self.context_tokens: int | None = None
         self.pressed_at = -math.inf
         """When a request last had to wait for a slot."""
+        self.asked_at: dict[str, float] = {}
+        """When a request of each tier last came."""
         self._router: Router = ROUTERS[spec.router]()
         self._slots = 0
         self._is_starting = False
@@ -108,9 +110,9 @@ class Pool(Slots[Replica]):
             self.resting.pop(gone, None)
             gone.slots = gone.max_slots = 0
             gone.open = gone.below_max = False
-        self.refresh()
+        self.refresh(now)
 
-    def refresh(self) -> None:
+    def refresh(self, now: float) -> None:
         """Recount what depends on which replicas are up. Called when one changes, never per request."""
         self.by_tier = {}
         self._worst = self._panic()
@@ -126,7 +128,7 @@ class Pool(Slots[Replica]):
         self.below_max = []
         for replica in self.replicas.values():
             replica.open = replica.below_max = False
-            self.sync(replica)
+            self.sync(replica, now)
             self.sync_max(replica)
         self._is_starting = any(r.share < 1.0 for r in self.below_max)
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
@@ -234,9 +236,9 @@ class Pool(Slots[Replica]):
         if abs(prefill_limit - self.prefill_limit) > WINDOW_STEP * prefill_limit:
             self.prefill_limit = prefill_limit
             for other in self.replicas.values():
-                self.sync(other)
+                self.sync(other, now)
         else:
-            self.sync(replica)
+            self.sync(replica, now)
 
     @property
     def alive(self) -> bool:

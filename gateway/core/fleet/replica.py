@@ -8,6 +8,7 @@ from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
 from gateway.core.fleet.kv_cache import KvCache
 from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
+from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
 from gateway.core.request import Sample
@@ -39,6 +40,7 @@ class BaseReplica:
         "began_at",
         "below_max",
         "breaker",
+        "budget",
         "by_tier",
         "context_tokens",
         "drained",
@@ -99,6 +101,7 @@ class BaseReplica:
         self.kv_limit = math.inf
         """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
         self.learned = ConcurrencyLimit()
+        self.budget = StepBudget()
         self.open = False
         """Whether it stands among those that may be picked."""
         self.below_max = False

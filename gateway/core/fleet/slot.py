@@ -55,16 +55,17 @@ class Slots(Generic[R]):
         replica.reading[slot.number] = slot
         replica.unprefilled_tokens += prompt_tokens
         replica.held_tokens += prompt_tokens
-        self.sync(replica)
+        self.sync(replica, now)
         self.sync_max(replica)
         return slot
 
-    def sync(self, replica: R) -> None:
+    def sync(self, replica: R, now: float) -> None:
         """Put a replica among those that may be picked, or take it out, after its counts have changed."""
         is_open = (
             replica.in_flight < replica.slots
             and replica.unprefilled_tokens < self.prefill_limit
             and replica.held_tokens < replica.kv_limit
+            and replica.budget.has_room(replica.held_tokens, now)
         )
         if is_open is replica.open:
             return
@@ -89,7 +90,7 @@ class Slots(Generic[R]):
 class Slot(UnreadPrompt, Generic[R]):
     """One request at one replica, whatever becomes of the request."""
 
-    __slots__ = ("_slots", "paused", "replica", "tier", "tokens")
+    __slots__ = ("_growth", "_sequences", "_slots", "paused", "replica", "tier", "tokens")
 
     def __init__(self, slots: Slots[R], replica: R, tier: str, prompt_tokens: int, visible: bool, now: float) -> None:
         super().__init__(slots.acquired, prompt_tokens, visible, now)
@@ -98,6 +99,9 @@ class Slot(UnreadPrompt, Generic[R]):
         self.tier = tier
         self.tokens = 0
         """Tokens of the answer so far."""
+        self._sequences = 0
+        """Its part in the budget of its replica; 0 before `expect`."""
+        self._growth = 0.0
         self.paused = False
         """Whether nobody reads its answer, because the client does not keep up."""
 
@@ -105,7 +109,7 @@ class Slot(UnreadPrompt, Generic[R]):
         state = "paused" if self.paused else "answering" if self.first_token else "open"
         return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
 
-    def prompt_read(self) -> None:
+    def prompt_read(self, now: float) -> None:
         """The first token came: its prompt was read, and those of all whole answers sent there before it."""
         replica = self.replica
         self.first_token = True
@@ -116,13 +120,26 @@ class Slot(UnreadPrompt, Generic[R]):
                 replica.read(earlier)
         replica.read(self)
         replica.saw_load()
-        self._slots.sync(replica)
+        self._slots.sync(replica, now)
 
-    def progress(self, tokens: int) -> None:
+    def progress(self, tokens: int, now: float) -> None:
         """The answer has `tokens` now."""
         self.replica.held_tokens += tokens - self.tokens
         self.tokens = tokens
-        self._slots.sync(self.replica)
+        self._slots.sync(self.replica, now)
+
+    def expect(self, sequences: int, output_tokens: float) -> None:
+        """Answers of `sequences` (>= 1) begin, which are likely to have `output_tokens` together."""
+        self._sequences = sequences
+        self._growth = output_tokens
+        self.replica.budget.add(sequences, self.prompt_tokens, output_tokens, self.opened_at)
+        self._slots.sync(self.replica, self.opened_at)
+
+    def expect_more(self, output_tokens: float) -> None:
+        """So many tokens are still likely to come."""
+        if self._sequences:
+            self.replica.budget.grow(output_tokens - self._growth)
+            self._growth = output_tokens
 
     def pause(self, now: float) -> None:
         """Nobody reads the answer for now."""
@@ -144,6 +161,8 @@ class Slot(UnreadPrompt, Generic[R]):
         if outcome is AttemptOutcome.COMPLETE and not self.visible:
             replica.saw_load()  # nothing is seen of a whole answer before it is there
         replica.held_tokens -= self.prompt_tokens + self.tokens
+        if self._sequences:
+            replica.budget.remove(self._sequences, self._growth)
         slots.in_flight -= 1
         if self.paused:
             replica.pause(False, now)
@@ -155,5 +174,5 @@ class Slot(UnreadPrompt, Generic[R]):
             slots.by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
             slots.spare += 1
-        slots.sync(replica)
+        slots.sync(replica, now)
         slots.sync_max(replica)

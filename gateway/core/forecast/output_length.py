@@ -44,9 +44,11 @@ class Bucket:
         "_ended",
         "_fresh",
         "_longest",
+        "_mean",
         "_median",
         "_parent",
         "_passed",
+        "_rest",
         "_root",
         "_taken",
         "seen",
@@ -71,7 +73,9 @@ class Bucket:
         """The last bin that any answer has come to, here or above."""
         self.seen = 0.0
         """Answers that have begun to be told of."""
-        self._median = 1.0
+        self._median = self._mean = 1.0
+        self._rest: list[float] = []
+        """Integral of P(output > tokens) from edge i on."""
         if parent is None:
             for tokens in PRIOR_TOKENS:
                 self._count(0, bisect_left(EDGES, tokens), True)
@@ -81,6 +85,20 @@ class Bucket:
         """Output tokens that half of the answers stay within."""
         self._look()
         return self._median
+
+    @property
+    def mean(self) -> float:
+        """Output tokens of an answer in the mean, at least 1."""
+        self._look()
+        return self._mean
+
+    def more(self, tokens: int) -> float:
+        """Tokens that are still to come in the mean of answers that have so many and go on: E[O - g | O > g]."""
+        self._look()
+        i = bisect_left(EDGES, tokens)
+        if i >= self._longest or self._above[i] <= 0.0:
+            return 0.5 * tokens  # longer than any that was seen: as scale-free lengths go on
+        return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
     def add(self, tokens: int, told: int = 0) -> None:
         """An answer ended by itself after `tokens` (>= 1), of which `told` edges were passed before."""
@@ -167,6 +185,12 @@ class Bucket:
                 left *= 1.0 - ended / risk
             above.append(left)
         self._above = above + [left] * (len(EDGES) - len(above))
+        rest = [0.0] * (self._longest + 1)
+        for i in range(self._longest, 0, -1):
+            # The middle of an edge and the next, as `exceeds` has it.
+            rest[i - 1] = rest[i] + 0.5 * (above[i - 1] + above[i]) * (EDGES[i] - EDGES[i - 1])
+        self._rest = rest
+        self._mean = max(1.0, 0.5 * (1.0 + above[0]) * EDGES[0] + rest[0])
         self._median = self.quantile(0.5)
 
     def exceeds(self, tokens: float) -> float:

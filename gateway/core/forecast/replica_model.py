@@ -158,6 +158,7 @@ class AttemptPrediction:
         "edges",
         "engine",
         "expected_s",
+        "expects_at",
         "itl",
         "prefilled",
         "shown",
@@ -186,6 +187,8 @@ class AttemptPrediction:
         """The scores that it counts for: those of before its replica was ejected say nothing of it afterwards."""
         self.teaches = costs.pace.due(now)
         """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
+        self.expects_at = 1
+        """Length of its answer from which on it is looked at again how much is still to come."""
         self.edges = 0
         """Lengths that its answer has passed, as far as its bucket knows."""
         self.backlog = engine.backlog(now)

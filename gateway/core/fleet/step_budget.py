@@ -1,0 +1,89 @@
+"""The mean step of a replica with the requests that it has, against the longest that its TPOT objectives allow.
+
+    step = (base + per sequence x n + per context token x C) / (1 - u),    u = per prompt token x prompt tokens/s
+
+n sequences run, and every step gives each of them one token. C is the context they will read in the mean of the time
+that they run: what they have, and half of what is still to come. Prompts of newcomers are read in the same steps: at
+the rate of the last seconds they take the share u of the engine's time. So a request has a price, paid by all who run:
+its prompt at once, its sequence and its context until it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+PROMPTS_TAU_S: Final = 5.0
+"""Prompts are counted over so long: TPOT is a mean over an answer, and most answers take longer."""
+
+
+class StepPrices:
+    """Learned costs of one replica's steps, in seconds."""
+
+    __slots__ = ("base_s", "context_s", "prompt_s", "sequence_s")
+
+    def __init__(self, base_s: float, sequence_s: float, context_s: float, prompt_s: float) -> None:
+        self.base_s = base_s
+        self.sequence_s = sequence_s
+        """Per sequence,"""
+        self.context_s = context_s
+        """per token of context that the step reads,"""
+        self.prompt_s = prompt_s
+        """and per token of a prompt that is read beside."""
+
+
+class StepBudget:
+    """The sums over one replica's requests, the prices, and the limit on the step that follows from both."""
+
+    __slots__ = ("_prompts", "_prompts_at", "growth_tokens", "limit_s", "prices", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences = 0
+        self.growth_tokens = 0.0
+        """Tokens of output that are still expected of them."""
+        self._prompts = 0.0
+        self._prompts_at = 0.0
+        self.prices: StepPrices | None = None
+        """None until they are known."""
+        self.limit_s = math.inf
+        """Longest mean step with which the promises of this replica are kept; inf where none is made."""
+
+    def add(self, sequences: int, prompt_tokens: int, growth_tokens: float, now: float) -> None:
+        """A request was sent."""
+        self.sequences += sequences
+        self.growth_tokens += growth_tokens
+        self._prompts = self._prompts * math.exp((self._prompts_at - now) / PROMPTS_TAU_S) + prompt_tokens
+        self._prompts_at = now
+
+    def grow(self, more_tokens: float) -> None:
+        """So many more tokens of output are expected, or fewer (below 0)."""
+        self.growth_tokens += more_tokens
+
+    def remove(self, sequences: int, growth_tokens: float) -> None:
+        """A request has ended."""
+        self.sequences -= sequences
+        self.growth_tokens -= growth_tokens
+        if not self.sequences:
+            self.growth_tokens = 0.0  # no rounding error outlives the requests
+
+    def prompt_share(self, now: float) -> float:
+        """Share of the engine's time that prompts take at the rate of the last seconds; may be above 1."""
+        if self.prices is None:
+            return 0.0
+        rate = self._prompts * math.exp((self._prompts_at - now) / PROMPTS_TAU_S) / PROMPTS_TAU_S
+        return self.prices.prompt_s * rate
+
+    def decode_s(self, held_tokens: int, more: int = 0) -> float:
+        """A step without prompts, of those that run and `more` like them; prices are known."""
+        prices, n = self.prices, self.sequences
+        assert prices is not None
+        if not n:
+            return prices.base_s + more * prices.sequence_s
+        context = held_tokens + 0.5 * self.growth_tokens
+        return prices.base_s + (prices.sequence_s * n + prices.context_s * context) * (n + more) / n
+
+    def has_room(self, held_tokens: int, now: float) -> bool:
+        """Whether one more like those that run keeps the step within the limit. The first one always may."""
+        if self.limit_s == math.inf or not self.sequences or self.prices is None:
+            return True
+        return self.decode_s(held_tokens, 1) <= self.limit_s * (1.0 - self.prompt_share(now))

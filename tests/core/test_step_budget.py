@@ -1,0 +1,102 @@
+"""How many requests a replica carries before its steps are too long for the TPOT objectives that are promised."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gateway.core.admission.tpot_margin import MAX_MARGIN, MIN_MARGIN, START, TpotMargin
+from gateway.core.fleet.step_budget import StepBudget, StepPrices
+from gateway.core.policy import Objective
+
+PRICES = StepPrices(base_s=0.02, sequence_s=0.001, context_s=1e-7, prompt_s=1e-4)
+
+
+def budget(limit_s: float, prices: StepPrices | None = PRICES) -> StepBudget:
+    made = StepBudget()
+    made.prices, made.limit_s = prices, limit_s
+    return made
+
+
+def filled(made: StepBudget, prompt_tokens: int = 0, output_tokens: float = 0.0, every_s: float = 0.0) -> int:
+    """How many requests are sent until there is no room."""
+    n, now = 0, 0.0
+    while made.has_room(n * prompt_tokens, now) and n < 1000:
+        made.add(1, prompt_tokens, output_tokens, now)
+        n, now = n + 1, now + every_s
+    return n
+
+
+def test_requests_fill_a_replica_up_to_the_step_that_its_objective_allows() -> None:
+    assert filled(budget(0.1)) == 80  # 20 ms + 80 x 1 ms
+
+
+def test_context_counts_what_is_held_and_half_of_what_is_still_to_come() -> None:
+    made = budget(0.1)
+    made.add(1, 0, 20_000.0, 0.0)
+    assert made.decode_s(10_000) == pytest.approx(0.02 + 0.001 + 1e-7 * (10_000 + 10_000))
+    assert filled(budget(0.1), output_tokens=20_000.0) == 40
+
+
+def test_prompts_of_the_last_seconds_take_their_share_of_every_step() -> None:
+    made = budget(0.1)
+    made.add(1, 25_000, 0.0, 0.0)  # 2.5 s of prompts within 5 s
+    assert made.prompt_share(0.0) == pytest.approx(0.5)
+    assert made.has_room(0, 0.0)
+    made.add(1, 20_000, 0.0, 0.0)
+    assert not made.has_room(0, 0.0)
+    assert made.has_room(0, 5.0)  # they have been read by then
+
+
+def test_a_replica_that_runs_nothing_has_room_whatever_is_promised() -> None:
+    assert budget(0.001).has_room(0, 0.0)
+
+
+def test_nothing_is_held_back_before_prices_are_known_or_where_no_tpot_is_promised() -> None:
+    assert filled(budget(0.1, prices=None)) == 1000
+    assert filled(budget(math.inf)) == 1000
+
+
+def test_what_has_ended_costs_nothing() -> None:
+    made = budget(0.1)
+    n = filled(made, output_tokens=333.3)
+    for _ in range(n):
+        made.remove(1, 333.3)
+    assert (made.sequences, made.growth_tokens) == (0, 0.0)
+
+
+P99 = Objective(0.99, 0.1)
+
+
+def test_margin_rests_where_the_objective_is_just_kept() -> None:
+    margin = TpotMargin(P99)
+    for answer in range(3000):
+        late = answer % 100 == 0
+        margin.learn(margin.limit_s, 0.11 if late else 0.09)
+    assert margin.limit_s == pytest.approx(START * 0.1, rel=0.03)
+
+
+def test_margin_falls_by_a_fifth_within_a_dozen_late_answers_and_no_further_than_its_bound() -> None:
+    margin = TpotMargin(P99)
+    for _ in range(12):
+        margin.learn(margin.limit_s, 0.2)
+    assert MIN_MARGIN * 0.1 < margin.limit_s < 0.8 * START * 0.1
+    for _ in range(1000):
+        margin.learn(margin.limit_s, 0.2)
+    assert margin.limit_s == pytest.approx(MIN_MARGIN * 0.1)
+
+
+def test_margin_learns_nothing_from_answers_of_a_replica_that_was_not_full() -> None:
+    margin = TpotMargin(P99)
+    for _ in range(1000):
+        margin.learn(0.02, 0.03)
+        margin.learn(0.02, 0.3)
+    assert margin.limit_s == pytest.approx(START * 0.1)
+
+
+def test_margin_of_a_median_may_exceed_its_objective() -> None:
+    margin = TpotMargin(Objective(0.5, 0.1))
+    for _ in range(1000):
+        margin.learn(margin.limit_s, 0.05)
+    assert margin.limit_s == pytest.approx(MAX_MARGIN * 0.1)
