@@ -8,6 +8,7 @@ from gateway.core.fleet.breaker import Breaker
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
 from gateway.core.fleet.kv_cache import KvCache
 from gateway.core.fleet.outlier_score import EjectionReason, OutlierScore
+from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
@@ -33,7 +34,7 @@ class UnreadPrompt:
         """How long it should take; None where nothing was predicted."""
 
 
-class BaseReplica:
+class BaseReplica(RoutingTarget):
     """One engine without its pool. Own counts first; the last scrape is kept beside them."""
 
     __slots__ = (
@@ -45,9 +46,6 @@ class BaseReplica:
         "context_tokens",
         "drained",
         "held_tokens",
-        "imputed",
-        "imputed_tokens",
-        "in_flight",
         "kv",
         "kv_limit",
         "learned",
@@ -55,7 +53,6 @@ class BaseReplica:
         "open",
         "paused",
         "pulse",
-        "rank",
         "reading",
         "refusals",
         "sample",
@@ -63,10 +60,10 @@ class BaseReplica:
         "share",
         "slots",
         "spec",
-        "unprefilled_tokens",
     )
 
     def __init__(self, spec: ReplicaSpec) -> None:
+        super().__init__()
         self.spec = spec
         self.breaker = Breaker()
         self.pulse = OutlierScore()
@@ -76,23 +73,15 @@ class BaseReplica:
         """When it came, or came back,"""
         self.share = 1.0
         """and the share of its slots that slow start gives it."""
-        self.rank = 0
-        """Its place in the pool."""
         self.slots = 0
         """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
         self.max_slots = 0
         """The same without anything learned: no slow start, and no bound where its pool has no slots written."""
-        self.in_flight = 0
         self.refusals = 0
         """429 and 503 in a row."""
         self.paused = 0
-        """Of these, those that nobody reads for now."""
+        """Open attempts that nobody reads for now."""
         self.by_tier: dict[str, int] = {}
-        self.unprefilled_tokens = 0
-        self.imputed = 0
-        """Attempts that are over and that the router counts still: they ended sooner than useful ones do."""
-        self.imputed_tokens = 0
-        """Their prompt tokens that a useful attempt would not have read yet."""
         self.held_tokens = 0
         """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
         self.reading: dict[int, UnreadPrompt] = {}

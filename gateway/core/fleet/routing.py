@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
@@ -11,22 +11,25 @@ from typing import Final, Protocol, TypeVar
 FULL_SCAN: Final = 16
 
 
-class RoutingTarget(Protocol):
-    """A replica as a router sees it. `rank` is its place in the policy file.
+class RoutingTarget:
+    """A replica as a router sees it.
 
-    `imputed` and `imputed_tokens` are load that is no more: of answers that ended sooner than useful ones do.
+    A class and no Protocol: compiled code looks up every attribute of a Protocol by its name.
     """
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def unprefilled_tokens(self) -> int: ...
-    @property
-    def imputed(self) -> int: ...
-    @property
-    def imputed_tokens(self) -> int: ...
+    __slots__ = ("imputed", "imputed_tokens", "in_flight", "rank", "unprefilled_tokens")
+
+    def __init__(self, rank: int = 0, in_flight: int = 0, unprefilled_tokens: int = 0) -> None:
+        self.rank = rank
+        """Its place in the pool."""
+        self.in_flight = in_flight
+        """Open attempts."""
+        self.unprefilled_tokens = unprefilled_tokens
+        """Prompt tokens that its engine has not read yet."""
+        self.imputed = 0
+        """Attempts that are over and that the router counts still: they ended sooner than useful ones do."""
+        self.imputed_tokens = 0
+        """Their prompt tokens that a useful attempt would not have read yet."""
 
 
 C = TypeVar("C", bound=RoutingTarget)
@@ -37,7 +40,7 @@ _rank: Final[Callable[[RoutingTarget], int]] = attrgetter("rank")
 class Router(Protocol):
     """Chooses among replicas that are all able to take the request."""
 
-    def pick(self, free: Sequence[C], random: float) -> C:
+    def pick(self, free: list[C], random: float) -> C:
         """One of `free`, which is not empty and sorted by rank. `random` in [0, 1) is drawn by the caller."""
         ...
 
@@ -49,14 +52,14 @@ class LeastPrefill:
     routers in simulation (312 ms, against 491 for least requests and 558 for round robin).
     """
 
-    def pick(self, free: Sequence[C], random: float) -> C:
+    def pick(self, free: list[C], random: float) -> C:
         return _least(free, True, random)
 
 
 class LeastRequests:
     """Fewest requests in flight; ties go to chance."""
 
-    def pick(self, free: Sequence[C], random: float) -> C:
+    def pick(self, free: list[C], random: float) -> C:
         return _least(free, False, random)
 
 
@@ -66,13 +69,13 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = -1
 
-    def pick(self, free: Sequence[C], random: float) -> C:
+    def pick(self, free: list[C], random: float) -> C:
         chosen = free[bisect_right(free, self._last, key=_rank) % len(free)]
         self._last = chosen.rank
         return chosen
 
 
-def _least(free: Sequence[C], by_prefill: bool, random: float) -> C:
+def _least(free: list[C], by_prefill: bool, random: float) -> C:
     """The one that has least, of a large fleet the better of two drawn at random; ties go to chance."""
     count = len(free)
     if count > FULL_SCAN:
@@ -84,7 +87,7 @@ def _least(free: Sequence[C], by_prefill: bool, random: float) -> C:
     return ties[int(random * len(ties))]
 
 
-def _lightest(free: Sequence[C], by_prefill: bool) -> list[C]:
+def _lightest(free: list[C], by_prefill: bool) -> list[C]:
     """Those that have least, by prompt tokens to read, if these count, and requests."""
     ties: list[C] = []
     least_tokens = least_requests = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.fleet.breaker import Breaker
-from gateway.core.fleet.routing import ROUTERS
+from gateway.core.fleet.routing import ROUTERS, RoutingTarget
 from gateway.core.policy import Policy, PoolSpec
 from gateway.core.queueing.limits import Tenants
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Random, Reason, Request, Sample
@@ -21,28 +21,20 @@ NEVER_SENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 DOWN = ReplicaState.DOWN
 
 
-class _Server:
+class _Server(RoutingTarget):
     """One replica, by its own counts."""
 
     __slots__ = (
         "breaker",
         "context_tokens",
-        "imputed",
-        "imputed_tokens",
-        "in_flight",
         "name",
         "pool",
-        "rank",
-        "unprefilled_tokens",
     )
 
     def __init__(self, name: str, rank: int, pool: PoolSpec) -> None:
+        super().__init__(rank)
         self.name = name
-        self.rank = rank
         self.pool = pool
-        self.in_flight = 0
-        self.unprefilled_tokens = 0
-        self.imputed = self.imputed_tokens = 0
         self.breaker = Breaker()
         self.context_tokens: int | None = None
 

@@ -101,6 +101,18 @@ class Whole(msgspec.Struct):
     """An answer that was not streamed."""
 
     model: msgspec.Raw = ABSENT
+    usage: Usage | None = None
+    error: msgspec.Raw = ABSENT
+    choices: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    output: msgspec.Raw = ABSENT
+    stop_reason: object = msgspec.UNSET
+
+
+class LooseWhole(msgspec.Struct):
+    """The same, where the usage is not what it should be."""
+
+    model: msgspec.Raw = ABSENT
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
     choices: msgspec.Raw = ABSENT
@@ -122,6 +134,7 @@ decode_loose_chunk = msgspec.json.Decoder(LooseChunk).decode
 decode_typed = msgspec.json.Decoder(Typed).decode
 decode_inner = msgspec.json.Decoder(Inner).decode
 decode_whole = msgspec.json.Decoder(Whole).decode
+decode_loose_whole = msgspec.json.Decoder(LooseWhole).decode
 decode_usage = msgspec.json.Decoder(Usage).decode
 decode_choices = msgspec.json.Decoder(list[WholeChoice]).decode
 decode_stop = msgspec.json.Decoder(Stop).decode

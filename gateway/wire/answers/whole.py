@@ -15,8 +15,11 @@ from gateway.wire.answers.shapes import (
     EMPTY,
     RAW_ABORT,
     UNREADABLE,
+    LooseWhole,
     Usage,
+    Whole,
     decode_choices,
+    decode_loose_whole,
     decode_usage,
     decode_whole,
 )
@@ -74,14 +77,32 @@ def read_usage(raw: Raw | bytes) -> Counted:
     if bytes(raw) in EMPTY:
         return Counted(None, None, False)
     try:
-        usage: Usage = decode_usage(raw)
+        return _counted(decode_usage(raw))
     except UNREADABLE:
         return Counted(None, None, True)
+
+
+def _counted(usage: Usage) -> Counted:
     prompt = usage.prompt_tokens if usage.input_tokens is None else usage.input_tokens
     output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
     told = Counted(count(prompt), count(output), False)
     told.odd = (told.prompt is None) is not (prompt is None) or (told.output is None) is not (output is None)
     return told
+
+
+def _decoded(body: bytes) -> tuple[Whole | LooseWhole, Counted]:
+    """The answer and its usage. Raises `AnswerError` if it is not a JSON object."""
+    try:
+        whole = decode_whole(body)
+    except UNREADABLE:
+        pass  # perhaps only for its usage
+    else:
+        return whole, Counted(None, None, False) if whole.usage is None else _counted(whole.usage)
+    try:
+        loose = decode_loose_whole(body)
+    except UNREADABLE as exc:
+        raise AnswerError(f"the answer is not a JSON object: {exc}") from exc
+    return loose, read_usage(loose.usage)
 
 
 def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | None]:
@@ -93,15 +114,11 @@ def read_whole(form: WholeForm, body: bytes) -> tuple[Counted, EngineError | Non
         return Counted(None, None, False), None  # SGLang and TEI rank documents in a bare list, without usage
     if form.bare_text and body[:1] != b"{":
         return Counted(None, None, False), None
-    try:
-        whole = decode_whole(body)
-    except UNREADABLE as exc:
-        raise AnswerError(f"the answer is not a JSON object: {exc}") from exc
+    whole, usage = _decoded(body)
     choices = bytes(whole.choices)
     # Most answers have not the word in them, so that their choices need no second look.
     if whole.stop_reason is None or (choices.find(RAW_ABORT) >= 0 and _is_aborted(choices)):
         raise Aborted
-    usage = read_usage(whole.usage)
     if usage.output is None and usage.prompt is not None and not form.generates:
         usage.output = 0  # numbers are no tokens, and this count is exact
     usage.is_answer = (

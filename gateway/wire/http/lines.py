@@ -21,28 +21,28 @@ MAX_DIGITS: Final = 18
 class Names:
     """Names of headers that are looked for. Most lines are told to be others by first letter and length of the name."""
 
-    __slots__ = ("_forms", "_names")
+    __slots__ = ("_lengths", "_names")
 
     def __init__(self, names: Iterable[bytes]) -> None:
-        self._forms: list[list[bytes]] = [[] for _ in range(256)]
-        """How they are usually written, by first letter."""
-        self._names: list[list[bytes]] = [[] for _ in range(256)]
-        """The same in lower case."""
-        for name in sorted(names):
+        self._lengths: list[list[int]] = [[] for _ in range(256)]
+        """Of the names that begin with this letter, each length once."""
+        self._names: dict[bytes, bytes] = {}
+        """In lower case, by how they are usually written."""
+        for name in sorted(names, key=len):  # the first colon of a line ends its name
             for form in (name, name.title()):
-                self._forms[form[0]].append(form)
-                self._names[form[0]].append(name)
+                self._names[form] = name
+                lengths = self._lengths[form[0]]
+                if len(form) not in lengths:
+                    lengths.append(len(form))
 
     def find(self, line: bytes) -> bytes | None:
         """The name of this header in lower case; None if it is not looked for. The line is not empty."""
         end = len(line)
-        forms, names = self._forms[line[0]], self._names[line[0]]
-        for index in range(len(forms)):
-            length = len(forms[index])
+        for length in self._lengths[line[0]]:
             if length < end and line[length] == COLON:
-                given, name = line[:length], names[index]
-                if given == forms[index] or given.lower() == name:
-                    return name
+                given = line[:length]
+                name = self._names.get(given)
+                return self._names.get(given.lower()) if name is None else name
         return None
 
 
