@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
 NODE_STAMP := tests/clients/node/node_modules/.installed
 
-.PHONY: help setup run scenario test lint bench wheel test-interpreted compiled experiments test-vllm test-clients lock schema clean
+.PHONY: help setup run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ scenario: compiled  ## Something goes wrong in front of a fleet: make scenario N
 
 test: compiled  ## Every test, over what everyone runs: compiled if possible
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-long: compiled  ## The same with what takes long, as CI does; some ten minutes
+	@TAILGATE_TEST_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)  ## Style, types, and who may import whom
 	@$(BIN)/ruff check .

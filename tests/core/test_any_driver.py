@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Request, Sample
+from tests.effort import examples
 
 from .drivers import POOLS, TENANTS, TIERS, Driver, policies
 from .made import STEADY
@@ -252,7 +253,7 @@ class AnyDriver(RuleBasedStateMachine):
 TestAnyDriver = AnyDriver.TestCase
 TestAnyDriver.settings = settings(
     STEADY,
-    max_examples=120,
+    max_examples=examples(120),
     stateful_step_count=60,
     phases=(Phase.generate, Phase.shrink),
     report_multiple_bugs=False,

@@ -142,6 +142,7 @@ async def test_it_shows_one_request_serves_what_it_prints_and_leaves_nothing_beh
     assert alive(children) == []
 
 
+@pytest.mark.long
 async def test_when_a_child_dies_it_says_which_and_ends_the_others(start: Start) -> None:
     demo = await start("--free-ports")
     await demo.prints("Serving until Ctrl-C")

@@ -181,6 +181,7 @@ def test_with_one_lost_more_are_needed(found: Knee) -> None:
     assert all(found.replicas_one_lost[pool] > n for pool, n in found.needed.replicas.items())
 
 
+@pytest.mark.long
 def test_a_pool_that_can_spare_one_needs_no_more() -> None:
     made = search(load_text(POLICY, "policy.yaml"))
     made.workload = load_workload_text(WORKLOAD.replace("most: 600", "most: 300"), "workload.yaml")

@@ -97,6 +97,7 @@ def test_every_field_of_the_schema_is_described() -> None:
             assert field.get("description", target.get("description")), f"{section['title']}.{name}"
 
 
+@pytest.mark.long
 def test_every_default_in_the_schema_can_be_written_in_a_policy() -> None:
     """An editor offers them, so they are in the words of the file: 2s, not 2.0."""
     schema = orjson.loads(json_schema())

@@ -8,6 +8,8 @@ import hashlib
 import time
 from dataclasses import replace
 
+import pytest
+
 from gateway.app import Gateway
 from gateway.core.policy import Policy, ReplicaSpec
 from gateway.policy import load_text
@@ -66,6 +68,7 @@ async def _longest_slice_s(replicas: int, keys: int) -> float:
     return min(slices)
 
 
+@pytest.mark.long
 async def test_the_longest_slice_of_a_reload_grows_no_faster_than_the_policy() -> None:
     small_s = await _longest_slice_s(*SMALL)
     large_s = await _longest_slice_s(*LARGE)

@@ -19,10 +19,11 @@ from gateway.wire.apis.fields import STRIP
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.body.pictures import correction
 from gateway.wire.request import BadRequest, parse, render
+from tests.effort import examples
 
 from .bodies import MINIMAL
 
-COUNT = int(os.environ.get("TAILGATE_EXAMPLES", "2000"))
+COUNT = int(os.environ.get("TAILGATE_EXAMPLES", examples(2000)))
 pytestmark = pytest.mark.timeout(60 + COUNT // 4)  # twenty seconds for 2,000 on a machine that does nothing else
 EXAMPLES = settings(
     max_examples=COUNT,

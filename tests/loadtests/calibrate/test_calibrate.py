@@ -23,6 +23,7 @@ from loadtests.replay.models import WhichModel
 from loadtests.replay.probe import NoContact
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
+from tests.loadtests.calibrate.test_rounds import little_effort
 from tests.loadtests.replay.test_models import serving
 
 
@@ -56,11 +57,11 @@ async def test_every_request_of_the_probe_is_seen_with_the_tokens_that_were_coun
         assert all(one.prompt_tokens == pytest.approx(asked.prompt_tokens, abs=24) for one in burst)
 
 
-@pytest.mark.timeout(240)  # a minute of fitting on a busy machine
 async def test_from_the_probe_to_a_profile(
     engine: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rounds, "FITTED_REQUESTS", 20)
+    little_effort(monkeypatch)
     found = await _calibrated(target(engine), 24, 1, 1, tmp_path / "here.json", checked=False)
     profile = found.fitted.profile
     assert profile.name == "here"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gateway.sim.run.profiles import PROFILES
 from loadtests.__main__ import app
-from loadtests.calibrate import rounds, told
+from loadtests.calibrate import fit, rounds, told
 from loadtests.calibrate.bursts import Burst, Failed, Seen, sent
 from loadtests.calibrate.check import SHARES, Checked
 from loadtests.calibrate.fit import Fitted
@@ -23,6 +23,15 @@ from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Length, Target
 
 FEW = 20
+
+
+def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a fit end soon, and badly: where what it finds does not matter."""
+    monkeypatch.setattr(fit, "TRIED", 8)
+    monkeypatch.setattr(fit, "REFINED", 8)
+    monkeypatch.setattr(fit, "ANEW", 1)
+
+
 PLAN = [Burst(1, 32, 8), Burst(1, 256, 4), Burst(20, 32, 16)]
 
 
@@ -31,6 +40,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of mixed traffic: what is found does not matter here, and many take their time."""
     monkeypatch.setattr(rounds, "FITTED_REQUESTS", FEW)
     monkeypatch.setattr(rounds, "REQUESTS", FEW)
+    little_effort(monkeypatch)
 
 
 def engine_of(emulator: Emulator) -> Engine:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from statistics import fmean
 
+import pytest
+
 from gateway.core.controller import Controller
 from gateway.policy.load import load
 from gateway.sim.run.fleet import FleetSpec
@@ -21,6 +23,7 @@ SEEDS = (1, 9, 2)
 """One run is off by .05 either way."""
 
 
+@pytest.mark.long
 def test_under_lasting_overload_forecasts_tell_more_than_the_base_rate() -> None:
     """Most of the last tier are refused when their turn comes: it is not only those who get through that teach."""
     assert fmean(_skill(seed) for seed in SEEDS) > 0.1

@@ -30,6 +30,7 @@ def test_engines_that_took_longer_than_clients_waited_are_a_fault(found_s: list[
         on_the_way.stretched(found_s, mean_s)
 
 
+@pytest.mark.long
 def test_it_is_found_with_real_sockets() -> None:
     """At half of their speed: a mistake in what a second of an engine is would be a tenth of a second and more."""
     slow = OVERLOAD.model_copy(update={"time_scale": 0.5})
@@ -39,6 +40,7 @@ def test_it_is_found_with_real_sockets() -> None:
     assert 0.0002 < sum(found_s) / 5 < 0.05
 
 
+@pytest.mark.long
 def test_where_engines_have_begun_more_answers_than_there_were_it_cannot_be_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_reload_that_the_gateway_refuses_breaks_the_test(tmp_path: Path, monke
     assert "apiVersion" in done.stderr
 
 
+@pytest.mark.long
 def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unmoved(*_: object) -> dict[str, str]:
         return {"digest": "of the policy before", "reload_error": ""}
@@ -103,6 +104,7 @@ def test_a_reload_that_is_not_noticed_breaks_the_test(tmp_path: Path, monkeypatc
     assert "an event failed: unwatched.yaml is not in force 0.3 s after it took the place" in done.stderr
 
 
+@pytest.mark.long
 def test_clients_try_again_if_the_scenario_says_so(tmp_path: Path) -> None:
     events = "".join(f"  - {{at: 100ms, fault: status_503, replica: {n}, lasts: 500ms}}\n" for n in (1, 2, 3, 4))
     failed = {}
@@ -129,6 +131,7 @@ def test_where_the_generator_was_late_the_exit_status_says_so(tmp_path: Path, mo
     assert (tmp_path / "out" / "scenario.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -150,6 +153,7 @@ def test_broken_run_does_not_stop_the_other_runs(
     assert [test["contender"] for test in found["broken"]] == ["round-robin"]
 
 
+@pytest.mark.long
 def test_after_an_interruption_there_is_what_was_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     round_robin_ends_with(KeyboardInterrupt(), monkeypatch)
     file, out = tmp_path / "it.yaml", tmp_path / "out"
@@ -212,6 +216,7 @@ def test_a_contender_that_does_not_start_is_left_out_and_that_is_said(
     assert "nginx was left out: it did not start: nginx exited with status 1" in done.stdout
 
 
+@pytest.mark.long
 def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happening(tmp_path: Path) -> None:
     file = tmp_path / "it.yaml"
     late = RELOADED.replace("lasts: 2s", "lasts: 60s").replace("{tier:", "{until: 2s, tier:").replace("1900ms", "50s")
@@ -221,6 +226,7 @@ def test_an_event_after_the_last_request_breaks_the_test_instead_of_not_happenin
     assert "the test was over before the event at 50 s: send requests for longer" in done.stderr
 
 
+@pytest.mark.long
 def test_a_test_in_which_nothing_counts_costs_itself_alone(tmp_path: Path) -> None:
     file, out = tmp_path / "it.yaml", tmp_path / "out"
     quiet = TEXT.partition("events:")[0].replace("40/s", "1/min").replace("[tailgate, round-robin]", "[tailgate]")
