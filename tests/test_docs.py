@@ -48,7 +48,7 @@ RESULTS = ROOT / "docs" / "results"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSERS = {"loadtests.demo": demo.parser, "loadtests.emulator": emulator_parser}
 # Read by a command or a test, and by no process: no settings.
-OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE"}
+OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE", "TAILGATE_TEST_LONG"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
