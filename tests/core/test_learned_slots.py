@@ -44,6 +44,40 @@ def test_an_engine_that_read_nothing_says_nothing() -> None:
     assert limit.limit == START
 
 
+@pytest.mark.parametrize("slots", [64, 256, 1024])
+def test_a_cold_engine_that_catches_up_gets_all_its_slots_within_six_seconds(slots: int) -> None:
+    assert learned(slots, 6).slots >= slots
+
+
+@pytest.mark.parametrize("slots", [1, 4, 20, 40, 100])
+def test_slots_that_an_engine_does_not_have_are_taken_back_within_seconds(slots: int) -> None:
+    assert max(learned(slots, second).slots for second in range(1, 10)) <= max(START, 2 * slots + 1)
+    assert learned(slots, 8).slots <= 1.15 * slots + 1
+
+
+def test_an_engine_that_is_behind_and_runs_more_each_second_has_not_shown_its_slots() -> None:
+    limit = ConcurrencyLimit()
+    for second, running in enumerate((20, 30, 45, 70), start=1):
+        limit.saw(running, max(2, limit.slots - running))
+        limit.learn(float(second), float(second))
+    assert limit.slots > 70
+
+
+def test_as_many_running_in_two_scrapes_while_others_waited_are_all_the_slots() -> None:
+    limit = ConcurrencyLimit()
+    limit.scraped(waiting=6, running=4, in_flight=10)
+    assert limit.slots == START  # the first may have waited for room in the next step
+    limit.scraped(waiting=5, running=4, in_flight=9)
+    assert limit.slots == 4
+
+
+def test_more_running_in_the_second_scrape_says_nothing_of_slots() -> None:
+    limit = ConcurrencyLimit()
+    for running in range(4, 20):
+        limit.scraped(waiting=6, running=running, in_flight=30)
+    assert limit.slots == START
+
+
 # ---- the KV cache
 
 

@@ -22,7 +22,7 @@ from gateway.core.forecast.ahead import Ahead, Forecast
 from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
-from gateway.core.forecast.regression import FIRST
+from gateway.core.forecast.regression import BLOCK, FIRST
 from gateway.core.forecast.replica_model import AttemptPrediction, ReplicaModel
 from gateway.core.forecast.trust import COLD_SAMPLES, Trust
 from gateway.core.forecast.views import ForecastView, PoolLearnedView
@@ -31,6 +31,8 @@ from gateway.core.policy import Policy
 from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
+FIRST_STEPS: Final = 8
+"""Of an answer under way, from which a cold pool learns its first costs: whole answers may take half a minute."""
 EARLY_STEPS: Final = 31
 """Of an answer under way, to be held against what they were expected to take."""
 EXPECT_EVERY: Final = 1.25
@@ -218,10 +220,16 @@ class Forecaster(Learner):
             more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
             attempt.slot.expect_more(more * attempt.live.ask.choices)
         steps = each - 1
-        if steps >= EARLY_STEPS and not facts.shown:
-            replica = attempt.replica
+        if steps < FIRST_STEPS or facts.shown:
+            return
+        replica = attempt.replica
+        costs = self._of(replica.pool).costs
+        if facts.teaches and not facts.early and costs.step.samples < BLOCK:
             facts.engine.advance(replica.in_flight, replica.held_tokens, now)
-            facts.show(self._of(replica.pool).costs, steps, now)
+            facts.learn_early(costs, steps, now)
+        if steps >= EARLY_STEPS:
+            facts.engine.advance(replica.in_flight, replica.held_tokens, now)
+            facts.show(costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
         """Whether nearly all answers of its kind end before they have so many tokens."""

@@ -1,13 +1,19 @@
 """How many requests an engine is given at once, where the policy does not say: learned around the knee.
 
-An engine whose slots are taken runs no more than it has, whatever it is sent; the rest waits in it unread, where tiers
-and deadlines mean nothing. So what is looked at is how many run (in flight, their prompts read), and whether the engine
-ever caught up with its prompts while it had as many requests as the limit lets it:
+An engine runs no more requests than it has seats, whatever it is sent. The rest waits in it unread, where tiers and
+deadlines mean nothing. So once a second three facts are looked at: the most requests that ran (in flight, their prompts
+read), whether that was more than in the second before, and whether the engine ever caught up with its prompts.
 
-    caught up              limit -> most that ran x GROWTH + 1          there may be more slots
-    always behind          limit -> most that ran                       there are not
+    limit used, caught up or running more     limit -> most that ran x (1 + growth) + 1     there may be more seats
+    always behind, running no more            limit -> most that ran                        there are no more
 
-More than the limit may have run: tiers in shadow are not bound by it (pools.py). Then so many there are.
+An engine that is always behind and yet runs more each second is busy with prompts. It has not shown its seats.
+
+Nothing is known of a cold engine, so growth begins at 1: the limit doubles with every second that confirms it. After
+the first second that does not, growth is small, until it is confirmed again. This limit leaves TPOT and the KV cache to
+bounds of their own (step_budget.py, kv_cache.py).
+
+More requests than the limit may run: tiers in shadow are not bound by it (pool.py). Then so many seats there are.
 
 This is what Netflix's Gradient2 and Envoy's adaptive concurrency look for in latency. Latency says it less well here:
 it grows with the length of prompts and with the load itself, and a forecast fitted to it takes a queue that is always
@@ -19,25 +25,36 @@ from __future__ import annotations
 from typing import Final
 
 START: Final = 32.0
-GROWTH: Final = 1.08
-RISE: Final = 0.5
-"""Share of the way to a larger limit that is gone in an interval,"""
+"""Geometric mean of 1 and 1,024 seats: every engine between is five doublings or halvings away."""
+MIN_GROWTH: Final = 0.04
+"""Of an engine that has shown its seats: each try for more is in the way of the most urgent."""
+MAX_GROWTH: Final = 1.0
+OVERSHOT: Final = 1.25
+"""A limit above this multiple of what ran was a growth that the engine could not use: it is taken back at once."""
 FALL: Final = 0.3
-"""and to a smaller one."""
+"""Share of the way to a smaller limit that is gone in an interval, where the difference may be chance."""
 INTERVAL_S: Final = 1.0
+"""Too many are noticed within so long, or twice that."""
 
 
 class ConcurrencyLimit:
     """The learned limit of one replica, at least 1."""
 
-    __slots__ = ("_at", "_full", "_least_unread", "_most_running", "limit")
+    __slots__ = ("_at", "_full", "_growth", "_least_unread", "_most_running", "_proven", "_ran", "_said", "limit")
 
     def __init__(self) -> None:
         self.limit = START
         self._at = 0.0
+        self._growth = MAX_GROWTH
+        self._proven = START
+        """The last limit with which the engine caught up, or the start."""
         self._full = False
         self._most_running = 0
         self._least_unread = -1
+        self._ran = 0
+        """Most that ran in the interval before."""
+        self._said = 0
+        """Requests that the engine said it ran while others waited in it; 0: none waited."""
 
     @property
     def slots(self) -> int:
@@ -53,6 +70,17 @@ class ConcurrencyLimit:
         if unread < self._least_unread or self._least_unread < 0:
             self._least_unread = unread
 
+    def scraped(self, waiting: int, running: int, in_flight: int) -> None:
+        """The engine said how many requests it runs, and how many wait in it, while `in_flight` were sent from here."""
+        if waiting == 0:
+            if running:
+                self.saw(min(running, in_flight), 0)
+        elif running and running == self._said:
+            # As many ran while others waited as the last time: these are its seats, whether the limit was used or not.
+            self.limit = self._proven = min(self.limit, float(running))
+            self._growth = MIN_GROWTH
+        self._said = running if waiting > 0 else 0
+
     def learn(self, pressed_at: float, now: float) -> None:
         """Move the limit once an interval. `pressed_at`: when a request last wanted more than it allows, or `now`."""
         if now - self._at < INTERVAL_S:
@@ -60,12 +88,30 @@ class ConcurrencyLimit:
         pressed = pressed_at >= self._at
         self._at = now
         running, unread, full = self._most_running, self._least_unread, self._full
+        ran, self._ran = self._ran, running
+        rises = running > ran * (1.0 + MIN_GROWTH)
         self._most_running, self._least_unread, self._full = 0, -1, False
-        if not (pressed and full):
+        if not pressed or unread < 0:
             return
-        self.limit = max(self.limit, running)
-        if unread > 0:
-            self.limit += FALL * (running - self.limit)
-        else:
-            self.limit += RISE * max(0.0, running * GROWTH + 1.0 - self.limit)
-        self.limit = max(1.0, self.limit)
+        if full:
+            self.limit = max(self.limit, float(running))
+        if unread > 0 and ran == 0:
+            return  # of an engine that has just begun this says neither
+        if unread > 0 and not rises:
+            self._fall(running, full)
+        elif full:
+            growth = MIN_GROWTH
+            if rises or running >= self.slots:
+                growth, self._growth = self._growth, min(MAX_GROWTH, 2.0 * self._growth)
+                self._proven = self.limit
+            self.limit = max(self.limit, running * (1.0 + growth) + 1.0)
+
+    def _fall(self, running: int, full: bool) -> None:
+        """The engine was always behind. Where the limit was not used, the window for unread prompts was what bound."""
+        self._growth = MIN_GROWTH
+        if not full:
+            self.limit = min(self.limit, max(self._proven, running * (1.0 + MIN_GROWTH) + 1.0))
+            return
+        most = max(1.0, float(running))
+        self.limit = most if self.limit > OVERSHOT * most else self.limit + FALL * (most - self.limit)
+        self._proven = min(self._proven, self.limit)

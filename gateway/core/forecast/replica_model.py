@@ -155,6 +155,7 @@ class AttemptPrediction:
         "context_s",
         "decodes",
         "decodes_s",
+        "early",
         "edges",
         "engine",
         "expected_s",
@@ -201,6 +202,8 @@ class AttemptPrediction:
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
         """What the pool's typical replica would take to the first token."""
+        self.early = False
+        """Whether its pool learned from it before its end."""
         self.shown = False
         """Whether the speed of its answer was looked at before its end."""
         # Where no first token will tell, the answer is taken to begin now.
@@ -239,6 +242,13 @@ class AttemptPrediction:
         engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
         if self.teaches:
             costs.learn_step(decodes, context, prefill, seen_s / engine.factor, weight)
+
+    def learn_early(self, costs: LatencyModel, steps: int, now: float) -> None:
+        """The answer has come so far: a cold pool learns from that, too."""
+        self.early = True
+        span_s = now - self.since
+        if span_s > 0.0:
+            costs.learn_step(*self._met(steps, span_s, now), span_s / steps / self.engine.factor, _weight(steps))
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
         """The answer has come so far: enough to score its replica, long before a long answer ends."""
