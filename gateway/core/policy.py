@@ -319,8 +319,8 @@ class PoolSpec:
     """Bytes of request bodies that may wait for a slot. Those of agents, with files and pictures, have 2 to 10 MB."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
-    kv_headroom: float = 0.2
-    """Share (0-1) of the engines' KV cache that is left for answers to grow into."""
+    kv_headroom: float | None = None
+    """Share (0-1) of the engines' KV cache that is left for answers to grow into; None: by forecast."""
     reserve: tuple[tuple[str, float], ...] = ()
     """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
     spill_from: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gateway.core.fleet.concurrency_limit import START, ConcurrencyLimit
-from gateway.core.fleet.kv_cache import KvCache
+from gateway.core.fleet.kv_cache import KvCache, peak_tokens
 from gateway.core.request import Sample
 
 
@@ -83,11 +83,11 @@ def test_more_running_in_the_second_scrape_says_nothing_of_slots() -> None:
 
 def test_the_size_of_the_cache_is_found_from_how_full_it_is() -> None:
     cache = KvCache()
-    assert cache.limit(0.2) == math.inf
+    assert cache.capacity_tokens is None
     for second in range(30):
         held = 40_000 + 1000 * (second % 7)
         cache.scraped(Sample(kv_fraction=held / 131072), held, 0, float(second))
-    assert cache.limit(0.2) == pytest.approx(0.8 * 131072, rel=0.01)
+    assert cache.capacity_tokens == pytest.approx(131072, rel=0.01)
 
 
 @pytest.mark.parametrize("sample", [Sample(waiting=1), Sample(kv_fraction=0.0), Sample(kv_fraction=0.04)])
@@ -104,7 +104,8 @@ def test_a_cache_that_others_have_left_is_found_to_be_large_again() -> None:
         cache.scraped(Sample(kv_fraction=0.9), 4000, 0, float(second))  # nearly all of it is somebody else's
     assert cache.capacity_tokens == pytest.approx(4000 / 0.9)
     for second in range(30, 90):
-        held = int(cache.limit(0.2))
+        assert cache.capacity_tokens is not None
+        held = int(0.8 * cache.capacity_tokens)
         cache.scraped(Sample(kv_fraction=held / 131072), held, 0, float(second))
     assert cache.capacity_tokens == pytest.approx(131072, rel=0.05)
 
@@ -114,6 +115,47 @@ def test_unread_prompts_are_not_counted_in_the_kv_cache() -> None:
     cache.scraped(Sample(kv_fraction=0.5), 50_000, 0, 0.0)
     cache.scraped(Sample(kv_fraction=0.001), 60_000, 59_900, 1.0)
     assert cache.capacity_tokens == 100_000
+
+
+def cache_of(capacity_tokens: int) -> KvCache:
+    cache = KvCache()
+    cache.scraped(Sample(kv_fraction=0.5), capacity_tokens // 2, 0, 0.0)
+    return cache
+
+
+def room(cache: KvCache, context: int, growth: float, headroom: float | None = None) -> int:
+    """How many requests that hold so much, and have so much to come in the mean, are sent until there is no room."""
+    n = 0
+    while cache.has_room(n, n * context, n * growth, headroom):
+        n += 1
+    return n
+
+
+def test_a_written_headroom_bounds_the_context_held() -> None:
+    assert room(cache_of(100_000), 1000, 5000.0, headroom=0.2) == 80
+
+
+def test_short_answers_leave_of_the_cache_what_chance_asks_for_and_no_more() -> None:
+    small, large = room(cache_of(100_000), 1000, 100.0), room(cache_of(10_000_000), 1000, 100.0)
+    assert 90 <= small <= 97
+    assert large >= 0.98 * 10_000
+
+
+def test_long_answers_are_sent_only_as_their_growth_fits() -> None:
+    fit = room(cache_of(1_000_000), 500, 5000.0)
+    most = peak_tokens(fit * 500, fit * 5000.0)
+    assert 0.9 * 1_000_000 < most < 1_000_000
+    assert fit < 0.5 * 1_000_000 / 500
+
+
+@pytest.mark.parametrize(("context", "growth"), [(100.0, 2000.0), (1000.0, 1500.0), (1000.0, 1000.0), (1000.0, 10.0)])
+def test_peak_of_the_context_is_that_of_requests_that_grow_and_end(context: float, growth: float) -> None:
+    over_time = [100 * math.exp(-t / growth) * (context + t) for t in range(10_000)]
+    assert peak_tokens(100 * context, 100 * growth) == pytest.approx(max(over_time), rel=0.001)
+
+
+def test_the_first_request_is_sent_however_small_the_cache_seems() -> None:
+    assert cache_of(100).has_room(0, 0, 0.0, None)
 
 
 def test_preemptions_count_against_what_was_sent_lately_and_a_restart_counts_for_nothing() -> None:

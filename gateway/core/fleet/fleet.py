@@ -78,7 +78,6 @@ class Fleet:
             # An engine may be done with an answer long before a client that does not read has all of it.
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
-            replica.kv_limit = replica.kv.limit(replica.pool.spec.kv_headroom)
             if sample.waiting is not None and sample.running is not None:
                 replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)
         if sample.healthy is None or _is_alive(replica, sample):

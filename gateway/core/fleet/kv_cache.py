@@ -15,6 +15,24 @@ MIN_SENT: Final = 0.01
 """One request, forgotten for about five minutes. Less says nothing, and after hours it is too little to divide by."""
 
 
+SPREAD: Final = 0.5
+"""What is left for chance, in contexts of sqrt(n) requests of the n that run. Half a standard deviation: requests that
+end free more than others grow by, so that an excess is soon over. Engines preempt one request in a thousand then.
+"""
+
+
+def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
+    """The most context that requests will hold together, in the mean, if no other comes.
+
+    n requests hold c each and end after m more tokens each, exponentially: after t tokens n exp(-t/m) (c + t) are held.
+    Where m <= c that only falls, as ends free more than the others grow by. Else its maximum, at t = m - c, is
+    n m exp(c/m - 1).
+    """
+    if growth_tokens <= held_tokens:
+        return held_tokens
+    return growth_tokens * math.exp(held_tokens / growth_tokens - 1.0)
+
+
 class KvCache:
     """What is known of one replica's cache: its size, from what it was sent and how full it says it is."""
 
@@ -53,9 +71,19 @@ class KvCache:
                 self._preempted += sample.preemptions - self._total
             self._total = sample.preemptions
 
-    def limit(self, headroom: float) -> float:
-        """Tokens of context up to which the replica is sent more; inf if its size is not known."""
-        return math.inf if self.capacity_tokens is None else (1.0 - headroom) * self.capacity_tokens
+    def has_room(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> bool:
+        """Whether one more request may be sent to a replica that holds `held_tokens` of context for `requests`.
+
+        `growth_tokens`: of output still expected of them. `headroom`: the share (0-1) that is to be left; None: as much
+        as the forecast asks for.
+        """
+        capacity = self.capacity_tokens
+        if capacity is None or not requests:
+            return True
+        if headroom is not None:
+            return held_tokens < (1.0 - headroom) * capacity
+        most = peak_tokens(held_tokens, growth_tokens)
+        return most + SPREAD * (held_tokens + growth_tokens) / math.sqrt(requests) < capacity
 
     @property
     def preemption_ratio(self) -> float:

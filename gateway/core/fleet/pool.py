@@ -118,6 +118,7 @@ class Pool(Slots[Replica]):
         self._worst = self._panic()
         for rank, replica in enumerate(self.replicas.values()):
             replica.rank = rank
+            replica.kv_headroom = self.spec.kv_headroom
             replica.max_slots = self._max_slots_of(replica)
             replica.slots = self._slots_of(replica)
             if replica.slots:

@@ -47,7 +47,7 @@ class BaseReplica(RoutingTarget):
         "drained",
         "held_tokens",
         "kv",
-        "kv_limit",
+        "kv_headroom",
         "learned",
         "max_slots",
         "open",
@@ -87,8 +87,8 @@ class BaseReplica(RoutingTarget):
         self.reading: dict[int, UnreadPrompt] = {}
         """Prompts that the engine has not read yet, by number, oldest first: engines read them in that order."""
         self.kv = KvCache()
-        self.kv_limit = math.inf
-        """Tokens of context beyond which nothing more is sent; inf until the engine's capacity is known."""
+        self.kv_headroom: float | None = None
+        """Share (0-1) of its cache that is left free; None: as much as the forecast asks for."""
         self.learned = ConcurrencyLimit()
         self.budget = StepBudget()
         self.open = False
@@ -111,6 +111,12 @@ class BaseReplica(RoutingTarget):
             if oldest.visible or oldest.prediction is None or now < oldest.opened_at + oldest.prediction.ttft_s:
                 break
             self.read(oldest)
+
+    @property
+    def has_kv_room(self) -> bool:
+        """Whether its cache has room for one more request."""
+        growth_tokens = self.budget.growth_tokens
+        return self.kv.has_room(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
 
     def saw_load(self) -> None:
         """How many requests run, and how many prompts are unread, is known anew."""

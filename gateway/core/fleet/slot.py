@@ -64,7 +64,7 @@ class Slots(Generic[R]):
         is_open = (
             replica.in_flight < replica.slots
             and replica.unprefilled_tokens < self.prefill_limit
-            and replica.held_tokens < replica.kv_limit
+            and replica.has_kv_room
             and replica.budget.has_room(replica.held_tokens, now)
         )
         if is_open is replica.open:

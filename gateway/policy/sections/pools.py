@@ -137,7 +137,9 @@ class PoolSection(Section):
     queue: QueueSection = nested(QueueSection(), "The waiting room.")
     connect_timeout: Duration = duration(_POOL.connect_timeout_s, "Longest time to open a connection to a replica.")
     timeouts: PoolTimeouts = nested(PoolTimeouts(), "Timeouts of this pool; the tighter of tier and pool counts.")
-    kv_headroom: Share = share(_POOL.kv_headroom, "Share of the engines' KV cache left free for answers to grow into.")
+    kv_headroom: Share | None = optional(
+        "Share of the engines' KV cache left free for answers to grow into; what the forecast asks for unless given."
+    )
     reserve: dict[Name, Share] = plain({}, "Tier to share: slots of the pool that only this tier may take.")
     spill_from: list[Name] = plain([], "Pools whose requests may come here when they would be shed there.")
     router: Router = plain(_POOL.router, "How a replica is picked.")
