@@ -99,8 +99,7 @@ class Scheduler:
         if replica.pool is not pool:
             pool = replica.pool
             live.move(pool)
-        pool.room.band(live.ask.tier).admitted(now)
-        self._forecaster.watch(live, now)
+        self._admission.admitted(live, pool, now)
         if pool.full:
             self._exceed(live, pool)
         self.dispatch(live, replica)
@@ -108,11 +107,10 @@ class Scheduler:
     def _queue(self, live: RequestState, pool: Pool, decision: Decision) -> None:
         """Let the request wait for a slot of `pool`; those whose places it takes are refused."""
         now = self._turn.now
-        pool.room.band(live.ask.tier).admitted(now)
         for queued in decision.victims:
             victim = self._requests[queued.ask.id]
             self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, self._life.drains_in_s(pool, victim))
-        self._forecaster.watch(live, now)
+        self._admission.admitted(live, pool, now)
         live.waiting = True
         pool.pressed_at = now
         pool.room.push(live)

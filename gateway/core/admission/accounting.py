@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.core.admission.admission import Admission
+from gateway.core.admission.admission import NOT_LATE, Admission
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.policy import Tier
@@ -17,9 +17,6 @@ from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
 """Cost of a token of output, against one of a prompt, where tenants take turns (llm-d's default)."""
-
-NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
-"""Refusals that say nothing of latency: there was nobody to be late."""
 
 
 class Accounting:
@@ -68,6 +65,7 @@ class Accounting:
 
     def first_token(self, live: RequestState, now: float) -> None:
         """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
+        self._admission.first_token(live, now)
         slo = live.slo
         if now - live.ask.body_at > slo.ttft_bound_s:
             self._forecaster.judged(live, True, now)

@@ -17,6 +17,7 @@ from typing import Final
 
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.admission.percentiles import PercentileGuard
 from gateway.core.admission.tpot_margin import TpotMargin
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
@@ -25,7 +26,7 @@ from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, Objective, Policy, Tier
 from gateway.core.queueing.request import QueuedRequest
-from gateway.core.request import Random, Reason, Record
+from gateway.core.request import Outcome, Random, Reason, Record
 from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
 
@@ -56,6 +57,10 @@ MAX_WINDOW_TOKENS: Final = 16384.0
 """Also the window before it is known how fast an engine reads."""
 
 
+NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
+"""Refusals that say nothing of latency: there was nobody to be late."""
+LONG_WAIT: Final = 0.5
+"""Part of a TTFT bound after which a refusal has made its client wait: what is refused before was hardly promised."""
 LATELY_S: Final = 5.0
 """A tier is kept in mind for so long after its last request, or for as long as a request stays if that is longer."""
 
@@ -96,6 +101,10 @@ class Admission:
         self._forecaster = forecaster
         self._random = random
         self._budgets: dict[str, ErrorBudget] = {}
+        self._guards: dict[str, tuple[PercentileGuard, ...]] = {}
+        """The TTFT objectives of each tier."""
+        self._promised: dict[int, list[tuple[PercentileGuard, float]]] = {}
+        """By request without a first token: the objectives promised to it, and how probable it is late for each."""
         self._hold_s = math.inf
         self._margins: dict[tuple[str, Objective], TpotMargin] = {}
         self.configure(policy)
@@ -107,6 +116,11 @@ class Admission:
             (pool, objective): margin
             for (pool, objective), margin in self._margins.items()
             if pool in policy.pools and any(objective in tier.slo.tpot for tier in policy.tiers.values())
+        }
+        self._guards = {
+            name: _guards(self._guards.get(name, ()), tier.slo.ttft)
+            for name, tier in policy.tiers.items()
+            if tier.slo.ttft
         }
         kept = self._budgets
         self._budgets = {
@@ -133,7 +147,7 @@ class Admission:
                     if other is not None:
                         return Decision(Verdict.SEND, other)
                     if not self._degrade(live, pool, replica, forecast, now):
-                        detail = self.reason(live, forecast, self.threshold(tier))
+                        detail = self.why(live, pool, forecast)
                         return Decision(Verdict.SHED, why=Reason.PREDICTED, detail=detail)
         if replica is not None:
             return Decision(Verdict.SEND, replica)
@@ -163,7 +177,27 @@ class Admission:
 
     def is_doubtful(self, live: RequestState, pool: Pool, forecast: Forecast) -> bool:
         """Whether the forecast is against it, and may be believed."""
-        return forecast.breach > self.threshold(live.ask.tier) and self.trusted(pool)
+        if forecast.breach > self.threshold(live.ask.tier) and self.trusted(pool):
+            return True
+        return self._broken(live, pool, forecast) is not None
+
+    def _broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> PercentileGuard | None:
+        """The TTFT objective of its tier that would not be kept with it."""
+        if live.ask.stream:
+            for guard in self._guards.get(live.ask.tier.name, ()):
+                if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
+                    return guard
+        return None
+
+    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
+        """P(its first token is later than the objective wants it), 0-1.
+
+        Before it is known what engines take, those that wait already tell: it will wait for longer than they have.
+        """
+        if self._forecaster.has_costs(pool.spec.name):
+            return self._forecaster.is_late(live, forecast, objective.threshold_s)
+        before = pool.room.band(live.ask.tier).first() if pool.room.holds(live.ask.tier) else None
+        return 0.0 if before is None or forecast.at - before.ask.body_at <= objective.threshold_s else 1.0
 
     # ---- what they are made from
 
@@ -197,8 +231,34 @@ class Admission:
             TierView(name, self.threshold(tier), self._budgets[name].left) for name, tier in policy.tiers.items()
         )
 
+    def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
+        """A request was sent, or has begun to wait."""
+        pool.room.band(live.ask.tier).admitted(now)
+        forecast = live.forecast
+        if forecast is None:
+            return
+        self._forecaster.watch(live, now)
+        guards = self._guards.get(live.ask.tier.name)
+        if guards is not None and live.ask.stream:
+            promised = self._promised[live.ask.id] = []
+            for guard in guards:
+                late = self._late(live, pool, forecast, guard.objective)
+                guard.admitted(late)
+                promised.append((guard, late))
+
+    def first_token(self, live: RequestState, now: float) -> None:
+        """The client has the first token of a stream."""
+        for guard, late in self._promised.pop(live.ask.id, ()):
+            guard.answered(late, now - live.ask.body_at, now)
+
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """A request is over."""
+        in_vain = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
+        for guard, late in self._promised.pop(live.ask.id, ()):
+            if in_vain and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
+                guard.answered(late, math.inf, now)
+            else:
+                guard.dropped(late)
         budget = self._budgets.get(live.ask.tier.name)
         if budget is not None:
             budget.count(live.ask.tier.slo, record, now)
@@ -248,6 +308,18 @@ class Admission:
         if found is None:
             found = self._margins[pool, objective] = TpotMargin(objective)
         return found
+
+    def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
+        """What a client is told of a forecast that is against it."""
+        limit = self.threshold(live.ask.tier)
+        guard = None if forecast.breach > limit else self._broken(live, pool, forecast)
+        if guard is None:
+            return self.reason(live, forecast, limit)
+        objective = guard.objective
+        return (
+            f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
+            f"at least {objective.quantile:.3g} of the answers are to have theirs within {objective.threshold_s:g} s."
+        )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
         """What a client is told of a forecast whose P(breach) is above `limit`."""
@@ -321,6 +393,16 @@ class Admission:
                 return True
         live.max_tokens = asked
         return False
+
+
+def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:
+    """One for each objective, with what was counted before where it is the same."""
+    kept = {(guard.objective, guard.last): guard for guard in before}
+    last = max(objectives, key=lambda objective: objective.quantile)
+    return tuple(
+        kept.get((objective, objective is last)) or PercentileGuard(objective, objective is last)
+        for objective in objectives
+    )
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:

@@ -19,7 +19,7 @@ from gateway.core.admission.breach_probability import HigherTierShare, raw_breac
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Ahead, Forecast
-from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
+from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, over, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
 from gateway.core.forecast.regression import BLOCK, FIRST
@@ -120,16 +120,25 @@ class Forecaster(Learner):
         made.breach = labels.breach(made.features, ask.tier.name)
         return made
 
+    def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
+        """P(its first token comes later than `bound_s` after its body), 0-1, by the forecast of its admission."""
+        learned = self._pools.get(forecast.pool)
+        spread = (Calibrator() if learned is None else learned.labels).spread.of[forecast.kind]
+        elapsed_s = forecast.at - live.ask.body_at
+        return over(forecast.ttft_s - elapsed_s, bound_s - elapsed_s, spread)
+
     def expected_output(self, live: RequestState) -> float:
         """Tokens that the answer is likely to have (P50), of all choices together."""
         return min(self._bucket(live).median, float(live.max_tokens)) * live.ask.choices
 
     def prefill_s_per_token(self, pool: str) -> float | None:
         """What reading one prompt token takes in this pool; None until that is known."""
+        return self._pools[pool].costs.prompt_token_s() if self.has_costs(pool) else None
+
+    def has_costs(self, pool: str) -> bool:
+        """Whether enough was seen of this pool to know what its engines take."""
         learned = self._pools.get(pool)
-        if learned is None or learned.labels.gate.samples < COLD_SAMPLES:
-            return None
-        return learned.costs.prompt_token_s()
+        return learned is not None and learned.labels.gate.samples >= COLD_SAMPLES
 
     def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
         """What requests add to a step of `replica`; None until answers have shown it."""

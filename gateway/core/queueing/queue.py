@@ -153,7 +153,7 @@ class TierQueue:
         turn = self._turn()
         if turn is None or now - turn.ask.body_at >= min(MAX_TURN_S, TURN_SHARE * (turn.deadline - turn.ask.body_at)):
             return turn
-        return _first(self._earliest)
+        return self.first()
 
     def _turn(self) -> QueuedRequest | None:
         """The first of the tenant that was served least."""
@@ -168,6 +168,10 @@ class TierQueue:
             else:
                 return head
         return None
+
+    def first(self) -> QueuedRequest | None:
+        """The one that has to be sent first."""
+        return _first(self._earliest)
 
     def last(self) -> QueuedRequest | None:
         """The one that could be sent last of those that may be shed."""

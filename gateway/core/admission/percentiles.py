@@ -1,0 +1,102 @@
+"""Each TTFT percentile of a tier as a constraint on whom it admits.
+
+An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. Of the
+answers of the last seconds, and of the requests that are admitted and have no first token yet, so many may be late:
+
+    late answers + expected late answers <= (1 - quantile) x (answers + admitted)
+
+A newcomer that is late with probability p adds p to the left side. It is admitted if the sum still holds. It is also
+admitted if p is no more than the objective allows: that mends a broken promise, and refusing it would not. So where
+more is asked for than can be served, the waiting room stays as short as the tightest percentile wants it.
+
+Forecasts say too much of the tails, or too little. So p is multiplied by late answers over forecast ones, of the last
+minute.
+
+A request that still waits when the highest percentile is missed is refused, not answered late. To wait for a refusal is
+worse than to be refused at once. So the guard of the highest percentile counts these requests as late, and allows
+`IN_VAIN` of the admitted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gateway.core.policy import Objective
+
+MEMORY_S: Final = 10.0
+"""Answers are forgotten exponentially over so long: a promise holds over any window with enough answers."""
+BIAS_MEMORY_S: Final = 60.0
+SAFETY: Final = 0.9
+"""Share of the allowed late answers that is used: chance takes the rest."""
+IN_VAIN: Final = 0.03
+"""Share of the admitted that may wait in vain: whoever still waits when the highest percentile is missed is refused."""
+PRIOR: Final = 1.0
+"""Late answers that are taken to have been foreseen: the forecast is believed until answers say otherwise."""
+DOUBTED: Final = 0.1
+"""Part of that for the highest percentile: of the far end of a distribution little is known before answers show it."""
+MAX_BIAS: Final = 4.0
+
+
+class PercentileGuard:
+    """One objective of one tier: what was answered late, and what is expected to be."""
+
+    __slots__ = (
+        "_admitted",
+        "_allowed",
+        "_answers",
+        "_at",
+        "_expected",
+        "_foreseen",
+        "_late",
+        "_missed",
+        "last",
+        "objective",
+    )
+
+    def __init__(self, objective: Objective, last: bool) -> None:
+        self.objective = objective
+        self.last = last
+        """Whether requests wait no longer than its threshold, and those that waited in vain count as late."""
+        self._allowed = SAFETY * (1.0 - objective.quantile)
+        if last:
+            self._allowed = max(self._allowed, IN_VAIN)
+        self._answers = self._late = 0.0
+        self._foreseen = self._missed = PRIOR
+        if last:
+            self._missed *= DOUBTED
+        self._at = 0.0
+        self._admitted = 0
+        self._expected = 0.0
+
+    def admits(self, late: float, now: float) -> bool:
+        """Whether the objective is kept with one more, whose forecast is to be late with this probability (0-1)."""
+        bias = min(MAX_BIAS, self._missed / self._foreseen)
+        if bias * late <= self._allowed:
+            return True
+        kept = math.exp((self._at - now) / MEMORY_S)
+        count = kept * self._answers + self._admitted + 1.0
+        return kept * self._late + bias * (self._expected + late) <= self._allowed * count
+
+    def admitted(self, late: float) -> None:
+        """One was admitted whose forecast was this."""
+        self._admitted += 1
+        self._expected += late
+
+    def dropped(self, late: float) -> None:
+        """One that was admitted with this forecast will never have a first token."""
+        self._admitted -= 1
+        self._expected = self._expected - late if self._admitted else 0.0  # no rounding error outlives the requests
+
+    def answered(self, late: float, ttft_s: float, now: float) -> None:
+        """One that was admitted with this forecast has its first token; after inf seconds: it waited in vain."""
+        self.dropped(late)
+        is_late = ttft_s > self.objective.threshold_s
+        kept = math.exp((self._at - now) / MEMORY_S)
+        self._answers = kept * self._answers + 1.0
+        self._late = kept * self._late + is_late
+        kept = math.exp((self._at - now) / BIAS_MEMORY_S)
+        self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + late
+        prior = DOUBTED * PRIOR if self.last else PRIOR
+        self._missed = prior + kept * (self._missed - prior) + is_late
+        self._at = now

@@ -1,0 +1,108 @@
+"""Percentiles of TTFT as constraints on whom a tier admits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from gateway.core.admission.percentiles import IN_VAIN, PercentileGuard
+from gateway.core.policy import Objective
+from gateway.core.request import Outcome, Record
+from gateway.policy import load
+from gateway.sim.analysis.tally import Tally
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.load import load_text
+
+ROOT = Path(__file__).parents[2]
+MEDIAN = Objective(0.5, 0.5)
+TOP = Objective(0.99, 2.0)
+
+
+def answered(guard: PercentileGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
+    """Requests whose forecast was to be late with this probability, and that had their first token after so long."""
+    for ttft_s in ttfts_s:
+        guard.admitted(late)
+        guard.answered(late, ttft_s, now)
+
+
+def test_a_request_that_is_late_for_sure_is_admitted_while_enough_are_in_time() -> None:
+    guard = PercentileGuard(MEDIAN, last=False)
+    answered(guard, [0.1] * 10)
+    assert guard.admits(1.0, 0.0)
+    answered(guard, [0.9] * 10)
+    assert not guard.admits(1.0, 0.0)
+
+
+def test_requests_that_are_admitted_and_unanswered_count_as_they_are_expected() -> None:
+    guard = PercentileGuard(MEDIAN, last=False)
+    answered(guard, [0.1] * 10, late=0.0)
+    taken = 0
+    while taken < 10 and guard.admits(1.0, 0.0):
+        guard.admitted(1.0)
+        taken += 1
+    assert 1 <= taken < 10
+    guard.dropped(1.0)
+    assert guard.admits(1.0, 0.0)
+
+
+def test_a_broken_promise_keeps_nobody_out_who_mends_it() -> None:
+    guard = PercentileGuard(MEDIAN, last=False)
+    answered(guard, [0.9] * 50, late=1.0)
+    assert guard.admits(0.2, 0.0)
+    assert not guard.admits(0.9, 0.0)
+
+
+def test_answers_are_forgotten_within_a_minute() -> None:
+    guard = PercentileGuard(MEDIAN, last=False)
+    answered(guard, [0.9] * 50, late=1.0)
+    answered(guard, [0.1] * 5, late=0.0, now=60.0)
+    assert guard.admits(1.0, 60.0)
+
+
+def test_a_forecast_that_fears_too_much_is_believed_less() -> None:
+    guard = PercentileGuard(TOP, last=True)
+    answered(guard, [1.0] * 200, late=0.3)
+    assert guard.admits(0.3, 0.0)
+
+
+def test_those_that_wait_in_vain_are_few() -> None:
+    guard = PercentileGuard(TOP, last=True)
+    answered(guard, [1.0] * 90 + [math.inf] * 10, late=0.1)
+    assert IN_VAIN < 10 / 100
+    assert not guard.admits(0.1, 0.0)
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
+def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
+    assert PercentileGuard(Objective(quantile, 1.0), last=True).admits(0.0, 0.0)
+
+
+OVERLOAD = """\
+apiVersion: tailgate/v1
+kind: Workload
+rate: 63/s
+duration: 50s
+prompt_tokens: azure-conversation-prompt
+output_tokens: azure-conversation-answer
+tiers:
+  standard: {share: 100%}
+"""
+
+
+def test_in_lasting_overload_the_median_is_kept_and_refusals_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One and a half times of what four replicas can do, under the policy of `make run`."""
+    records: list[Record] = []
+    ended = Tally.ended
+    monkeypatch.setattr(Tally, "ended", lambda tally, *told: (records.append(told[3]), ended(tally, *told))[1])
+    policy = load(ROOT / "policies" / "default.yaml")
+    simulate(policy, load_text(OVERLOAD, "overload.yaml").arrivals(1), seed=1, options=Options(duration_s=50.0))
+    later = [record for record in records if record.ask.body_at > 20.0]
+    ttfts = sorted(r.ttft_s for r in later if r.outcome is Outcome.OK and r.ttft_s is not None)
+    refused = [record.e2e_s for record in later if record.outcome is Outcome.REFUSED]
+    assert len(ttfts) > 300
+    assert ttfts[len(ttfts) // 2] <= 0.5
+    assert len(refused) > 300
+    assert sum(waited_s <= 0.1 for waited_s in refused) >= 0.95 * len(refused)
