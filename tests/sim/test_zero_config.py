@@ -14,26 +14,13 @@ from gateway.sim.analysis.results import Result
 from gateway.sim.run import baselines
 from gateway.sim.run.decider import Decider
 from gateway.sim.run.fleet import FleetSpec
-from gateway.sim.run.profiles import COSTS, Profile
+from gateway.sim.run.profiles import COSTS, ENGINES, Profile
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.lengths import LENGTHS
 from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 
-# Llama 3 8B on one A100-80 with 256 seats. Step costs are medians of kernel times that the authors of Vidur measured
-# (Agrawal et al., MLSys 2024; microsoft/vidur, MIT licence, data/profiling/compute). The cost of a context token is its
-# bytes (131 KB) over 80% of 2.04 TB/s; the cache is .9 of the memory less the weights.
-LLAMA_8B_A100 = Profile(
-    name="llama3-8b-a100",
-    max_model_len=8192,
-    max_num_seqs=256,
-    max_batched_tokens=2048,
-    kv_capacity_tokens=427_000,
-    step_base_s=9.3e-3,
-    prefill_s_per_token=66e-6,
-    decode_s_per_sequence=44e-6,
-    kv_s_per_token=80e-9,
-)
+LLAMA_8B_A100 = ENGINES["llama3-8b-a100"]
 KNEE_PER_S = 16.5
 """Highest rate at which two of them, by round robin, are in time with 97% of Azure's conversations of 2023."""
 SECONDS = 20.0

@@ -8,6 +8,9 @@ A row is the cost model of one continuous-batching engine,
 with vLLM's own bounds beside it. The constants of `default` come from the simulation that the algorithms of this
 project were first tried on. It had four replicas of 64 slots, chunks of 2048 tokens, and steps of 10 ms + .05 ms per
 prefill token + .04 ms per decode + 5e-5 ms per KV token. They were chosen, not measured: trust shapes, not values.
+
+`ENGINES` are engines as they are in the world, but for `small-4`, which is chosen: a desktop engine with four seats.
+Where their numbers come from is told in docs/reference/simulation.md.
 """
 
 from __future__ import annotations
@@ -79,6 +82,19 @@ DEFAULT = Profile(
     kv_s_per_token=5e-8,
 )
 
+ENGINES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        # Name, context, seats, tokens of a step, tokens of the cache; base, per prompt token, sequence, context token.
+        Profile("llama3-8b-a100", 8192, 256, 2048, 427_000, 9.3e-3, 66e-6, 44e-6, 80e-9),
+        Profile("llama2-7b-h100", 4096, 1024, 8192, 110_000, 5.4e-3, 20.7e-6, 14.8e-6, 195e-9),
+        Profile("llama3-70b-a100-tp4", 8192, 256, 2048, 449_000, 22.7e-3, 158.4e-6, 113.7e-6, 50e-9),
+        Profile("llama2-70b-h100-tp8", 4096, 1024, 8192, 1_300_000, 8.6e-3, 28.6e-6, 16e-6, 15e-9),
+        Profile("llama2-7b-a40", 4096, 256, 2048, 56_000, 23.8e-3, 126e-6, 75e-6, 940e-9),
+        Profile("small-4", 8192, 4, 512, 32_768, 30e-3, 500e-6, 2000e-6, 100e-9),
+    )
+}
+
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -108,7 +124,7 @@ PROFILES: dict[str, Profile] = {
             kv_s_per_token=1e-9,
         ),
     )
-}
+} | ENGINES
 
 
 def profile_of(text: str) -> Profile:

@@ -1,0 +1,367 @@
+"""One engine, workload and load: the gateway beside round robin and the best static cap in hindsight.
+
+Two replicas of one profile. Loads are multiples of the knee: the highest rate at which 97% are good with round robin.
+The cap and the share of the objective that a request may wait for it are searched on the same arrivals, with strict
+tiers where there are several. A run begins cold; its first 40 s and what arrives after them are told apart.
+
+    python -m loadtests.experiments.engines_cell --profile llama3-70b-a100-tp4 --load 1.5
+
+What the cap and the knee are is kept in the temporary directory, by everything that they depend on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import TypeVar
+
+from gateway.core.commands import Command, Ended
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
+from gateway.core.request import Outcome, Record
+from gateway.policy import load
+from gateway.policy.builtin import builtin
+from gateway.sim.run import baselines
+from gateway.sim.run.decider import Overheard
+from gateway.sim.run.fleet import FleetSpec
+from gateway.sim.run.profiles import ENGINES, Profile
+from gateway.sim.run.run import simulate
+from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.lengths import LENGTHS, LengthDistribution, Mixture, Part
+from gateway.sim.workload.synthetic import Synthetic, TierTraffic
+from loadtests.quantiles import rank
+
+COLD_S = 40.0
+AT_ONCE_S = 0.1
+WINDOW_S, WINDOW_ANSWERS = 10.0, 50
+GOOD_AT_KNEE = 0.97
+KNEE_S, KNEE_ANSWERS = 200.0, 400
+WAITS = (0.05, 0.2, 0.5, 0.9)
+CHAT_WITH_TIERS = Path(__file__).resolve().parents[2] / "policies" / "chat-with-tiers.yaml"
+
+WORKLOADS: dict[str, tuple[LengthDistribution, LengthDistribution]] = {
+    "chat": (LENGTHS["azure-conversation-prompt"], LENGTHS["azure-conversation-answer"]),
+    "code": (LENGTHS["azure-code-prompt"], LENGTHS["azure-code-answer"]),
+    "reasoning": (LENGTHS["azure-conversation-prompt"], Mixture((Part(1.0, 1500.0, 1.0),), most=12_000)),
+    "summaries": (Mixture((Part(1.0, 3000.0, 0.5),), most=7000), Mixture((Part(1.0, 80.0, 0.6),), most=400)),
+}
+"""Prompts and answers."""
+CONTEXT = {"reasoning": 16_384}
+"""What an engine has to be started with for its answers; the others fit every profile, or are cut to fit it."""
+MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
+MIXES["three"] = {"premium": 0.2, "standard": 0.4, "free": 0.4}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is offered, to what."""
+
+    profile: Profile
+    workload: str = "chat"
+    tiers: str = "one"
+    load: float = 1.0
+    seconds: float = 120.0
+    """After the first 40."""
+
+    @property
+    def engine(self) -> Profile:
+        """The profile, with the context that the workload needs."""
+        return replace(self.profile, max_model_len=CONTEXT.get(self.workload, self.profile.max_model_len))
+
+    def policy(self, mode: AdmissionMode = AdmissionMode.ENFORCE) -> Policy:
+        """Two replicas, learned slots."""
+        rules = builtin(["http://127.0.0.1:9001", "http://127.0.0.1:9002"])
+        bare = replace(rules.tiers["default"], admission=AdmissionSpec())
+        tiers: dict[str, Tier]
+        if self.tiers == "three":
+            written = load(CHAT_WITH_TIERS)
+            tiers = {name: replace(tier, limits=Limits(), hedge=None) for name, tier in written.tiers.items()}
+        elif self.tiers == "two":
+            premium = replace(bare, name="premium", priority=0, weight=4.0, slo=Slo(tpot=(Objective(0.99, 0.080),)))
+            free = replace(bare, name="free", priority=1, weight=1.0, slo=Slo(ttft=(Objective(0.99, 6.0),)))
+            tiers = {"premium": premium, "free": free}
+        else:
+            ttft_s, tpot_s = (10.0, 0.2) if self.profile.name == "small-4" else (2.0, 0.15)
+            slo = Slo(ttft=(Objective(0.99, ttft_s),), tpot=(Objective(0.99, tpot_s),))
+            tiers = {"default": replace(bare, slo=slo)}
+        if mode is not AdmissionMode.ENFORCE:
+            tiers = {name: replace(tier, admission=AdmissionSpec(mode)) for name, tier in tiers.items()}
+        return replace(rules, tiers=tiers, default_tier=next(iter(tiers)))
+
+    def arrivals(self, seed: int, rate_per_s: float, seconds: float) -> list[Arrival]:
+        """Poisson; no prompt and answer are longer together than the engine's context."""
+        prompt, answer = WORKLOADS[self.workload]
+        shares = tuple(
+            TierTraffic(name, part, prompt, answer, tenants=8, model="any") for name, part in MIXES[self.tiers].items()
+        )
+        most = self.engine.max_model_len
+        return [
+            replace(
+                a, prompt_tokens=(p := min(a.prompt_tokens, most // 2)), output_tokens=min(a.output_tokens, most - p)
+            )
+            for a in Synthetic(rate_per_s, seconds, shares).arrivals(seed)
+        ]
+
+    def knee_per_s(self) -> float:
+        """With one tier, by bisection; kept."""
+        return _kept(
+            f"knee {WORKLOADS[self.workload]} {replace(self, tiers='one', load=1.0, seconds=0.0)}",
+            replace(self, tiers="one")._knee,
+        )
+
+    def _knee(self) -> float:
+        def is_good(rate: float) -> bool:
+            served = run(self, "round-robin", (1,), rate, max(KNEE_S, KNEE_ANSWERS / rate))
+            return weighted(self, served) >= GOOD_AT_KNEE
+
+        low, high = 0.05, 0.1
+        while is_good(high):
+            low, high = high, 2 * high
+        while high / low > 1.03:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if is_good(middle) else (low, middle)
+        return low
+
+
+def run(
+    cell: Cell, who: str, seeds: Sequence[int], rate: float | None = None, seconds: float | None = None
+) -> list[Record]:
+    """Every request that ended, of all seeds. `who`: auto, slots, zero, or a baseline."""
+    rate = cell.load * cell.knee_per_s() if rate is None else rate
+    seconds = COLD_S + cell.seconds if seconds is None else seconds
+    policy = cell.policy(AdmissionMode.SHADOW if who == "zero" else AdmissionMode.ENFORCE)
+    if who == "slots":
+        seats = cell.profile.max_num_seqs
+        policy = replace(policy, pools={name: replace(pool, slots=seats) for name, pool in policy.pools.items()})
+    records: list[Record] = []
+
+    def hear(commands: list[Command], _: float) -> None:
+        records.extend(command.record for command in commands if isinstance(command, Ended))
+
+    for seed in seeds:
+        setup = baselines.Setup(policy) if who in ("auto", "slots", "zero") else baselines.setup(who, policy)
+        simulate(
+            setup.policy,
+            cell.arrivals(seed, rate, seconds),
+            seed=seed,
+            fleet=FleetSpec({"default": cell.engine}),
+            options=Options(duration_s=seconds, prompts_known=False),
+            decider=Overheard(setup.decider(setup.policy, Random(f"{seed} controller")), hear),
+        )
+    return records
+
+
+def parts(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
+    """Cold and steady."""
+    cold: list[Record] = []
+    steady: list[Record] = []
+    for record in records:
+        (cold if record.ask.head_at < COLD_S else steady).append(record)
+    return cold, steady
+
+
+def is_good(record: Record) -> bool:
+    """In time, and not held shorter."""
+    return record.good and not record.degraded
+
+
+def weighted(cell: Cell, records: Iterable[Record]) -> float:
+    """Good of those that count, each by its tier's weight; NaN of none."""
+    tiers = cell.policy().tiers
+    worth = offered = 0.0
+    for record in records:
+        if record.outcome.counts:
+            weight = tiers[record.ask.tier.name].weight
+            offered += weight
+            worth += weight * is_good(record)
+    return worth / offered if offered else math.nan
+
+
+def best_cap(cell: Cell, seeds: Sequence[int]) -> tuple[str, str]:
+    """The caps that were best cold and steady. From coarse to fine in slots, each with every wait at the end; kept."""
+    cold, steady = _kept(
+        f"cap {WORKLOADS[cell.workload]} {cell} {list(seeds)} {cell.knee_per_s()}", lambda: _search(cell, seeds)
+    )
+    return cold, steady
+
+
+def _search(cell: Cell, seeds: Sequence[int]) -> list[str]:
+    name = "static-cap" if cell.tiers == "one" else "static-cap-tiers"
+    found: dict[tuple[int, float], tuple[float, float]] = {}
+
+    def look(slots: int, wait: float) -> None:
+        if (slots, wait) not in found:
+            cold, steady = parts(run(cell, f"{name}:slots={slots},wait={wait:g}", seeds))
+            found[slots, wait] = weighted(cell, cold), weighted(cell, steady)
+
+    seats = cell.profile.max_num_seqs
+    for power in range(6):
+        look(max(1, seats >> power), 0.5)
+    for step in (1.4, 1.2):
+        for part in (0, 1):
+            slots, wait = max(found, key=lambda key: found[key][part])
+            for near in (round(slots / step), round(slots * step)):
+                look(min(max(near, 1), seats), wait)
+    for part in (0, 1):
+        slots, _ = max(found, key=lambda key: found[key][part])
+        for wait in WAITS:
+            look(slots, wait)
+    best = [max(found, key=lambda key: found[key][part]) for part in (0, 1)]
+    return [f"{name}:slots={slots},wait={wait:g}" for slots, wait in best]
+
+
+def _kept(what: str, find: Callable[[], T]) -> T:
+    """`what` says everything that the answer depends on, but for the code."""
+    file = Path(tempfile.gettempdir()) / "tailgate-engines" / hashlib.sha256(what.encode()).hexdigest()[:24]
+    if file.exists():
+        kept: T = json.loads(file.read_text())
+        return kept
+    found = find()
+    file.parent.mkdir(exist_ok=True)
+    whole = file.with_suffix(f".{os.getpid()}")  # another process may look while this one writes
+    whole.write_text(json.dumps(found))
+    whole.replace(file)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told of some requests. Times in seconds, shares 0-1, NaN where there is nothing."""
+
+    weighted: float
+    by_tier: dict[str, float]
+    of_served: float
+    ttft_p50: float
+    ttft_p99: float
+    tpot_p99: float
+    at_once: float
+    """Of the refusals and timeouts before a dispatch, told within 100 ms."""
+    kept: dict[str, float]
+    """Of 10 s with 50 answers or more, by objective."""
+    calibration: float
+    """Expected calibration error of P(breach), ten bins, of those served."""
+
+
+def told(cell: Cell, records: Sequence[Record]) -> Told:
+    """All figures of one part of a run."""
+    counted = [record for record in records if record.outcome.counts]
+    served = [record for record in counted if record.outcome is Outcome.OK]
+    refused = [record for record in counted if record.outcome is not Outcome.OK and not record.attempts]
+    names = cell.policy().tiers
+    of = {name: [record for record in counted if record.ask.tier.name == name] for name in names}
+    ttft = [record.ttft_s for record in served if record.ttft_s is not None]
+    tpot = [record.tpot_s for record in served if record.tpot_s is not None]
+    kept = {
+        f"{name} {metric.value} p{100 * objective.quantile:g}": _kept_in_windows(
+            [record for record in served if record.ask.tier.name == name], metric, objective
+        )
+        for name, tier in names.items()
+        for metric, objective in tier.slo.objectives()
+    }
+    return Told(
+        weighted=weighted(cell, counted),
+        by_tier={name: _share(map(is_good, tier)) for name, tier in of.items()},
+        of_served=_share(map(is_good, served)),
+        ttft_p50=_rank(ttft, 0.5),
+        ttft_p99=_rank(ttft, 0.99),
+        tpot_p99=_rank(tpot, 0.99),
+        at_once=_share(record.e2e_s <= AT_ONCE_S for record in refused),
+        kept=kept,
+        calibration=_calibration(served),
+    )
+
+
+def _kept_in_windows(served: Sequence[Record], metric: Metric, objective: Objective) -> float:
+    windows: dict[int, list[bool]] = defaultdict(list)
+    for record in served:
+        value: float | None = getattr(record, f"{metric.value}_s")
+        if value is not None:
+            windows[int((record.ask.head_at + record.e2e_s) / WINDOW_S)].append(value > objective.threshold_s)
+    return _share(
+        sum(late) <= most_by_chance(len(late), 1.0 - objective.quantile)
+        for late in windows.values()
+        if len(late) >= WINDOW_ANSWERS
+    )
+
+
+def most_by_chance(n: int, p: float) -> int:
+    """The most misses of `n` that are not significant (one-sided 5%) where each is one with probability `p`."""
+    k, term = 0, (1.0 - p) ** n
+    below = term
+    while below < 0.95:
+        term *= (n - k) / (k + 1) * p / (1.0 - p)
+        k += 1
+        below += term
+    return k
+
+
+def _calibration(served: Sequence[Record]) -> float:
+    bins: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for record in served:
+        if record.breach is not None:
+            bins[min(9, int(10 * record.breach))].append((record.breach, not record.good))
+    n = sum(map(len, bins.values()))
+    if not n:
+        return math.nan
+    return sum(abs(sum(p - missed for p, missed in one)) for one in bins.values()) / n
+
+
+def _share(of: Iterable[bool]) -> float:
+    values = list(of)
+    return fmean(values) if values else math.nan
+
+
+def _rank(values: list[float], q: float) -> float:
+    return rank(sorted(values), q) if values else math.nan
+
+
+def _line(who: str, of: Told) -> str:
+    kept = " ".join(f"{name}={share:.2f}" for name, share in of.kept.items())
+    tiers = " ".join(f"{name}={share:.3f}" for name, share in of.by_tier.items())
+    return (
+        f"{who:36} {of.weighted:8.3f} {of.of_served:7.3f} {of.ttft_p50:6.2f} {of.ttft_p99:6.2f}"
+        f" {1e3 * of.tpot_p99:6.0f} {of.at_once:8.2f} {of.calibration:6.3f}  {tiers} | {kept}"
+    )
+
+
+def main() -> None:
+    """Prints a table for each combination asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", nargs="+", default=["llama3-70b-a100-tp4"], choices=ENGINES)
+    parser.add_argument("--load", nargs="+", type=float, default=[1.5], help="multiples of the knee")
+    parser.add_argument("--workload", nargs="+", default=["chat"], choices=WORKLOADS)
+    parser.add_argument("--tiers", nargs="+", default=["one"], choices=MIXES)
+    parser.add_argument("--who", nargs="+", default=["auto", "slots", "zero", "round-robin"], help="or any baseline")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--for", type=float, default=120.0, dest="seconds", help="seconds after the first 40")
+    parser.add_argument("--no-cap", action="store_true", help="do not search the best static cap")
+    asked = parser.parse_args()
+    seeds = range(1, asked.seeds + 1)
+    for profile, workload, tiers, load_ in product(asked.profile, asked.workload, asked.tiers, asked.load):
+        cell = Cell(ENGINES[profile], workload, tiers, load_, asked.seconds)
+        rate = load_ * cell.knee_per_s()
+        print(f"\n{profile} {workload} {tiers} {load_:g}x = {rate:.2f} requests/s", flush=True)
+        heads = f"{'weighted':>8} {'served':>7} {'p50':>6} {'p99':>6} {'TPOT':>6} {'at once':>8} {'ECE':>6}"
+        caps = () if asked.no_cap else best_cap(cell, seeds)
+        runs = {who: parts(run(cell, who, seeds)) for who in dict.fromkeys((*asked.who, *caps))}
+        for part, name in enumerate(("cold", "steady")):
+            print(f"{name:36} {heads}  by tier | 10 s kept")
+            for who in (*asked.who, *(caps[part : part + 1])):
+                print(_line(who, told(cell, runs[who][part])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The measure of one engine, workload and load: what counts as kept, what is cold, and that a cap is found."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gateway.sim.run.profiles import ENGINES
+from loadtests.experiments.engines_cell import (
+    COLD_S,
+    MIXES,
+    WORKLOADS,
+    Cell,
+    best_cap,
+    most_by_chance,
+    parts,
+    run,
+    told,
+    weighted,
+)
+
+
+@pytest.mark.parametrize(("n", "p", "most"), [(50, 0.01, 2), (100, 0.5, 58), (1000, 0.01, 15)])
+def test_the_most_misses_that_are_chance(n: int, p: float, most: int) -> None:
+    assert most_by_chance(n, p) == most
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_request_fits_its_engine(name: str, workload: str) -> None:
+    for tiers in MIXES:
+        cell = Cell(ENGINES[name], workload, tiers)
+        arrivals = cell.arrivals(1, 5.0, 100.0)
+        assert {arrival.tier for arrival in arrivals} == set(cell.policy().tiers)
+        for arrival in arrivals:
+            assert arrival.output_tokens >= 1
+            assert arrival.prompt_tokens + arrival.output_tokens <= cell.engine.max_model_len
+
+
+def test_a_searched_cap_is_better_than_no_control_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Cell, "knee_per_s", lambda _: 0.42)
+    cell = Cell(ENGINES["small-4"], load=3.0, seconds=100.0)
+    _, cap = best_cap(cell, (1,))
+    capped, open_ = (parts(run(cell, who, (1,)))[1] for who in (cap, "round-robin"))
+    assert min(record.ask.head_at for record in capped) >= COLD_S
+    assert weighted(cell, capped) > weighted(cell, open_) + 0.2
+    assert told(cell, capped).ttft_p99 < told(cell, open_).ttft_p99
+    monkeypatch.setattr("loadtests.experiments.engines_cell._search", None)
+    assert best_cap(cell, (1,))[1] == cap
