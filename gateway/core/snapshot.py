@@ -53,6 +53,15 @@ class HealthView:
 WELL = HealthView()
 
 
+class CapacityBound(StrEnum):
+    """What keeps a replica from being sent one more request of an enforced tier."""
+
+    SLOTS = "slots"
+    PROMPTS = "unread prompts"
+    KV = "KV cache"
+    TPOT = "TPOT"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica now. `sample_age_s` is the age of the last scrape that was answered, None if none ever was."""
@@ -81,6 +90,12 @@ class ReplicaView:
     """429 and 503 in a row."""
     rests_s: float = 0.0
     """For so long it is passed over, since it refused or asked to be spared."""
+    step_s: float | None = None
+    """Mean time of a step with the requests that it has; None before its costs are known."""
+    step_limit_s: float | None = None
+    """The longest that keeps the TPOT objectives in use; None where there is none."""
+    bound: CapacityBound | None = None
+    """Why it is sent nothing more now; None if it has room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import pytest
 from gateway.core.fleet.concurrency_limit import START
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Timeouts
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+from gateway.core.snapshot import CapacityBound
 
 from .made import NEVER_TOO_LATE, SHADOW, policy, pool, tier
 from .playbook import Story, commit, dispatch, ended, play, refuse
@@ -353,3 +354,13 @@ def test_slots_are_learned_from_whole_answers_too() -> None:
 def _runs(story: Story, name: str) -> bool:
     live = story.controller.state.requests.get(story._ids[name])
     return live is not None and bool(live.open)
+
+
+def test_what_binds_a_replica_is_said() -> None:
+    story = play(policy(pool("p", "r1", slots=2), tier("std")))
+    story.observes("r1", Sample()).whatever()
+    assert story.replica("r1").bound is None
+    story.arrives("a", prompt=40_000).expect(dispatch("r1"))
+    assert story.replica("r1").bound is CapacityBound.PROMPTS
+    story.sent("a").first_token("a").whatever().arrives("b").expect(dispatch("r1"))
+    assert story.replica("r1").bound is CapacityBound.SLOTS

@@ -66,6 +66,14 @@ def test_what_has_ended_costs_nothing() -> None:
     assert (made.sequences, made.growth_tokens) == (0, 0.0)
 
 
+def test_mean_step_is_shown_with_the_prompts_of_the_last_seconds() -> None:
+    made = budget(0.1, prices=None)
+    assert made.step_s(0, 0.0) is None
+    made.prices = PRICES
+    made.add(1, 25_000, 0.0, 0.0)
+    assert made.step_s(0, 0.0) == pytest.approx(0.021 / 0.5)
+
+
 P99 = Objective(0.99, 0.1)
 
 

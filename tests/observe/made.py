@@ -157,6 +157,8 @@ SNAPSHOT = Snapshot(
                     held_tokens=5000,
                     kv_capacity_tokens=20000.0,
                     preemption_ratio=0.002,
+                    step_s=0.04,
+                    step_limit_s=0.13,
                 ),
                 ReplicaView("r1", "http://10.0.0.2:8000", "short", ReplicaState.DOWN, 1, 0, 3, None, None),
             ),

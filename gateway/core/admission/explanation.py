@@ -115,6 +115,8 @@ def _left_out(pool: Pool, now: float) -> Iterator[ExcludedReplica]:
         elif rests_s > 0.0:
             why = f"it refused {replica.refusals} times in a row, and is passed over for {rests_s:.1f} s more"
             yield ExcludedReplica(name, replica.state, why)
+        elif (bound := pool.bound(replica, now)) is not None:
+            yield ExcludedReplica(name, replica.state, f"it has no room: its {bound} bound is reached")
 
 
 def _candidate(

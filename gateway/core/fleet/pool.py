@@ -368,7 +368,9 @@ class Pool(Slots[Replica]):
             queue_limit=self.spec.queue_limit,
             slots=self.slots,
             drain_rate=self.drain.per_s,
-            replicas=tuple(r.view(self.spec.name, self.rests_s(r, now), now) for r in self.replicas.values()),
+            replicas=tuple(
+                r.view(self.spec.name, self.rests_s(r, now), self.bound(r, now), now) for r in self.replicas.values()
+            ),
             panic=self._worst > 0,
             held=held,
             held_s=held_s,

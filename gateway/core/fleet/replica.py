@@ -13,7 +13,7 @@ from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
 from gateway.core.request import Sample
-from gateway.core.snapshot import ReplicaState, ReplicaView
+from gateway.core.snapshot import CapacityBound, ReplicaState, ReplicaView
 
 
 class UnreadPrompt:
@@ -156,8 +156,9 @@ class BaseReplica(RoutingTarget):
                 self.pulse.asked(now)
             self.paused -= 1
 
-    def view(self, pool: str, rests_s: float, now: float) -> ReplicaView:
+    def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
         """A copy for people; `pool` passes it over for `rests_s` more."""
+        limit_s = self.budget.limit_s
         return ReplicaView(
             name=self.spec.name,
             url=self.spec.url,
@@ -175,4 +176,7 @@ class BaseReplica(RoutingTarget):
             health=self.pulse.view(now, self.share),
             refusals=self.refusals,
             rests_s=rests_s,
+            step_s=self.budget.step_s(self.held_tokens, now),
+            step_limit_s=None if limit_s == math.inf else limit_s,
+            bound=bound,
         )

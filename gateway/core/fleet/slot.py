@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
 from gateway.core.request import AttemptOutcome
+from gateway.core.snapshot import CapacityBound
 
 R = TypeVar("R", bound=BaseReplica)
 
@@ -59,14 +60,19 @@ class Slots(Generic[R]):
         self.sync_max(replica)
         return slot
 
+    def bound(self, replica: R, now: float) -> CapacityBound | None:
+        """What keeps `replica` from one more request, whose size is not known yet; None if it has room."""
+        if replica.in_flight >= replica.slots:
+            return CapacityBound.SLOTS
+        if replica.unprefilled_tokens >= self.prefill_limit:
+            return CapacityBound.PROMPTS
+        if not replica.has_kv_room:
+            return CapacityBound.KV
+        return None if replica.budget.has_room(replica.held_tokens, now) else CapacityBound.TPOT
+
     def sync(self, replica: R, now: float) -> None:
         """Put a replica among those that may be picked, or take it out, after its counts have changed."""
-        is_open = (
-            replica.in_flight < replica.slots
-            and replica.unprefilled_tokens < self.prefill_limit
-            and replica.has_kv_room
-            and replica.budget.has_room(replica.held_tokens, now)
-        )
+        is_open = self.bound(replica, now) is None
         if is_open is replica.open:
             return
         replica.open = is_open

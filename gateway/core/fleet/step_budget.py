@@ -16,6 +16,9 @@ from typing import Final
 PROMPTS_TAU_S: Final = 5.0
 """Prompts are counted over so long: TPOT is a mean over an answer, and most answers take longer."""
 
+MAX_SHARE: Final = 0.95
+"""Most of a step that prompts are said to take."""
+
 
 class StepPrices:
     """Learned costs of one replica's steps, in seconds."""
@@ -81,6 +84,12 @@ class StepBudget:
             return prices.base_s + more * prices.sequence_s
         context = held_tokens + 0.5 * self.growth_tokens
         return prices.base_s + (prices.sequence_s * n + prices.context_s * context) * (n + more) / n
+
+    def step_s(self, held_tokens: int, now: float) -> float | None:
+        """The mean step with the prompts of the last seconds; None before prices are known."""
+        if self.prices is None:
+            return None
+        return self.decode_s(held_tokens) / max(1.0 - MAX_SHARE, 1.0 - self.prompt_share(now))
 
     def has_room(self, held_tokens: int, now: float) -> bool:
         """Whether one more like those that run keeps the step within the limit. The first one always may."""

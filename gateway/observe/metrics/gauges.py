@@ -61,6 +61,18 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
         lambda r: r.kv_capacity_tokens,
     ),
     (
+        "tailgate_replica_step_seconds",
+        "Mean step of its engine with the requests that it has, as its costs say.",
+        "seconds",
+        lambda r: r.step_s,
+    ),
+    (
+        "tailgate_replica_step_limit_seconds",
+        "Longest mean step that keeps the TPOT objectives in use.",
+        "seconds",
+        lambda r: r.step_limit_s,
+    ),
+    (
         "tailgate_replica_preemption_ratio",
         "Preemptions in the engine per request sent, of the last minute or so.",
         "ratio",
