@@ -23,12 +23,12 @@ $(STAMP): requirements-build.lock requirements-dev.lock pyproject.toml
 	@echo "installing into $(VENV), hash-locked, and compiling (two minutes or so the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes -r requirements-build.lock
-	@$(BIN)/python -m compiling 2> /dev/null & compiling=$$!; \
+	@$(BIN)/python -m deploy.compiling 2> /dev/null & compiling=$$!; \
 	$(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-build-isolation --editable . && { wait $$compiling || true; }
 	@touch $(STAMP)
 
 compiled: $(STAMP)  # A fifth of a second where nothing changed. Without a C compiler: a message, and interpreted code.
-	@$(BIN)/python -m compiling
+	@$(BIN)/python -m deploy.compiling
 
 run: compiled  ## Four emulated replicas and the gateway in front of them, until Ctrl-C
 	@$(BIN)/python -m loadtests.demo

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from compiling.checkout import compile_checkout
-from compiling.sources import PURE, wanted
+from deploy.compiling.checkout import compile_checkout
+from deploy.compiling.sources import PURE, wanted
 from gateway.observe.built import is_compiled
 
 

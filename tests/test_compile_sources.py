@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from compiling import sources
-from compiling.sources import ROOT
+from deploy.compiling import sources
+from deploy.compiling.sources import ROOT
 
 
 def test_the_request_path_is_compiled_and_what_msgspec_makes_is_not() -> None:
@@ -46,7 +46,7 @@ def test_pure_can_ask_for_either(said: str, meant: bool | None, monkeypatch: pyt
 def test_without_a_compiler_one_message_is_told_and_only_pure_0_fails(pure: str | None, status: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != sources.PURE}
     environment |= {"CC": "no-such-compiler"} | ({} if pure is None else {sources.PURE: pure})
-    command = [sys.executable, "-m", "compiling"]
+    command = [sys.executable, "-m", "deploy.compiling"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50)
     assert done.returncode == status
     assert done.stderr == "tailgate runs interpreted, at twice the CPU: there is no C compiler (no-such-compiler)\n"

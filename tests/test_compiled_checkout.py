@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compiling import finder
-from compiling.checkout import publish
+from deploy.compiling import finder
+from deploy.compiling.checkout import publish
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ from pathlib import Path
 
 import pytest
 
-from compiling.finder import LIBRARIES
-from compiling.sources import PURE, modules
+from deploy.compiling.finder import LIBRARIES
+from deploy.compiling.sources import PURE, modules
 from gateway.observe.built import is_compiled, kind
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ("gateway", "compiling", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE")
+SOURCE = ("gateway", "deploy/compiling", "pyproject.toml", "README.md", "LICENSE")
 LOCAL = sys.stdlib_module_names | {"gateway"}
 PINNED_BY_OTHERS = {"pydantic-core"}  # pydantic wants exactly one version of it
 NO_CACHES = shutil.ignore_patterns("__pycache__")

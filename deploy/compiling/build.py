@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compiling import finder
-from compiling.sources import fingerprint, modules
+from deploy.compiling import finder
+from deploy.compiling.sources import fingerprint, modules
 
 
 class CannotCompileError(Exception):

@@ -13,7 +13,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PURE = "TAILGATE_PURE"
 """1: interpreted, compile nothing. 0: compile, or fail where that cannot be done. Unset: compile if possible."""
 
@@ -52,7 +52,7 @@ def fingerprint(root: Path) -> str:
     digest = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()} {_mypy()} {_compiler()}".encode())
     for name in ("CC", "CFLAGS", "LDFLAGS", "LDSHARED"):
         digest.update(f"{name}={os.environ.get(name)}\0".encode())
-    for path in [root / "pyproject.toml", *package(root), *sorted((root / "compiling").glob("*.py"))]:
+    for path in [root / "pyproject.toml", *package(root), *sorted((root / "deploy" / "compiling").glob("*.py"))]:
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
 

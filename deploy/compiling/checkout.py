@@ -1,7 +1,7 @@
-"""Compiles a checkout for the Python that runs this: `python -m compiling`.
+"""Compiles a checkout for the Python that runs this: `python -m deploy.compiling`.
 
-The compiled package lies in the virtual environment, never beside the sources. `compiling.finder` has Python use it
-while the sources are those that it was made from.
+The compiled package lies in the virtual environment, never beside the sources. `deploy.compiling.finder` has Python
+use it while the sources are those that it was made from.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from compiling import finder
-from compiling.build import CannotCompileError, build
-from compiling.sources import ROOT, fingerprint, obstacle, package, wanted
+from deploy.compiling import finder
+from deploy.compiling.build import CannotCompileError, build
+from deploy.compiling.sources import ROOT, fingerprint, obstacle, package, wanted
 
 KEPT = 3
 """Builds: so that going back to another branch costs nothing."""

@@ -1,7 +1,7 @@
 """Has a checkout's `import gateway` find the compiled modules, as long as they are made from what is in the checkout.
 
-`compiling.checkout` copies this file into site-packages as `tailgate_compiled.py`, where a .pth file imports it at
-every start of Python: it imports little, and looks at no source before somebody imports the gateway.
+`deploy.compiling.checkout` copies this file into site-packages as `tailgate_compiled.py`, where a .pth file imports it
+at every start of Python: it imports little, and looks at no source before somebody imports the gateway.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import tomllib
@@ -11,14 +10,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from compiling.build import CannotCompileError, build
-from compiling.sources import obstacle, wanted
+from deploy.compiling.build import CannotCompileError, build
+from deploy.compiling.sources import obstacle, wanted
 
 
 class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled modules to a wheel. A checkout has them from `make` (compiling.checkout)."""
+    """Adds the compiled modules to a wheel. A checkout has them from `make` (deploy.compiling.checkout)."""
 
     def dependencies(self) -> list[str]:
         """mypy, and the packages whose types it has to read: only where anything will be compiled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from compiling.sources import PURE
+from deploy.compiling.sources import PURE
 from gateway.settings import PREFIX, Settings
 
 from .files import DEPLOY, ROOT

@@ -1,8 +1,0 @@
-"""`python -m compiling` compiles the checkout for the Python that runs it, if that was not done."""
-
-import sys
-
-from compiling.checkout import main
-
-if __name__ == "__main__":
-    sys.exit(main())
