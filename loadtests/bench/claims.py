@@ -50,6 +50,8 @@ CLAIMS = (
     Claim("requests", "tailgate+journal", "vllm-router", 1.0),
     Claim("latency", "tailgate", None, 1.0),
     Claim("chunks", "tailgate", "vllm-router", 0.85),
+    Claim("requests-unpinned", "tailgate", "vllm-router", 0.8),
+    Claim("chunks-unpinned", "tailgate", "vllm-router", 0.75),
     Claim("decisions", "decisions-16", "vllm-router", 0.25),
     Claim("decisions", "decisions-1000", "vllm-router", 0.5),
     Claim("memory", "tailgate", None, 40.0),

@@ -1,8 +1,8 @@
 """The load: one process that plays many clients, told what to do on stdin, telling what came of it on stdout.
 
 `echo '{"kind": "closed", "port": 8080, "watch": 4711}' | python -m loadtests.bench.load`. The kinds are the
-dataclasses `Closed`, `Open`, `Streams`, `Hold` and `Decisions`, the fields theirs. What goes wrong is listed in
-`errors`, and a run with errors is void.
+dataclasses `Closed`, `Outside`, `Open`, `Streams`, `Hold` and `Decisions`, the fields theirs. What goes wrong is listed
+in `errors`, and a run with errors is void.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from loadtests.bench.answer import BadAnswer
 from loadtests.bench.closedloop import Closed, ClosedResult, first_answer, run_closed
 from loadtests.bench.decisions import Decisions, DecisionsResult, run_decisions
 from loadtests.bench.openloop import Open, OpenResult, run_open
+from loadtests.bench.outside import Outside, OutsideResult, run_outside
 from loadtests.bench.streams import Hold, HoldResult, Streams, StreamsResult, run_hold, run_streams
 
-Spec = Closed | Open | Streams | Hold | Decisions
-Result = ClosedResult | OpenResult | StreamsResult | HoldResult | DecisionsResult
+Spec = Closed | Outside | Open | Streams | Hold | Decisions
+Result = ClosedResult | OutsideResult | OpenResult | StreamsResult | HoldResult | DecisionsResult
 KINDS: dict[str, type[Spec]] = {
     "closed": Closed,
+    "outside": Outside,
     "open": Open,
     "streams": Streams,
     "hold": Hold,
@@ -39,6 +41,8 @@ def run(spec: Spec) -> Result:
     match spec:
         case Closed():
             return uvloop.run(run_closed(spec, length))
+        case Outside():
+            return run_outside(spec)
         case Open():
             return run_open(spec, length)
         case Streams():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from loadtests.bench.arithmetic import rotated
@@ -11,13 +11,16 @@ from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.decisions import Decisions
 from loadtests.bench.openloop import Open
+from loadtests.bench.outside import Outside
 from loadtests.bench.rig import load, rig
 from loadtests.bench.section import Raw, Section, errors_of, number
 from loadtests.bench.streams import Hold, Streams
 from loadtests.bench.targets import Running
+from loadtests.peers.install import Skipped, wrk
 from loadtests.processes import Cores, raise_file_limit
 
 STREAM_INTERVAL_S = 0.02
+UNPINNED = Cores(None, None)
 FLEETS = {"decisions-16": 16, "decisions-1000": 1000}
 
 
@@ -67,6 +70,31 @@ def chunks(bench: Bench, targets: Sequence[str]) -> Section:
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("chunks", "CPU us per chunk", skipped=built.skipped)
         return _rounds(bench, built.targets, section, once, cpu_us("chunks"))
+
+
+def requests_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU per non-streamed request with a client that is not ours, 32 connections, every process on any core."""
+    section = Section("requests-unpinned", "CPU us per request, sent by wrk, nothing pinned")
+    try:
+        command = wrk()
+    except Skipped as reason:
+        section.skipped = dict.fromkeys(targets, str(reason))
+        return _rounds(bench, {}, section, lambda target, turn: {}, cpu_us("requests"))
+
+    def once(target: Running, _: int) -> Raw:
+        seconds = max(1, round(bench.effort.seconds))
+        return load(Outside(target.port, target.pid, command, seconds=seconds), None)
+
+    with rig(targets, STREAM_INTERVAL_S, UNPINNED, bench.tell) as built:
+        section.skipped = built.skipped
+        return _rounds(bench, built.targets, section, once, cpu_us("requests"))
+
+
+def chunks_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU per streamed chunk as in `chunks`, every process on any core."""
+    section = chunks(replace(bench, cores=UNPINNED), targets)
+    section.name, section.unit = "chunks-unpinned", "CPU us per chunk, nothing pinned"
+    return section
 
 
 def latency(bench: Bench, targets: Sequence[str]) -> Section:
@@ -192,6 +220,8 @@ MEASURES: dict[str, Measure] = {
     ),
     "latency": Measure(latency, ("tailgate", "vllm-router", "nginx")),
     "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx", "python-floor")),
+    "requests-unpinned": Measure(requests_unpinned, ("tailgate", "vllm-router")),
+    "chunks-unpinned": Measure(chunks_unpinned, ("tailgate", "vllm-router")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),
     "memory": Measure(memory, ("tailgate", "vllm-router"), in_rounds=False),
 }

@@ -69,7 +69,7 @@ def show(
             console.print(f"{name} void: {errors[0]}", style="red", highlight=False)
         console.print()
     console.print(verdict_table(verdicts))
-    console.print(f"{machine()['cpu']}, {cores}.", style="dim", highlight=False)
+    console.print(f"{machine()['cpu']}, {cores}, unless a table says otherwise.", style="dim", highlight=False)
     if others is not None and others > QUIET:
         noise = f"Other processes used {others:.0%} of the machine meanwhile: ratios are noisy, latencies worthless."
         console.print(noise, style="yellow", highlight=False)

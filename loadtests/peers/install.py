@@ -78,6 +78,22 @@ def nginx() -> Path:
     return command
 
 
+def wrk() -> list[str]:
+    """How to start wrk: from PATH, or unpacked from Debian's packages like nginx. Raises Skipped."""
+    if found := shutil.which("wrk"):
+        return [found]
+    home = FOLDER / "wrk"
+    if not (home / "usr").exists():
+        if shutil.which("apt-get") is None:
+            raise Skipped("wrk is not on PATH and there is no apt-get to fetch it with")
+        home.mkdir(parents=True, exist_ok=True)
+        _run(["apt-get", "download", "wrk", "libluajit-5.1-2"], home)
+        for package in home.glob("*.deb"):
+            _run(["dpkg-deb", "--extract", str(package), "."], home)
+    libraries = {str(library.parent) for library in home.glob("usr/lib/**/libluajit-*.so.*")}
+    return ["env", f"LD_LIBRARY_PATH={':'.join(sorted(libraries))}", str(home / "usr" / "bin" / "wrk")]
+
+
 def _run(command: list[str], folder: Path | None = None) -> None:
     """Raises Skipped with the last line of what the command said."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
