@@ -92,6 +92,7 @@ tiers:
 """
 
 
+@pytest.mark.interpreted
 def test_in_lasting_overload_the_median_is_kept_and_refusals_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One and a half times of what four replicas can do, under the policy of `make run`."""
     records: list[Record] = []
