@@ -13,8 +13,7 @@ from gateway.core.forecast.output_length import Bucket
 from gateway.core.forecast.severity import Severity
 from gateway.core.stats import Pace
 
-SPEED_BOUND: Final = math.log(8.0)
-"""A pool may hold a seventh of a GPU (MIG) beside a whole one."""
+SPEED_BOUND: Final = math.log(2.0)
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
@@ -32,7 +31,6 @@ class ReplicaModel:
         "_head_at",
         "_most",
         "_reading",
-        "_seen",
         "context",
         "context_s",
         "costs",
@@ -51,7 +49,6 @@ class ReplicaModel:
         """Its time per token over that of its pool."""
         self.residual = 0.0
         """Mean logarithm of its time per token over what was expected."""
-        self._seen = 0.0
         self.pace = Pace(REPLICA_SAMPLES_PER_S)
         self.decodes = 0
         self.context = 0
@@ -104,14 +101,6 @@ class ReplicaModel:
         if self._most == 0 or in_flight < self._most:
             return 0.0
         return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
-
-    def learn_speed(self, error: float, weight: float) -> None:
-        """Time per token came out at exp(error) times what the pool's typical replica takes."""
-        self._seen += weight
-        self.residual += max(0.05, 1.0 / (self._seen + 5.0)) * weight * (error - self.residual)
-        costs = self.costs
-        costs.residual += 0.02 * weight * (error - costs.residual)
-        self.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, self.residual - costs.residual)))
 
     def backlog(self, now: float) -> float:
         """Prompt tokens before a newcomer, less what was probably done of the first of them."""
@@ -248,7 +237,9 @@ class AttemptPrediction:
         error = math.log(seen_s / costs.typical_step_s(decodes, context, prefill))
         weight = _weight(steps)
         self.itl.add(error, weight)
-        engine.learn_speed(error, weight)
+        engine.residual += 0.05 * weight * (error - engine.residual)
+        costs.residual += 0.02 * weight * (error - costs.residual)
+        engine.factor = math.exp(max(-SPEED_BOUND, min(SPEED_BOUND, engine.residual - costs.residual)))
         if self.teaches:
             costs.learn_step(decodes, context, prefill, seen_s / engine.factor, weight)
 
@@ -265,9 +256,7 @@ class AttemptPrediction:
         span_s = now - self.since
         if span_s > 0.0:
             decodes, context, prefill = self._met(steps, span_s, now)
-            error = math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill))
-            self.itl.add(error, _weight(steps))
-            self.engine.learn_speed(error, _weight(steps))
+            self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
 
     def _met(self, steps: int, span_s: float, now: float) -> tuple[float, float, float]:
         """What its engine had to do since the answer began, as regressors of a step."""
