@@ -38,6 +38,8 @@ class Holdings:
     """Requests that have a timer set, be it for a deadline or for a hedge."""
     tenants: Mapping[tuple[str, str], int]
     """Requests by tenant and tier that count against a concurrency limit, where there are any."""
+    promises: int
+    """TTFT objectives promised to requests without a first token."""
 
     @property
     def is_empty(self) -> bool:
@@ -45,7 +47,7 @@ class Holdings:
         return self == NOTHING_HELD
 
 
-NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {})
+NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {}, 0)
 
 
 class Inspector:
@@ -135,6 +137,7 @@ class Inspector:
             queued_bytes=sum(pool.room.bytes for pool in pools.values()),
             timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS},
             tenants=state.books.in_flight(),
+            promises=state.admission.promises,
         )
 
     def snapshot(self, now: float) -> Snapshot:

@@ -245,6 +245,7 @@ class Driver:
         assert all(seen.record is not None for seen in self.seen.values())
         assert not controller.holdings().tenants
         assert not controller.holdings().timers
+        assert not controller.holdings().promises
         for pool in controller.state.fleet:
             assert (pool.in_flight, len(pool.room), pool.room.bytes) == (0, 0, 0)
             assert all((r.in_flight, r.unprefilled_tokens, r.held_tokens) == (0, 0, 0) for r in pool.replicas.values())

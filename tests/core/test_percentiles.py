@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from gateway.core.admission.percentiles import IN_VAIN, PercentileGuard
-from gateway.core.policy import Objective
+from gateway.core.policy import Objective, Slo
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
 from gateway.sim.analysis.tally import Tally
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.load import load_text
+
+from .made import policy, pool, tier
+from .playbook import dispatch, play
 
 ROOT = Path(__file__).parents[2]
 MEDIAN = Objective(0.5, 0.5)
@@ -80,6 +83,15 @@ def test_a_guard_that_nothing_is_known_of_admits(quantile: float) -> None:
     assert PercentileGuard(Objective(quantile, 1.0), last=True).admits(0.0, 0.0)
 
 
+def test_a_request_that_goes_to_another_pool_is_expected_once() -> None:
+    strict = tier("std", slo=Slo(ttft=(Objective(0.5, 1.0), Objective(0.99, 60.0))))
+    story = play(policy(pool("a", "r1"), pool("b", "r2"), strict)).arrives("runs").arrives("waits").first_token("runs")
+    story.whatever().fails("r1").expect(dispatch("r2", of="waits"))
+    assert story.controller.holdings().promises == 2
+    story.first_token("waits").whatever()
+    assert story.controller.holdings().promises == 0
+
+
 OVERLOAD = """\
 apiVersion: tailgate/v1
 kind: Workload
@@ -98,8 +110,8 @@ def test_in_lasting_overload_the_median_is_kept_and_refusals_are_told_at_once(mo
     records: list[Record] = []
     ended = Tally.ended
     monkeypatch.setattr(Tally, "ended", lambda tally, *told: (records.append(told[3]), ended(tally, *told))[1])
-    policy = load(ROOT / "policies" / "default.yaml")
-    simulate(policy, load_text(OVERLOAD, "overload.yaml").arrivals(1), seed=1, options=Options(duration_s=50.0))
+    rules = load(ROOT / "policies" / "default.yaml")
+    simulate(rules, load_text(OVERLOAD, "overload.yaml").arrivals(1), seed=1, options=Options(duration_s=50.0))
     later = [record for record in records if record.ask.body_at > 20.0]
     ttfts = sorted(r.ttft_s for r in later if r.outcome is Outcome.OK and r.ttft_s is not None)
     refused = [record.e2e_s for record in later if record.outcome is Outcome.REFUSED]

@@ -240,11 +240,22 @@ class Admission:
         self._forecaster.watch(live, now)
         guards = self._guards.get(live.ask.tier.name)
         if guards is not None and live.ask.stream:
+            self._drop(live.ask.id)  # it may have waited for a pool that has no replicas any more
             promised = self._promised[live.ask.id] = []
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
                 guard.admitted(late)
                 promised.append((guard, late))
+
+    def _drop(self, request: int) -> None:
+        """Expect nothing more of a request by what was promised to it until now."""
+        for guard, late in self._promised.pop(request, ()):
+            guard.dropped(late)
+
+    @property
+    def promises(self) -> int:
+        """TTFT objectives promised to requests without a first token, counted by the guards in force."""
+        return sum(guard.open for guards in self._guards.values() for guard in guards)
 
     def first_token(self, live: RequestState, now: float) -> None:
         """The client has the first token of a stream."""

@@ -69,6 +69,11 @@ class PercentileGuard:
         self._admitted = 0
         self._expected = 0.0
 
+    @property
+    def open(self) -> int:
+        """Requests that were admitted and have no first token yet."""
+        return self._admitted
+
     def admits(self, late: float, now: float) -> bool:
         """Whether the objective is kept with one more, whose forecast is to be late with this probability (0-1)."""
         bias = min(MAX_BIAS, self._missed / self._foreseen)
