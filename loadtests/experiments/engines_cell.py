@@ -27,6 +27,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from gateway.core.commands import Command, Ended
+from gateway.core.forecast.calibration import reliability
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Metric, Objective, Policy, Slo, Tier
 from gateway.core.request import Outcome, Record
 from gateway.policy import load
@@ -67,7 +68,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is offered, to what."""
+    """An engine, and the traffic that it is offered."""
 
     profile: Profile
     workload: str = "chat"
@@ -238,8 +239,8 @@ def _kept(what: str, find: Callable[[], T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is told of some requests. Times in seconds, shares 0-1, NaN where there is nothing."""
+class Figures:
+    """Results of one part of a run. Times in seconds, shares 0-1, NaN where there is nothing."""
 
     weighted: float
     by_tier: dict[str, float]
@@ -252,10 +253,10 @@ class Told:
     kept: dict[str, float]
     """Of 10 s with 50 answers or more, by objective."""
     calibration: float
-    """Expected calibration error of P(breach), ten bins, of those served."""
+    """Expected calibration error of P(breach) of those served, as the gateway's own metrics have it."""
 
 
-def told(cell: Cell, records: Sequence[Record]) -> Told:
+def figures(cell: Cell, records: Sequence[Record]) -> Figures:
     """All figures of one part of a run."""
     counted = [record for record in records if record.outcome.counts]
     served = [record for record in counted if record.outcome is Outcome.OK]
@@ -271,7 +272,7 @@ def told(cell: Cell, records: Sequence[Record]) -> Told:
         for name, tier in names.items()
         for metric, objective in tier.slo.objectives()
     }
-    return Told(
+    return Figures(
         weighted=weighted(cell, counted),
         by_tier={name: _share(map(is_good, tier)) for name, tier in of.items()},
         of_served=_share(map(is_good, served)),
@@ -309,14 +310,8 @@ def most_by_chance(n: int, p: float) -> int:
 
 
 def _calibration(served: Sequence[Record]) -> float:
-    bins: dict[int, list[tuple[float, bool]]] = defaultdict(list)
-    for record in served:
-        if record.breach is not None:
-            bins[min(9, int(10 * record.breach))].append((record.breach, not record.good))
-    n = sum(map(len, bins.values()))
-    if not n:
-        return math.nan
-    return sum(abs(sum(p - missed for p, missed in one)) for one in bins.values()) / n
+    pairs = [(record.breach, not record.good) for record in served if record.breach is not None]
+    return reliability(pairs).ece if pairs else math.nan
 
 
 def _share(of: Iterable[bool]) -> float:
@@ -328,7 +323,7 @@ def _rank(values: list[float], q: float) -> float:
     return rank(sorted(values), q) if values else math.nan
 
 
-def _line(who: str, of: Told) -> str:
+def _line(who: str, of: Figures) -> str:
     kept = " ".join(f"{name}={share:.2f}" for name, share in of.kept.items())
     tiers = " ".join(f"{name}={share:.3f}" for name, share in of.by_tier.items())
     return (
@@ -360,7 +355,7 @@ def main() -> None:
         for part, name in enumerate(("cold", "steady")):
             print(f"{name:36} {heads}  by tier | 10 s kept")
             for who in (*asked.who, *(caps[part : part + 1])):
-                print(_line(who, told(cell, runs[who][part])), flush=True)
+                print(_line(who, figures(cell, runs[who][part])), flush=True)
 
 
 if __name__ == "__main__":

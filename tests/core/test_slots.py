@@ -356,7 +356,7 @@ def _runs(story: Story, name: str) -> bool:
     return live is not None and bool(live.open)
 
 
-def test_what_binds_a_replica_is_said() -> None:
+def test_state_names_the_bound_of_a_replica() -> None:
     story = play(policy(pool("p", "r1", slots=2), tier("std")))
     story.observes("r1", Sample()).whatever()
     assert story.replica("r1").bound is None

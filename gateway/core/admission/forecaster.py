@@ -121,9 +121,8 @@ class Forecaster(Learner):
         return made
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
-        """P(its first token comes later than `bound_s` after its body), 0-1, by the forecast of its admission."""
-        learned = self._pools.get(forecast.pool)
-        spread = (Calibrator() if learned is None else learned.labels).spread.of[forecast.kind]
+        """P(its first token comes later than `bound_s` after its body), 0-1. Its pool has costs."""
+        spread = self._pools[forecast.pool].labels.spread.of[forecast.kind]
         elapsed_s = forecast.at - live.ask.body_at
         return over(forecast.ttft_s - elapsed_s, bound_s - elapsed_s, spread)
 

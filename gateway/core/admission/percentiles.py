@@ -50,6 +50,7 @@ class PercentileGuard:
         "_foreseen",
         "_late",
         "_missed",
+        "_prior",
         "last",
         "objective",
     )
@@ -62,9 +63,8 @@ class PercentileGuard:
         if last:
             self._allowed = max(self._allowed, IN_VAIN)
         self._answers = self._late = 0.0
-        self._foreseen = self._missed = PRIOR
-        if last:
-            self._missed *= DOUBTED
+        self._prior = DOUBTED * PRIOR if last else PRIOR
+        self._foreseen, self._missed = PRIOR, self._prior
         self._at = 0.0
         self._admitted = 0
         self._expected = 0.0
@@ -102,6 +102,5 @@ class PercentileGuard:
         self._late = kept * self._late + is_late
         kept = math.exp((self._at - now) / BIAS_MEMORY_S)
         self._foreseen = PRIOR + kept * (self._foreseen - PRIOR) + late
-        prior = DOUBTED * PRIOR if self.last else PRIOR
-        self._missed = prior + kept * (self._missed - prior) + is_late
+        self._missed = self._prior + kept * (self._missed - self._prior) + is_late
         self._at = now

@@ -13,11 +13,9 @@ FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
 MIN_SENT: Final = 0.01
 """One request, forgotten for about five minutes. Less says nothing, and after hours it is too little to divide by."""
-
-
 SPREAD: Final = 0.5
-"""What is left for chance, in contexts of sqrt(n) requests of the n that run. Half a standard deviation: requests that
-end free more than others grow by, so that an excess is soon over. Engines preempt one request in a thousand then.
+"""The cache keeps room for chance: so much of the contexts that sqrt(n) of n requests will have in the mean. Half a
+standard deviation is enough, since requests that end soon free an excess. Engines then preempt one request in 1,000.
 """
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.queueing.rates import Rate
+
 PROMPTS_TAU_S: Final = 5.0
 """Prompts are counted over so long: TPOT is a mean over an answer, and most answers take longer."""
 
@@ -38,14 +40,13 @@ class StepPrices:
 class StepBudget:
     """The sums over one replica's requests, the prices, and the limit on the step that follows from both."""
 
-    __slots__ = ("_prompts", "_prompts_at", "growth_tokens", "limit_s", "prices", "sequences")
+    __slots__ = ("_prompts", "growth_tokens", "limit_s", "prices", "sequences")
 
     def __init__(self) -> None:
         self.sequences = 0
         self.growth_tokens = 0.0
         """Tokens of output that are still expected of them."""
-        self._prompts = 0.0
-        self._prompts_at = 0.0
+        self._prompts = Rate(PROMPTS_TAU_S)
         self.prices: StepPrices | None = None
         """None until they are known."""
         self.limit_s = math.inf
@@ -55,8 +56,7 @@ class StepBudget:
         """A request was sent."""
         self.sequences += sequences
         self.growth_tokens += growth_tokens
-        self._prompts = self._prompts * math.exp((self._prompts_at - now) / PROMPTS_TAU_S) + prompt_tokens
-        self._prompts_at = now
+        self._prompts.add(now, prompt_tokens)
 
     def grow(self, more_tokens: float) -> None:
         """So many more tokens of output are expected, or fewer (below 0)."""
@@ -71,10 +71,7 @@ class StepBudget:
 
     def prompt_share(self, now: float) -> float:
         """Share of the engine's time that prompts take at the rate of the last seconds; may be above 1."""
-        if self.prices is None:
-            return 0.0
-        rate = self._prompts * math.exp((self._prompts_at - now) / PROMPTS_TAU_S) / PROMPTS_TAU_S
-        return self.prices.prompt_s * rate
+        return 0.0 if self.prices is None else self.prices.prompt_s * self._prompts.per_s(now)
 
     def decode_s(self, held_tokens: int, more: int = 0) -> float:
         """A step without prompts, of those that run and `more` like them; prices are known."""

@@ -13,7 +13,7 @@ ENOUGH_ENDS: Final = 20.0
 
 
 class Rate:
-    """Events per second, forgotten exponentially over `tau_s`."""
+    """Events, or what comes with them, per second; forgotten exponentially over `tau_s`."""
 
     __slots__ = ("_at", "_count", "_tau_s")
 
@@ -22,9 +22,9 @@ class Rate:
         self._count = 0.0
         self._at = 0.0
 
-    def add(self, now: float) -> None:
-        """One happened."""
-        self._count = self._count * math.exp((self._at - now) / self._tau_s) + 1.0
+    def add(self, now: float, amount: float = 1.0) -> None:
+        """One happened, or brought so much."""
+        self._count = self._count * math.exp((self._at - now) / self._tau_s) + amount
         self._at = now
 
     def per_s(self, now: float) -> float:

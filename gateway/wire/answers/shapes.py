@@ -98,27 +98,26 @@ class WholeChoice(msgspec.Struct):
 
 
 class Whole(msgspec.Struct):
-    """An answer that was not streamed."""
+    """An answer that was not streamed, but for its usage."""
 
     model: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+    choices: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    output: msgspec.Raw = ABSENT
+    stop_reason: object = msgspec.UNSET
+
+
+class CountedWhole(Whole):
+    """With a usage as it should be."""
+
     usage: Usage | None = None
-    error: msgspec.Raw = ABSENT
-    choices: msgspec.Raw = ABSENT
-    content: msgspec.Raw = ABSENT
-    output: msgspec.Raw = ABSENT
-    stop_reason: object = msgspec.UNSET
 
 
-class LooseWhole(msgspec.Struct):
-    """The same, where the usage is not what it should be."""
+class LooseWhole(Whole):
+    """With any usage."""
 
-    model: msgspec.Raw = ABSENT
     usage: msgspec.Raw = ABSENT
-    error: msgspec.Raw = ABSENT
-    choices: msgspec.Raw = ABSENT
-    content: msgspec.Raw = ABSENT
-    output: msgspec.Raw = ABSENT
-    stop_reason: object = msgspec.UNSET
 
 
 class Error(msgspec.Struct):
@@ -133,7 +132,7 @@ decode_chunk = msgspec.json.Decoder(Chunk).decode
 decode_loose_chunk = msgspec.json.Decoder(LooseChunk).decode
 decode_typed = msgspec.json.Decoder(Typed).decode
 decode_inner = msgspec.json.Decoder(Inner).decode
-decode_whole = msgspec.json.Decoder(Whole).decode
+decode_whole = msgspec.json.Decoder(CountedWhole).decode
 decode_loose_whole = msgspec.json.Decoder(LooseWhole).decode
 decode_usage = msgspec.json.Decoder(Usage).decode
 decode_choices = msgspec.json.Decoder(list[WholeChoice]).decode

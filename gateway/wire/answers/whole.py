@@ -15,7 +15,6 @@ from gateway.wire.answers.shapes import (
     EMPTY,
     RAW_ABORT,
     UNREADABLE,
-    LooseWhole,
     Usage,
     Whole,
     decode_choices,
@@ -90,7 +89,7 @@ def _counted(usage: Usage) -> Counted:
     return told
 
 
-def _decoded(body: bytes) -> tuple[Whole | LooseWhole, Counted]:
+def _decoded(body: bytes) -> tuple[Whole, Counted]:
     """The answer and its usage. Raises `AnswerError` if it is not a JSON object."""
     try:
         whole = decode_whole(body)

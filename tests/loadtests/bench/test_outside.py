@@ -28,7 +28,7 @@ def run(folder: Path, *, requests: int = 90, errors: dict[str, int] = NO_ERRORS)
     return run_outside(Outside(8080, os.getpid(), [sys.executable, str(program)]))
 
 
-def test_its_sums_are_the_result(tmp_path: Path) -> None:
+def test_the_sums_of_wrk_are_the_result(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert (result.requests, result.seconds, result.errors) == (90, 3.0, [])
     assert result.cpu_s >= 0
@@ -44,7 +44,7 @@ def test_a_run_without_an_answer_is_void(tmp_path: Path) -> None:
     assert run(tmp_path, requests=0).errors == ["no request was answered"]
 
 
-def test_it_sends_the_same_bytes_as_the_other_loads(tmp_path: Path) -> None:
+def test_wrk_sends_the_same_bytes_as_the_other_loads(tmp_path: Path) -> None:
     run(tmp_path)
     numbers = re.findall(r"\\(\d{3})", (tmp_path / "sent.lua").read_text().partition("\n")[0])
     assert bytes(map(int, numbers)) == canned.request("127.0.0.1:8080", stream=False)

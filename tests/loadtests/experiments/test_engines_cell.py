@@ -14,10 +14,10 @@ from loadtests.experiments.engines_cell import (
     WORKLOADS,
     Cell,
     best_cap,
+    figures,
     most_by_chance,
     parts,
     run,
-    told,
     weighted,
 )
 
@@ -47,6 +47,6 @@ def test_a_searched_cap_is_better_than_no_control_and_is_kept(tmp_path: Path, mo
     capped, open_ = (parts(run(cell, who, (1,)))[1] for who in (cap, "round-robin"))
     assert min(record.ask.head_at for record in capped) >= COLD_S
     assert weighted(cell, capped) > weighted(cell, open_) + 0.2
-    assert told(cell, capped).ttft_p99 < told(cell, open_).ttft_p99
+    assert figures(cell, capped).ttft_p99 < figures(cell, open_).ttft_p99
     monkeypatch.setattr("loadtests.experiments.engines_cell._search", None)
     assert best_cap(cell, (1,))[1] == cap
