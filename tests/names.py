@@ -41,6 +41,7 @@ STOP_WORDS = frozenset(
     ]
 )
 CONSTANT = re.compile(r"_*(LEAST|MOST)_")
+VAGUE = re.compile(r"test_(it|what)_")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -106,6 +107,12 @@ def parameters(source: str) -> list[str]:
         if len(names) > MAX_PARAMETERS:
             found.append(node.name)
     return found
+
+
+def vague(source: str) -> list[str]:
+    """Tests whose name begins with a pronoun instead of its subject."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, Function)]
+    return [f"line {node.lineno}: {node.name}: name the subject" for node in functions if VAGUE.match(node.name)]
 
 
 def privates(source: str) -> list[str]:

@@ -379,7 +379,7 @@ class TestServe:
 class TestScript:
     """The console script itself, in a process of its own."""
 
-    def test_it_checks_a_file_in_plain_text_when_nobody_watches(self, policy: Path, broken: Path) -> None:
+    def test_check_writes_plain_text_when_stdout_is_no_terminal(self, policy: Path, broken: Path) -> None:
         script = Path(sys.executable).with_name("tailgate")
         done = subprocess.run([script, "check", policy, broken], capture_output=True, text=True, timeout=30)
         assert done.returncode == 1
@@ -387,13 +387,13 @@ class TestScript:
         assert "\x1b" not in done.stdout
         assert done.stderr == ""
 
-    def test_it_serves_nothing_that_would_be_open_to_strangers(self) -> None:
+    def test_serve_refuses_a_public_address_without_keys(self) -> None:
         command = [sys.executable, "-m", "gateway", "serve", "--replica", "http://127.0.0.1:1", "--host", "0.0.0.0"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
         assert done.returncode == 1
         assert "refusing to serve without keys on 0.0.0.0" in done.stderr
 
-    def test_it_tells_every_error_of_a_policy_before_it_serves(self, broken: Path) -> None:
+    def test_serve_prints_every_error_of_a_policy_and_exits(self, broken: Path) -> None:
         command = [sys.executable, "-m", "gateway", "serve", "--policy", str(broken)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
         assert done.returncode == 1

@@ -30,6 +30,7 @@ def read(*folders: str) -> dict[Path, str]:
 GATEWAY = read("gateway")
 PROSE = {path: text for path, text in GATEWAY.items() if not path.as_posix().startswith(PROSE_NOT_YET)}
 LOADTESTS = read("loadtests")
+TESTS = read("tests")
 
 
 def broken(rule: Callable[[str], list[str]], sources: dict[Path, str]) -> str:
@@ -62,6 +63,10 @@ def test_nothing_reads_private_attributes_of_another_object() -> None:
     assert broken(names.privates, GATEWAY | LOADTESTS) == ""
 
 
+def test_names_of_tests_say_their_subject() -> None:
+    assert broken(names.vague, TESTS) == ""
+
+
 @pytest.mark.parametrize(
     ("rule", "good", "bad"),
     [
@@ -79,6 +84,8 @@ def test_nothing_reads_private_attributes_of_another_object() -> None:
         ),
         (names.privates, "class A:\n    def f(self, o):\n        self._x = o._x", "y = pool._slots"),
         (names.privates, "y = pool.slots.__class__", "pool._take()"),
+        (names.vague, "def test_hedge_is_denied(): ...", "async def test_it_is_denied(): ..."),
+        (names.vague, "def test_whatever(): ...", "class TestHedge:\n    def test_what_is_denied(self): ..."),
         (names.prose, "x = 1  # It waits.", "x = 1  # Whoever waits is refused."),
         (names.prose, '"""It waits.\n\nThe slot is free."""', '"""It waits.\n\nWhat is free is taken."""'),
         (names.prose, f"# {'word ' * 20}\n# {'word ' * 9}\n\n# word word", f"# {'word ' * 20}\n# {'word ' * 12}"),

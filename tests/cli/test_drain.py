@@ -78,7 +78,7 @@ async def test_a_replica_that_is_drained_gets_nothing_until_it_is_undrained(
     assert told == ["replica r1 of pool main is drained, was up", "replica r1 of pool main is up, was drained"]
 
 
-async def test_it_waits_for_what_is_under_way_there_but_no_longer_than_told(served: Served) -> None:
+async def test_drain_waits_for_requests_under_way_no_longer_than_its_limit(served: Served) -> None:
     for replica in served.emulator.replicas:
         replica.fault("stall", after_events=3)
     body = {"model": "emulated", "prompt": "hello", "max_tokens": 40, "stream": True}

@@ -57,14 +57,14 @@ def test_its_prompt_counts_as_read_once_its_first_token_is_there() -> None:
     assert story.replica("r1").unprefilled_tokens == 0
 
 
-def test_it_breaks_off_after_its_first_token_and_is_not_tried_again() -> None:
+def test_assembled_answer_cut_off_after_its_first_token_is_not_retried() -> None:
     story = running().at(2.0).first_token("a").whatever()
     story.finishes("a", AttemptOutcome.TRUNCATED).expect(
         refuse(Reason.UPSTREAM_TRUNCATED), ended(Outcome.ERROR, why=Reason.UPSTREAM_TRUNCATED, attempts=1)
     )
 
 
-def test_it_is_hedged_like_a_stream() -> None:
+def test_assembled_answer_is_hedged_like_a_stream() -> None:
     story = warmed(play(rules()), **WHOLE).arrives("a", **WHOLE).sent("a").expect(dispatch("r1"))
     story.after(1.1).expect(dispatch("r2"))
     story.sent("a").first_token("a", attempt=2).expect(commit(attempt=2), cancel(attempt=1))

@@ -132,7 +132,7 @@ def test_failures_of_checks_and_of_requests_count_together() -> None:
     assert made.state is ReplicaState.DOWN
 
 
-def test_it_stays_open_for_its_time_and_longer_after_each_failed_probe() -> None:
+def test_breaker_stays_open_longer_after_each_failed_probe() -> None:
     made = breaker(ReplicaState.DOWN)
     assert made.cools_in_s(HEALTH, 2.0) == 3.0
     made.cooled(HEALTH, 4.999)

@@ -141,7 +141,7 @@ def test_a_slow_canary_takes_back_what_those_before_it_have_proven() -> None:
     assert traffic.story.now > out_at + 60.0
 
 
-def test_it_is_back_before_its_time_where_the_least_urgent_tier_never_comes() -> None:
+def test_replica_is_back_early_where_the_least_urgent_tier_never_comes() -> None:
     """Canaries that were like the others do not put off the next one."""
     traffic = Traffic(play(fleet(6, tier("fast", 0), tier("batch", 5))), per_s=40.0, tier="fast")
     traffic.times["r3"] = 3.0

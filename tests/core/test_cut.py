@@ -31,7 +31,7 @@ def test_an_answer_that_repeats_itself_is_cut() -> None:
     assert story.replica("r1").in_flight == 0
 
 
-def test_it_is_cut_once() -> None:
+def test_answer_is_cut_once() -> None:
     streaming().repeats("a").whatever().repeats("a").expect()
 
 

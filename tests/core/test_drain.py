@@ -59,7 +59,7 @@ def test_one_that_is_out_is_not_tried_once_it_is_drained_or_down() -> None:
         assert story.replica("r3").in_flight == before, "though it was due for a canary"
 
 
-def test_it_is_still_watched() -> None:
+def test_drained_replica_is_still_checked() -> None:
     story = play(TWO).drains("r1").fails("r1").drains("r1", on=False)
     assert story.replica("r1").state is ReplicaState.DOWN
 

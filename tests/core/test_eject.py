@@ -119,7 +119,7 @@ def test_of_two_nobody_can_say_which_is_the_odd_one(replicas: int) -> None:
     assert state(story, "r1") is ReplicaState.UP
 
 
-def test_it_does_not_explain_itself_away_by_its_own_learned_speed() -> None:
+def test_replica_that_was_always_slow_is_ejected() -> None:
     """One that was always slow is as conspicuous as one that has become so."""
     story = play(fleet(6))
     traffic = Traffic(story, per_s=30.0)

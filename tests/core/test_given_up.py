@@ -33,18 +33,18 @@ def test_one_that_requests_have_found_down_is_believed_when_a_check_fails_too() 
     story.whatever().fails("r1", times=1).expect(cancel(of="a"))
 
 
-def test_it_is_refused_where_nobody_else_is() -> None:
+def test_request_of_a_down_replica_is_refused_where_no_other_replica_is() -> None:
     story = play(policy(pool("p", "r1"))).arrives("a", stream=False).sent("a").whatever().fails("r1").expect(cancel())
     story.cancelled("a").expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
-def test_it_is_refused_without_a_budget() -> None:
+def test_request_of_a_down_replica_is_refused_without_a_retry_budget() -> None:
     rules = policy(pool("p", "r1", "r2", slots=4), tier("std", retry=Retry(0.0)))
     story = play(rules).arrives("a", stream=False).sent("a").whatever().fails("r1").expect(cancel())
     story.cancelled("a").expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
-def test_it_is_closed_once() -> None:
+def test_attempt_at_a_down_replica_is_cancelled_once() -> None:
     story = waiting_at_r1().fails("r1").expect(cancel()).fails("r1").expect()
     story.leaves("a").expect().cancelled("a").expect(ended(Outcome.ABANDONED))
 

@@ -29,7 +29,7 @@ def test_two_different_replicas_bar_a_request() -> None:
     assert not quarantine.bars(OTHER, 2.0)
 
 
-def test_it_is_over_in_the_end() -> None:
+def test_quarantine_ends_when_its_crashes_are_forgotten() -> None:
     quarantine = Quarantine()
     assert quarantine.is_empty(0.0)
     dead(quarantine, POISON, "a", 0.0)
@@ -138,7 +138,7 @@ def test_both_replicas_went_down_so_it_is_barred_for_long() -> None:
     story.at(KEEP_S - 1.0).arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID))
 
 
-def test_it_is_known_that_they_are_down_before_the_doubt_is_over_even_if_their_checks_hang() -> None:
+def test_replicas_with_hanging_checks_are_down_before_the_suspicion_ends() -> None:
     slow = Health(failures=4, interval_s=1.0, timeout_s=5.0, slow_start_s=0.0, ejection=None)
     story = play(policy(pool("p", "r1", "r2", "r3", slots=4, router="round-robin", health=slow)))
     story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
@@ -148,7 +148,7 @@ def test_it_is_known_that_they_are_down_before_the_doubt_is_over_even_if_their_c
     story.at(60.0).arrives("b", body_hash=POISON).expect(refuse(Reason.QUARANTINED), ended(Outcome.INVALID))
 
 
-def test_it_is_barred_no_longer_for_replicas_that_stay_down() -> None:
+def test_quarantine_is_not_prolonged_by_replicas_that_stay_down() -> None:
     story = play(RULES)
     story.arrives("a").sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()
     story.sent("a").finishes("a", AttemptOutcome.RESET, body_hash=POISON).whatever()

@@ -39,7 +39,7 @@ def test_request_answered_502_by_a_proxy_before_the_engine_is_retried() -> None:
     )
 
 
-def test_it_is_not_tried_again_once_its_time_is_up() -> None:
+def test_request_is_not_retried_after_its_total_timeout() -> None:
     """A loop that lags hears of the end first."""
     story = play(policy(pool("p", "r1", "r2"), tier("std", timeouts=Timeouts(total_s=1.0)))).arrives("a").whatever()
     story.now = 1.005
@@ -48,19 +48,19 @@ def test_it_is_not_tried_again_once_its_time_is_up() -> None:
     )
 
 
-def test_it_is_tried_again_once() -> None:
+def test_request_is_retried_once() -> None:
     story = play(RULES).arrives("a").finishes("a", AttemptOutcome.UNREACHABLE).whatever()
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(
         refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, attempts=2, replica="r2")
     )
 
 
-def test_it_is_not_tried_again_at_the_same_replica() -> None:
+def test_request_is_not_retried_at_the_same_replica() -> None:
     story = play(policy(pool("p", "r1", slots=4))).arrives("a").whatever()
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR))
 
 
-def test_it_is_not_tried_again_where_no_slot_is_free() -> None:
+def test_request_is_not_retried_where_no_slot_is_free() -> None:
     story = play(policy(pool("p", "r1", "r2"))).arrives("a").arrives("b").arrives("c").whatever()
     story.finishes("a", AttemptOutcome.CONNECT_TIMEOUT).expect(
         refuse(Reason.CONNECT_TIMEOUT, of="a"), ended(Outcome.ERROR, of="a"), dispatch("r1", of="c")
@@ -163,7 +163,7 @@ def test_nor_is_one_of_another_pool_that_has_just_failed_others() -> None:
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("l2"))
 
 
-def test_it_does_not_go_to_a_pool_that_is_too_short_for_it() -> None:
+def test_retry_does_not_go_to_a_pool_with_too_short_a_context() -> None:
     rules = policy(pool("short", "s1", slots=4, max_prompt_tokens=1000), pool("long", "l1", slots=4))
     story = play(rules).arrives("a", prompt=5000).expect(dispatch("l1"))
     story.finishes("a", AttemptOutcome.UNREACHABLE).expect(

@@ -208,7 +208,7 @@ def test_a_window_near_it_without_misses_raises_it(knee: KneeEstimate) -> None:
     assert window(knee, KNEE, 0, WINDOW_S) > KNEE
 
 
-def test_it_is_never_believed_to_be_far_beyond_what_was_carried(knee: KneeEstimate) -> None:
+def test_knee_never_rises_far_beyond_the_carried_load(knee: KneeEstimate) -> None:
     for number in range(1, 100):
         window(knee, 0.7, 0, number * WINDOW_S)
     assert knee.value == pytest.approx(0.7 * BEYOND)
@@ -237,7 +237,7 @@ def test_a_few_requests_say_nothing(knee: KneeEstimate) -> None:
     assert knee.ended == MIN_ENDED - 1
 
 
-def test_it_has_a_floor(knee: KneeEstimate) -> None:
+def test_knee_has_a_floor(knee: KneeEstimate) -> None:
     for number in range(1, 400):
         window(knee, knee.value, 1000, number * LEAD_S)
     assert knee.value == MIN_KNEE

@@ -20,7 +20,7 @@ def test_a_replica_that_says_nothing_for_five_seconds_is_out() -> None:
     assert traffic.share("r7", 18.0) == 0.0, "it has enough to answer"
 
 
-def test_it_is_back_as_soon_as_something_is_heard() -> None:
+def test_silent_replica_is_back_at_its_first_token() -> None:
     story = play(fleet(3))
     story.arrives("a").sent("a").at(8.0)
     assert story.replica("r1").health.out == "stalled"

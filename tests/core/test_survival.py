@@ -66,7 +66,7 @@ apart = st.lists(
 
 @STEADY
 @given(apart, st.sampled_from([0.1, 0.5, 0.9, 0.95]))
-def test_it_is_the_product_limit(times: list[tuple[float, bool]], q: float) -> None:
+def test_quantile_is_the_product_limit_estimate(times: list[tuple[float, bool]], q: float) -> None:
     found, wanted = survival_of(times).quantile(q), product_limit(times, q)
     assert (found is None) == (wanted is None)
     if found is not None and wanted is not None:

@@ -68,7 +68,7 @@ SHAPE = {
 }
 
 
-def test_it_has_the_shape_of_a_compose_file() -> None:
+def test_compose_file_keeps_its_schema() -> None:
     jsonschema.validate(FILE, SHAPE)
 
 

@@ -71,11 +71,11 @@ def test_the_final_stage_has_the_environment_and_nothing_that_installs() -> None
     assert "apt" not in "".join(FINAL)
 
 
-def test_it_runs_as_a_number_that_is_not_root() -> None:
+def test_image_runs_as_a_numeric_user_other_than_root() -> None:
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", the("USER"))
 
 
-def test_it_stops_by_draining_and_is_asked_whether_it_lives() -> None:
+def test_image_stops_by_sigterm_and_has_a_health_check() -> None:
     assert the("STOPSIGNAL") == "SIGTERM"
     health = the("HEALTHCHECK")
     assert f"http://127.0.0.1:{Settings().admin_port}/livez" in health
@@ -90,7 +90,7 @@ def test_its_ports_and_variables_are_those_of_the_settings() -> None:
     assert used <= known
 
 
-def test_it_serves_the_mounted_policy() -> None:
+def test_image_serves_the_mounted_policy() -> None:
     assert the("ENTRYPOINT") == '["tailgate"]'
     assert the("CMD") == '["serve", "--policy", "/etc/tailgate/policy.yaml"]'
 

@@ -45,7 +45,7 @@ def test_every_line_is_a_section_a_setting_or_a_comment() -> None:
     assert all(re.fullmatch(r"[A-Z]\w*=\S?.*", line) for line in rest)
 
 
-def test_it_checks_the_policy_before_it_serves_it() -> None:
+def test_unit_checks_the_policy_before_it_serves() -> None:
     assert values("ExecStart") == ["/opt/tailgate/bin/tailgate serve --policy /etc/tailgate/policy.yaml"]
     assert values("ExecStartPre") == ["/opt/tailgate/bin/tailgate check /etc/tailgate/policy.yaml"]
 
@@ -63,7 +63,7 @@ def test_the_admin_socket_lies_where_the_unit_makes_room_for_it() -> None:
     assert f"TAILGATE_ADMIN_UDS=/run/{values('RuntimeDirectory')[0]}/admin.sock" in values("Environment")
 
 
-def test_it_is_confined() -> None:
+def test_unit_is_sandboxed() -> None:
     assert values("DynamicUser") == ["yes"]
     assert values("NoNewPrivileges") == ["yes"]
     assert values("ProtectSystem") == ["strict"]

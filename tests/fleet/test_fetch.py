@@ -88,7 +88,7 @@ async def test_a_body_without_length_ends_with_its_connection(fake: FakeReplica)
     await one.aclose()
 
 
-async def test_it_says_who_it_is_and_asks_for_no_compression(fake: FakeReplica) -> None:
+async def test_fetch_sends_key_and_user_agent_and_asks_for_no_compression(fake: FakeReplica) -> None:
     one = fetcher(fake.url + "/health", key="sk-upstream")
     assert await one.get() == b""
     await one.aclose()

@@ -174,7 +174,7 @@ def test_spaces_without_end_do_not_keep_it_busy() -> None:
         unique_by=lambda pair: pair[0],
     )
 )
-def test_it_reads_what_prometheus_client_writes(series: list[tuple[str, int]]) -> None:
+def test_page_of_prometheus_client_is_read(series: list[tuple[str, int]]) -> None:
     registry = CollectorRegistry()
     gauge = Gauge("vllm:num_requests_running", "vllm:num_requests_running", ["model_name"], registry=registry)
     for label, value in series:

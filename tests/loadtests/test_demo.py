@@ -106,7 +106,7 @@ def use_fewer_slots(policy: Path) -> None:
     policy.write_text(policy.read_text().replace("slots: 32", "slots: 8"))
 
 
-async def test_it_shows_one_request_serves_what_it_prints_and_leaves_nothing_behind(start: Start) -> None:
+async def test_demo_shows_one_request_serves_its_printed_commands_and_cleans_up(start: Start) -> None:
     demo = await start("--free-ports")
     await demo.prints("Serving until Ctrl-C")
     children = demo.children()

@@ -75,7 +75,7 @@ async def state(process: Process, **sources: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/health"])
-async def test_it_lives_even_when_it_is_not_ready(process: Process, path: str) -> None:
+async def test_liveness_is_200_while_the_process_drains(process: Process, path: str) -> None:
     async with process.client(sources=replace(SOURCES, not_ready=lambda: "draining")) as client:
         assert (await client.get(path)).status_code == 200
 

@@ -49,7 +49,7 @@ def test_a_loop_that_stands_still_makes_every_moment_of_it_wait() -> None:
     assert (lag.waits.quantile(0.95) or 0.0) > 0.2
 
 
-async def test_it_sees_a_loop_that_was_held_up() -> None:
+async def test_lag_is_measured_when_the_loop_was_blocked() -> None:
     clock = Clock()
     woken = asyncio.Event()
 

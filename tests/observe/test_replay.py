@@ -105,7 +105,7 @@ def test_bits_count(tmp_path: Path) -> None:
     assert told(file).divergence is None
 
 
-def test_it_ends_at_a_gap(tmp_path: Path) -> None:
+def test_replay_stops_at_a_gap_in_the_journal(tmp_path: Path) -> None:
     (file,) = written(tmp_path)
     change(file, 9, {"gap": 12})
     done = told(file)

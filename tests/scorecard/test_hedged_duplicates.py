@@ -108,7 +108,9 @@ async def test_a_first_that_breaks_leaves_it_to_the_second(
     assert (answer.status, answer.headers["x-tailgate-hedged"]) == (200, "won")
 
 
-async def test_it_is_told_in_metrics_and_state(gateway: GatewayFactory, both: list[Capture], connect: Connect) -> None:
+async def test_hedge_is_counted_in_metrics_and_state(
+    gateway: GatewayFactory, both: list[Capture], connect: Connect
+) -> None:
     gw, client, _, second = await late(gateway, both, connect)
     rest(second, "second")
     await client.response()

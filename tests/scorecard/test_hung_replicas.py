@@ -40,7 +40,7 @@ async def test_without_another_the_client_is_told(gateway: GatewayFactory, captu
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_it_goes_on_waiting_for_one_that_is_merely_slow(
+async def test_request_stays_at_a_slow_replica_whose_checks_succeed(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     gw = await gateway(rules(capture.url, pool=CHECKED, tier=FOR_EVER))

@@ -13,7 +13,7 @@ from .raw import CHAT, chat
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("count", [1, 3000])
-async def test_it_is_skipped_however_much_there_is(
+async def test_interim_answer_is_skipped_however_often_it_comes(
     gateway: GatewayFactory, capture: Capture, connect: Connect, stream: bool, count: int
 ) -> None:
     answer = await recorded(CHAT, stream=stream)

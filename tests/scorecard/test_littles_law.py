@@ -64,7 +64,7 @@ async def test_the_law_holds_over_everything_that_happened(busy: Gateway, connec
     assert abs(gap(view)) < 0.01
 
 
-async def test_it_holds_in_the_midst_of_answers(busy: Gateway, connect: Connect) -> None:
+async def test_littles_law_holds_in_the_middle_of_answers(busy: Gateway, connect: Connect) -> None:
     clients = [await connect(busy.url) for _ in range(4)]
     for client in clients:
         client.send(chat(stream=True, max_tokens=4000))

@@ -154,7 +154,7 @@ async def test_opening_a_websocket_is_answered_at_once_with_426(
     assert not capture.traffic
 
 
-async def test_it_is_no_tunnel(gateway: GatewayFactory, connect: Connect, capture: Capture) -> None:
+async def test_connect_is_refused_with_400(gateway: GatewayFactory, connect: Connect, capture: Capture) -> None:
     gw = await gateway(rules(capture.url))
     for lines in ("", "Upgrade: websocket\r\nConnection: Upgrade\r\n"):
         client = await connect(gw.url)

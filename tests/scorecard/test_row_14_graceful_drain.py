@@ -165,7 +165,7 @@ async def test_a_balancer_is_told_before_the_door_is_closed(
     await drain
 
 
-async def test_it_is_told_for_as_long_as_was_asked_for(tmp_path: Path, capture: Capture) -> None:
+async def test_drain_notice_lasts_as_long_as_the_setting_says(tmp_path: Path, capture: Capture) -> None:
     async with serving(tmp_path, rules(capture.url), TAILGATE_DRAIN_NOTICE_S="0.5") as served:
         start = monotonic()
         served.signal(signal.SIGTERM)

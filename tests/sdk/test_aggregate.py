@@ -69,7 +69,7 @@ def _undated(answer: dict[str, Any]) -> dict[str, Any]:
         (MESSAGES, {"messages": HELLO, "max_tokens": 2000}),
     ],
 )
-async def test_it_is_the_same_as_the_answer_in_one_piece(
+async def test_assembled_answer_equals_the_answer_in_one_piece(
     start: Start, post: Callable[..., Any], replicas: Emulator, path: str, fields: dict[str, Any]
 ) -> None:
     plain, assembling = await start(), await start(tier=AGGREGATE)

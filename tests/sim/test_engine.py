@@ -147,7 +147,7 @@ class TestTheWay:
 
     FAR = FleetSpec({"p": replace(PROFILES["test"], path_s=0.5)})
 
-    def test_it_is_added_to_the_first_token_of_each_and_they_do_not_wait_for_each_other(self) -> None:
+    def test_network_delay_is_added_to_each_first_token_without_queueing(self) -> None:
         asked = [arrival(0.1 * n, 100) for n in range(3)]
         near, _ = spied(policy(), asked, fleet=TEST)
         far, _ = spied(policy(), asked, fleet=self.FAR)

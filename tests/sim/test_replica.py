@@ -144,7 +144,7 @@ def test_leaping_yields_the_events_of_stepping(arrivals: list[Arrival]) -> None:
 
 
 @given(ARRIVALS)
-def test_it_does_what_the_plain_reference_does(arrivals: list[Arrival]) -> None:
+def test_replica_agrees_with_the_plain_reference(arrivals: list[Arrival]) -> None:
     run, _ = play(arrivals, PAID, leap=True)
     reference = Reference(PAID)
     for now, id, request in calls_of(arrivals):

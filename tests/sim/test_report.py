@@ -18,7 +18,7 @@ from tests.sim.made import ENFORCE, arrival, policy, tier
 
 
 class TestIntervals:
-    def test_it_covers_the_mean_about_as_often_as_it_says(self) -> None:
+    def test_interval_covers_the_mean_as_often_as_it_claims(self) -> None:
         draw = Random(7)
         covered = 0
         for _ in range(100):
@@ -48,7 +48,7 @@ class TestIntervals:
         assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
         assert ratio([1.0, 1.0], [0.0, 1.0]) is None
 
-    def test_it_is_the_same_every_time(self) -> None:
+    def test_interval_is_the_same_for_the_same_values(self) -> None:
         assert mean([1.0, 2.0, 4.0]) == mean([1.0, 2.0, 4.0])
 
     def test_one_seed_has_none(self) -> None:
@@ -192,7 +192,7 @@ class TestSummary:
             for seed in (1, 2, 3)
         ]
 
-    def test_it_is_the_mean_over_seeds(self) -> None:
+    def test_summary_is_the_mean_over_seeds(self) -> None:
         runs = self.runs(64, "wide")
         found = summary(runs)
         assert (found.policy, found.seeds) == ("wide", (1, 2, 3))

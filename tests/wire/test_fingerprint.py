@@ -14,7 +14,7 @@ def of(body: bytes, endpoint: Endpoint = Endpoint.CHAT) -> int:
     return fingerprint(parse(endpoint, body, Caps()))
 
 
-def test_it_is_the_same_everywhere() -> None:
+def test_fingerprint_is_the_same_in_every_process() -> None:
     assert of(PLAIN) == 0x622EF589BA9B8136  # a journal written by one process is read by another
 
 

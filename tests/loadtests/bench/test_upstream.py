@@ -89,7 +89,7 @@ def test_a_reader_that_left_is_forgotten() -> None:
         ("/nowhere", 404, "Not Found"),
     ],
 )
-async def test_it_looks_like_a_healthy_replica(path: str, status: int, said: str) -> None:
+async def test_cheap_upstream_looks_like_a_healthy_replica(path: str, status: int, said: str) -> None:
     async with cheap_upstream() as port, httpx.AsyncClient() as client:
         answer = await client.get(f"http://127.0.0.1:{port}{path}")
     assert answer.status_code == status

@@ -121,7 +121,9 @@ def test_where_there_may_be_no_more_processes_it_ends(
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_it_is_the_same_on_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+def test_pictures_are_the_same_on_any_number_of_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
     monkeypatch.setattr(module, "_cores", lambda: cores)
     charts = [chart("a"), chart("bb"), chart("ccc")]
     module._draw(charts, tmp_path / "there")

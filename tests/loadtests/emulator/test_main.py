@@ -40,7 +40,7 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
     )  # fmt: skip
 
 
-async def test_it_serves_on_consecutive_ports_until_sigterm() -> None:
+async def test_emulator_serves_on_consecutive_ports_until_sigterm() -> None:
     port = free_ports()
     process = await start("--port", str(port), "--replicas", "2", "--profile", "short", "--model", "m")
     assert process.stdout is not None

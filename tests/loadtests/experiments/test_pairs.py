@@ -18,7 +18,7 @@ def test_the_whole_is_all_tiers_in_order() -> None:
     assert found.off("p50") == 0.5
 
 
-def test_it_is_the_means_of_the_runs_that_are_compared() -> None:
+def test_compared_value_is_the_mean_over_its_runs() -> None:
     found = whole("x", [{"a": [1.0]}, {"a": [4.0, 4.0, 4.0]}], [{"a": [1.0]}, {"a": [2.0]}])
     assert found.values("p50") == (2.5, 1.5)
 

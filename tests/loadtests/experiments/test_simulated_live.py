@@ -60,7 +60,7 @@ def test_after_three_of_them_what_there_is_has_to_do(monkeypatch: pytest.MonkeyP
     assert [note.partition(" ")[2][:12] for note in found.notes] == ["2 live runs ", "4 of 5 runs "]
 
 
-def test_it_is_played_no_more_often_than_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_runs_are_no_more_than_their_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [(True, 0.5, 2.0)] * simulated_live.MAX_RUNS
     found = compared(monkeypatch, 1000, *many)
     assert "it: 1000 live runs" in next(found.notes)

@@ -61,7 +61,7 @@ def test_who_comes_early_has_not_obeyed_and_who_was_not_told_cannot() -> None:
     assert again.tiers == {"free": {"full": Told(told=1)}}
 
 
-def test_it_counts_when_a_client_came_and_not_when_it_meant_to() -> None:
+def test_retry_obeys_when_it_comes_no_earlier_than_told() -> None:
     """A timer may be a little early, and a client that is sent back to sooner than told has not obeyed."""
     again, nearly, early = Again(0.0), request(1), request(2)
     tried(again, nearly, Outcome.SHED, 1.9995, told_s=2.0)

@@ -47,7 +47,7 @@ async def test_each_is_sent_when_it_is_due() -> None:
     assert await sent([0.5, 0.5, 2.0], Clock()) == [0.5, 0.5, 2.0]
 
 
-async def test_it_catches_up_after_it_was_held_up() -> None:
+async def test_pace_catches_up_after_slow_sends() -> None:
     # Sending takes 1 s each: two are late, the last one is not, for the schedule has not moved.
     assert await sent([0.0, 0.25, 0.5, 5.0], Clock(), work_s=1.0) == pytest.approx([0.0, 1.0, 2.0, 5.0])
 

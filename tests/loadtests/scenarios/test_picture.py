@@ -37,7 +37,7 @@ def mixed(folder: Path) -> Report:
     return report(read_run(folder), read_rows(folder), policy())
 
 
-def test_it_is_that_of_the_first_stream_and_not_of_all_together(tmp_path: Path) -> None:
+def test_ttft_shown_is_of_the_first_stream_alone(tmp_path: Path) -> None:
     reports = {("tailgate", 1.0): mixed(tmp_path)}
     found = grid(SCENARIO, reports)
     row = dict(zip(found.columns, found.rows[0], strict=True))
