@@ -31,7 +31,11 @@ def policy(replica: str) -> str:
     return f"""\
 apiVersion: tailgate/v1
 models: {{{MODEL}: {{pools: [main], aliases: [default]}}}}
-pools: {{main: {{replicas: ["{replica}"], slots: 16}}}}
+pools:
+  main:
+    replicas: ["{replica}"]
+    slots: 16
+    health: {{failures: 100}}  # each program asks for some answers that fail, and no other traffic is between them
 tiers:
   standard: {{max_tokens: {{limit: 64000}}}}
   limited: {{max_tokens: {{limit: 64000}}, limits: {{requests: 20/min}}}}

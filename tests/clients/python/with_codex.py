@@ -13,9 +13,22 @@ def codex(*words: str, key: str = KEY, status: int = 0) -> str:
     return agent(path_of("codex"), "exec", "--skip-git-repo-check", *words, status=status, TAILGATE_KEY=key)
 
 
+QUIET = """check_for_update_on_startup = false
+{}
+[analytics]
+enabled = false
+
+[otel]
+exporter = "none"
+trace_exporter = "none"
+metrics_exporter = "none"
+"""
+"""Around the lines of the README: a test sends nothing to anyone but the gateway."""
+
+
 def configure() -> None:
     (HOME / ".codex").mkdir()
-    (HOME / ".codex" / "config.toml").write_text(configuration("model_provider"))
+    (HOME / ".codex" / "config.toml").write_text(QUIET.format(configuration("model_provider")))
     (HOME / "schema.json").write_text(json.dumps(SCHEMA))
 
 
