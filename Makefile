@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 CLIENTS_STAMP := $(CLIENTS)/.installed
-NODE_STAMP := tests/clients/node/node_modules/.installed
+NODE := tests/clients/node
+NODE_STAMP := $(NODE)/node_modules/.installed
+LIGHT_STAMP := $(NODE)/node_modules/.light
 
-.PHONY: help setup run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients lock schema clean
+.PHONY: help setup run scenario test test-long lint bench wheel test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -72,10 +74,15 @@ $(CLIENTS_STAMP): tests/clients/python/requirements.txt
 	@$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt
 	@touch $(CLIENTS_STAMP)
 
-$(NODE_STAMP): tests/clients/node/package-lock.json
-	@command -v npm > /dev/null || { echo "there is no npm: the clients that need node are skipped"; exit 0; }; \
-	cd tests/clients/node && npm ci --ignore-scripts --no-audit --no-fund --loglevel error && \
-	node node_modules/@anthropic-ai/claude-code/install.cjs && touch ../../../$(NODE_STAMP)
+NPM_CI := cd $(NODE) && npm ci --ignore-scripts --no-audit --no-fund --loglevel error
+HAS_NPM := command -v npm > /dev/null || { echo "there is no npm: the clients that need node are skipped"; exit 0; }
+
+$(NODE_STAMP): $(NODE)/package-lock.json
+	@$(HAS_NPM); ($(NPM_CI) && node node_modules/@anthropic-ai/claude-code/install.cjs) && touch $@
+
+node-clients: $(LIGHT_STAMP)  ## The SDKs of OpenAI and Anthropic for node, for their tests in make test
+$(LIGHT_STAMP): $(NODE)/package-lock.json
+	@$(HAS_NPM); [ -e $(NODE_STAMP) ] || ($(NPM_CI) --omit=optional) && touch $@
 
 LOCK := uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet --custom-compile-command "make lock"
 

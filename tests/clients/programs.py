@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+NODE = FOLDER / "node"
 PYTHON = FOLDER.parents[1] / ".venv-clients" / "bin" / "python"
 ALL = "TAILGATE_TEST_CLIENTS"
 """Set by `make test-clients`, which has installed all of them."""
@@ -28,7 +30,7 @@ class Program:
     node: bool = False
     """It wants node, whatever its file is written in."""
     light: bool = False
-    """Among the requirements of every developer, and quick: it runs in the normal suite."""
+    """Quick, and small to install: it runs in the normal suite. One of node does so after `make node-clients`."""
 
     @property
     def name(self) -> str:
@@ -46,15 +48,23 @@ class Program:
     def command(self) -> list[str]:
         """Runs it."""
         if self.file.endswith(".mjs"):
-            return ["node", str(FOLDER / "node" / self.file)]
+            return ["node", str(NODE / self.file)]
         everyone = self.node or not os.environ.get(ALL)
         return [sys.executable if everyone else str(PYTHON), str(FOLDER / "python" / self.file)]
+
+    @property
+    def installed(self) -> bool:
+        """Whether it can run here. The light ones of Python are among the requirements of every developer."""
+        if self.node and not (shutil.which("node") and (NODE / "node_modules" / self.package).is_dir()):
+            return False
+        return self.light or bool(os.environ.get(ALL))
 
     @property
     def pin(self) -> str:
         """The version that is installed by `make test-clients`."""
         if self.node:
-            return json.loads((FOLDER / "node" / "package.json").read_text())["dependencies"][self.package]
+            wanted = json.loads((NODE / "package.json").read_text())
+            return (wanted["dependencies"] | wanted["optionalDependencies"])[self.package]
         lines = (FOLDER / "python" / "requirements.txt").read_text()
         found = re.search(rf"^{re.escape(self.package)}(?:\[.*\])?==(\S+)$", lines, re.MULTILINE)
         assert found, f"{self.package} has no pin"
@@ -78,8 +88,8 @@ PROGRAMS = (
     Program("pydantic-ai-slim", "with_pydantic_ai.py"),
     Program("openai-agents", "with_openai_agents.py", NO_EMBEDDINGS),
     Program("llm", "with_llm.py", NO_EMBEDDINGS),
-    Program("openai", "openai.mjs", node=True),
-    Program("@anthropic-ai/sdk", "anthropic.mjs", NO_EMBEDDINGS, node=True),
+    Program("openai", "openai.mjs", node=True, light=True),
+    Program("@anthropic-ai/sdk", "anthropic.mjs", NO_EMBEDDINGS, node=True, light=True),
     Program("@ai-sdk/openai", "ai_openai.mjs", node=True),
     Program("@ai-sdk/openai-compatible", "ai_compatible.mjs", node=True),
     Program("@ai-sdk/anthropic", "ai_anthropic.mjs", NO_EMBEDDINGS, node=True),
