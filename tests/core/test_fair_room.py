@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,7 +81,8 @@ def test_bytes_are_shared_too_and_several_may_make_way() -> None:
     story.arrives("too big", tenant="modest", body_bytes=2000).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
 
 
-def test_a_modest_tenant_beside_a_greedy_one_is_served() -> None:
+@pytest.mark.parametrize(("modest_bytes", "greedy_bytes"), [(400, 400), (20_000, 60)])
+def test_a_modest_tenant_beside_a_greedy_one_is_served(modest_bytes: int, greedy_bytes: int) -> None:
     """Closed loop: each client sends its next request as soon as it has an answer, or half a second after a refusal."""
     story = play(policy(pool("p", "r1", slots=4, queue_limit=16)))
     clients = [("greedy", n) for n in range(60)] + [("modest", n) for n in range(2)]
@@ -94,7 +96,8 @@ def test_a_modest_tenant_beside_a_greedy_one_is_served() -> None:
         story.at(at)
         if what == "ask":
             offered[name] += 1
-            story.arrives(f"{name} {next(numbers)}", tenant=name)
+            prompt_bytes = modest_bytes if name == "modest" else greedy_bytes
+            story.arrives(f"{name} {next(numbers)}", tenant=name, prompt_bytes=prompt_bytes)
         elif what == "end":
             story.sent(name).first_token(name).finishes(name, output_tokens=10)
             running.discard(name)
