@@ -188,7 +188,7 @@ class Driver:
         """Open attempts and their asks."""
         self.cancelled: set[int] = set()
         self.calls: list[tuple[str, tuple[object, ...], list[Command]]] = []
-        self._policy, self._seed = policy, seed
+        self.policy, self.seed = policy, seed
 
     # ---- calls
 
@@ -252,7 +252,7 @@ class Driver:
 
     def replay(self) -> None:
         """The same calls to another controller with the same seed are answered alike."""
-        other = controller_of(self._policy, self._seed)
+        other = controller_of(self.policy, self.seed)
         for what, args, answer in self.calls:
             call: Any = partial(hedge, other) if what == "hedge" else getattr(other, what)
             assert call(*args) == answer
@@ -261,10 +261,9 @@ class Driver:
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
         queues = [
-            [(live.start_by, live.ask.id, live) for live in band if live.ask.tenant == tenant]
+            [(live.start_by, live.ask.id, live) for live in pool.room if _queue_of(live) == queue]
             for pool in self._pools()
-            for band in pool.room._bands.values()
-            for tenant in TENANTS
+            for queue in sorted(set(map(_queue_of, pool.room)))
         ]
         call: Callable[..., list[Command]] = getattr(self.controller, what)
         out = call(*args)
@@ -485,6 +484,11 @@ class Driver:
                 if replica.breaker.state is ReplicaState.DOWN:
                     cools_at = self.now + replica.breaker.cools_in_s(pool.spec.health, self.now)
                     assert alarms.at(BREAKERS) <= cools_at + 1e-9
+
+
+def _queue_of(live: QueuedRequest) -> tuple[str, str]:
+    """Requests of one tenant in one tier are served in order."""
+    return live.ask.tier.name, live.ask.tenant
 
 
 def _shared(pool: Pool, tier: Tier) -> list[RequestState]:

@@ -86,10 +86,13 @@ class Story:
         self.now = 0.0
         self.records: dict[str, Record] = {}
         self._subject = ""
-        self._ids: dict[str, int] = {}
-        self._names: dict[int, str] = {}
-        self._attempts: dict[str, list[int]] = {}
-        self._said: list[Command] = []
+        self.ids: dict[str, int] = {}
+        """Request ids by name."""
+        self.names: dict[int, str] = {}
+        self.attempts: dict[str, list[int]] = {}
+        """Attempt ids by the name of their request."""
+        self.commands: list[Command] = []
+        """Commands since the last `expect` or `whatever`."""
 
     # ---- time
 
@@ -110,12 +113,12 @@ class Story:
 
     def arrives(self, name: str, **how: Any) -> Story:
         """A request arrives; `how` is as for `made.ask`."""
-        assert name not in self._ids
+        assert name not in self.ids
         self._subject = name
-        self._ids[name] = len(self._ids) + 1
-        self._names[self._ids[name]] = name
-        self._attempts[name] = []
-        made = ask(self._ids[name], how.pop("policy", self.controller.policy), self.now, **how)
+        self.ids[name] = len(self.ids) + 1
+        self.names[self.ids[name]] = name
+        self.attempts[name] = []
+        made = ask(self.ids[name], how.pop("policy", self.controller.policy), self.now, **how)
         return self._hear(self.controller.arrive(made, self.now))
 
     def sent(self, name: str, attempt: int = 0) -> Story:
@@ -155,7 +158,7 @@ class Story:
     def leaves(self, name: str, why: Reason = Reason.CLIENT_GONE) -> Story:
         """The client is gone."""
         self._subject = name
-        return self._hear(self.controller.leave(self._ids[name], self.now, why))
+        return self._hear(self.controller.leave(self.ids[name], self.now, why))
 
     def fails(self, name: str, *, times: int = 3) -> Story:
         """A replica fails so many health checks."""
@@ -193,7 +196,7 @@ class Story:
         state = self.controller.state
         target = state.fleet.replica(replica)
         assert target is not None
-        live = state.requests[self._ids[name]]
+        live = state.requests[self.ids[name]]
         live.hedged = HedgeResult.FAILED
         commands = state.turn.begin(self.now)
         self.controller.scheduler.dispatch(live, target, hedge=True)
@@ -207,7 +210,7 @@ class Story:
 
     def expect(self, *expected: Expected) -> Story:
         """These are the commands since the last time, in this order, and no others."""
-        said, self._said = self._said, []
+        said, self.commands = self.commands, []
         assert [_kind(c) for c in said] == [e.kind.__name__ for e in expected], said
         for command, wanted in zip(said, expected, strict=True):
             self._compare(command, wanted)
@@ -215,7 +218,7 @@ class Story:
 
     def whatever(self) -> Story:
         """Never mind what was answered so far."""
-        self._said = []
+        self.commands = []
         return self
 
     def expect_alarm(self, at: float) -> Story:
@@ -241,7 +244,7 @@ class Story:
 
     def retry_after_s(self) -> float:
         """When the one refusal since the last `expect` says to come back."""
-        (refusal,) = (c for c in self._said if isinstance(c, Refuse))
+        (refusal,) = (c for c in self.commands if isinstance(c, Refuse))
         assert refusal.retry_after_s is not None
         return refusal.retry_after_s
 
@@ -250,24 +253,24 @@ class Story:
     def _hear(self, commands: list[Command]) -> Story:
         for command in commands:
             if isinstance(command, Dispatch):
-                self._attempts[self._names[command.ask]].append(command.attempt)
+                self.attempts[self.names[command.ask]].append(command.attempt)
             elif isinstance(command, Ended):
-                self.records[self._names[command.record.ask.id]] = command.record
-        self._said += commands
+                self.records[self.names[command.record.ask.id]] = command.record
+        self.commands += commands
         return self
 
     def _attempt(self, name: str, number: int) -> int:
         self._subject = name
-        return self._attempts[name][number - 1]
+        return self.attempts[name][number - 1]
 
     def _compare(self, command: Command, wanted: Expected) -> None:
         name = wanted.of or self._subject
         facts = command.record if isinstance(command, Ended) else command
         ask_id = command.record.ask.id if isinstance(command, Ended) else command.ask
-        assert ask_id == self._ids[name], f"{command} is not of {name}"
+        assert ask_id == self.ids[name], f"{command} is not of {name}"
         details = dict(wanted.details)
         if isinstance(command, Commit | Cancel):
-            assert command.attempt == self._attempts[name][details.pop("attempt", 0) - 1], command
+            assert command.attempt == self.attempts[name][details.pop("attempt", 0) - 1], command
         for key, value in details.items():
             assert getattr(facts, key) == _close(value), f"{key} of {command}"
 

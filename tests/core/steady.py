@@ -50,10 +50,10 @@ class Traffic:
                 self._hear(story.whatever().first_token(due[1]).finishes(due[1], output_tokens=1))
             else:
                 self._next_at += 1.0 / self.per_s
-                self._hear(story.whatever().arrives(f"q{len(story._ids) + 1}", **self.how))
+                self._hear(story.whatever().arrives(f"q{len(story.ids) + 1}", **self.how))
 
     def _hear(self, story: Story) -> None:
-        for command in story._said:
+        for command in story.commands:
             if isinstance(command, Dispatch):
                 name = f"q{command.ask}"
                 times = self.times.get(command.replica, 1.0)
@@ -62,6 +62,10 @@ class Traffic:
                 if times < math.inf:
                     took_s = self.ttft_s * times * math.exp(self._random.gauss(0.0, self.spread))
                     self._due.append((story.now + took_s, name))
+
+    def hang(self, name: str) -> None:
+        """The answer to that request never comes."""
+        self._due = [due for due in self._due if due[1] != name]
 
     def stop(self) -> None:
         """Nothing more arrives."""

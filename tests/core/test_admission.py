@@ -38,7 +38,7 @@ def test_probable_success_is_sent_or_queued() -> None:
 def test_a_refusal_says_what_was_predicted_and_when_to_come_back() -> None:
     story, _ = story_of(pool("p", "r1"), STRICT, breach={"p": 0.87})
     story.arrives("a")
-    (said,) = (command for command in story._said if isinstance(command, Refuse))
+    (said,) = (command for command in story.commands if isinstance(command, Refuse))
     assert "time to first token 0.5 s of 1 s" in said.detail
     assert "0.87, above 0.50" in said.detail
     assert story.retry_after_s() == pytest.approx(1.0)
@@ -143,7 +143,7 @@ def test_whose_first_token_would_come_too_late_is_not_sent_however_little_probab
     oracle.trusted = False
     late(story)
     oracle.breach["p"], oracle.ttft_s = (1.0 if sent else 0.0), ttft_s
-    told = [command.detail for command in story.finishes("running")._said if isinstance(command, Refuse)]
+    told = [command.detail for command in story.finishes("running").commands if isinstance(command, Refuse)]
     assert ("a" not in story.records) is sent
     assert told == ([] if sent else ["The replicas are busy. Its turn came too late for a first token within 1 s."])
 

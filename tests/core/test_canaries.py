@@ -162,7 +162,7 @@ def test_canaries_that_were_called_off_prove_nothing() -> None:
         traffic.until(story.now + 0.02)
         for attempt in list(story.controller.state.attempts.values()):
             if attempt.replica.spec.name == "r3" and story.now > attempt.opened_at + 0.12:
-                name = story._names[attempt.live.ask.id]
+                name = story.names[attempt.live.ask.id]
                 story.leaves(name).cancelled(name)
         assert state(story, "r3") is ReplicaState.EJECTED
     assert traffic.share("r3", out_at + 1.0) > 0.0
@@ -199,7 +199,7 @@ def test_one_that_fills_up_is_not_judged_by_its_tokens() -> None:
     story.at(1.0).drains("r4").at(2.0).drains("r4", on=False)
     for number in range(150):
         story.at(2.0 + number * 0.1).whatever().arrives(f"q{number}")
-        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        (replica,) = (c.replica for c in story.commands if isinstance(c, Dispatch))
         story.sent(f"q{number}").after(0.001).first_token(f"q{number}")
         story.after(0.09 if replica == "r4" else 0.03).finishes(f"q{number}", output_tokens=100)
     assert story.replica("r4").health.itl_excess > math.log(2.0)

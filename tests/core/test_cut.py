@@ -103,7 +103,7 @@ def test_cutting_answers_does_not_lower_the_unusual_length() -> None:
         while name not in story.records:
             tokens += 1
             story.progress(name, tokens)
-            if any(isinstance(command, Cut) for command in story._said):
+            if any(isinstance(command, Cut) for command in story.commands):
                 story.cancelled(name)
             story.whatever()
         cut_at.append(tokens)

@@ -110,7 +110,7 @@ def test_no_herd_when_a_pool_comes_back_its_queue_drains_at_the_pace_of_the_ramp
     busiest = []
     for second in range(35):
         story.at(float(second))
-        for name in [name for name, attempts in story._attempts.items() if attempts and name not in story.records]:
+        for name in [name for name, attempts in story.attempts.items() if attempts and name not in story.records]:
             story.served(name)
         story.whatever()
         busiest.append(story.pool("p").in_flight)

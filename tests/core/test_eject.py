@@ -47,7 +47,7 @@ def test_requests_that_were_called_off_count_as_well() -> None:
     story = play(fleet(5, stall_s=1e6))
     for number in range(600):
         story.at(number * 0.1).whatever().arrives(f"q{number}")
-        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        (replica,) = (c.replica for c in story.commands if isinstance(c, Dispatch))
         story.sent(f"q{number}")
         if replica == "r2" and number > 200:
             story.after(0.095).leaves(f"q{number}").cancelled(f"q{number}")
@@ -75,7 +75,7 @@ def test_slow_tokens_alone_are_enough() -> None:
     story = play(fleet(5))
     for number in range(400):
         story.at(number * 0.1).whatever().arrives(f"q{number}")
-        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        (replica,) = (c.replica for c in story.commands if isinstance(c, Dispatch))
         slow = replica == "r4" and number > 150
         story.sent(f"q{number}").after(0.001).first_token(f"q{number}")
         story.after(0.09 if slow else 0.03).finishes(f"q{number}", output_tokens=100)
@@ -88,7 +88,7 @@ def test_long_answers_show_it_long_before_they_end() -> None:
     for number in range(800):
         name = f"q{number}"
         story.at(number * 0.04).whatever().arrives(name)
-        (replica,) = (c.replica for c in story._said if isinstance(c, Dispatch))
+        (replica,) = (c.replica for c in story.commands if isinstance(c, Dispatch))
         story.sent(name).after(0.001).first_token(name)
         streams.append((name, replica, story.now))
         for other, at, began in streams[number % 5 :: 5]:

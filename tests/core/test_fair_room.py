@@ -108,7 +108,7 @@ def test_a_modest_tenant_beside_a_greedy_one_is_served(modest_bytes: int, greedy
             heappush(
                 due, (story.now + (1.0 if tenant == "modest" else 0.0 if ok else 0.5), next(numbers), "ask", tenant)
             )
-        for name, attempts in story._attempts.items():
+        for name, attempts in story.attempts.items():
             if attempts and name not in running and name not in story.records:
                 running.add(name)
                 heappush(due, (story.now + 0.2, next(numbers), "end", name))

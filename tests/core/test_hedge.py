@@ -244,8 +244,8 @@ class TestBudget:
         for n in range(200):
             name = f"b{n}"
             late(story, name)
-            issued += len(story._attempts[name]) == 2
-            for attempt in range(len(story._attempts[name])):
+            issued += len(story.attempts[name]) == 2
+            for attempt in range(len(story.attempts[name])):
                 story.finishes(name, AttemptOutcome.RESET, attempt=attempt + 1)
             story.observes("r1", Sample(healthy=True)).observes("r2", Sample(healthy=True)).whatever()
         # Of 300 requests, and the budget was not full when the first was late.

@@ -263,9 +263,9 @@ class AnyJournal(AnyDriver):
         if not hasattr(self, "encoder"):
             return
         self.driver.end_all()
-        first = header(self.encoder, self.driver._seed)
+        first = header(self.encoder, self.driver.seed)
         # Journals are written some time after the call: nothing that they need may change until then.
-        later = Encoder(self.driver._policy)
+        later = Encoder(self.driver.policy)
         assert on_paper(later.rows(self.told)) == self.rows
         decoder, replay = Decoder(first), Replay(first, Random)
         told = iter(self.told)

@@ -68,7 +68,7 @@ class Traffic:
     def _answer(self, name: str) -> None:
         """As often as it is sent."""
         story, tries = self.story, 0
-        while name not in story.records and len(story._attempts[name]) > tries:
+        while name not in story.records and len(story.attempts[name]) > tries:
             tries += 1
             replica = _at(story, name)
             self.sent.append((story.now, replica))
@@ -98,7 +98,7 @@ def _facts(finish: AttemptResult) -> dict[str, Any]:
 
 
 def _at(story: Story, name: str) -> str:
-    live = story.controller.state.requests[story._ids[name]]
+    live = story.controller.state.requests[story.ids[name]]
     assert live.replica is not None
     return live.replica.spec.name
 

@@ -14,6 +14,7 @@ from gateway.core.forecast.prompt_length import (
     PromptEstimator,
     QuantileTracker,
 )
+from tests.footprint import footprint
 
 from .made import policy, pool
 from .playbook import play
@@ -172,8 +173,12 @@ def test_each_model_of_a_catch_all_has_its_own_ratio() -> None:
 
 def test_names_that_clients_make_up_are_forgotten() -> None:
     estimator = PromptEstimator()
-    for number in range(MAX + 1):
+    for number in range(MAX):
         estimator.learn(f"model-{number}", 400, 400)
-    assert len(estimator._ratios) == MAX
+    full = footprint(estimator)
+    estimator.learn(f"model-{MAX}", 400, 400)
     assert estimator.estimate("model-0", 400) == PromptEstimator().estimate("model-0", 400)
     assert estimator.estimate(f"model-{MAX}", 400)[1] > 200
+    for number in range(10 * MAX):
+        estimator.learn(f"other-{number}", 400, 400)
+    assert footprint(estimator) <= 1.2 * full

@@ -189,6 +189,6 @@ def test_a_slow_replica_gets_as_many_at_a_time_and_so_fewer_of_all_in_shadow() -
 
 
 def _replica_of(story: Story, name: str) -> str:
-    live = story.controller.state.requests[story._ids[name]]
+    live = story.controller.state.requests[story.ids[name]]
     assert live.replica is not None
     return live.replica.spec.name

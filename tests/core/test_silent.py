@@ -36,8 +36,8 @@ def test_answer_begun_before_the_canary_does_not_count_for_it() -> None:
     traffic.until(5.0)
     while not (old := [a for a in story.controller.state.attempts.values() if a.replica.spec.name == "r3"]):
         traffic.until(story.now + 0.05)
-    name = story._names[old[0].live.ask.id]
-    traffic._due = [due for due in traffic._due if due[1] != name]
+    name = story.names[old[0].live.ask.id]
+    traffic.hang(name)
     out_at = traffic.until_out("r3")
     traffic.times["r3"] = math.inf
     story.first_token(name)
@@ -121,7 +121,7 @@ def test_no_pool_is_emptied_even_if_all_are_silent() -> None:
     story = play(fleet(1)).arrives("a").sent("a").after(10.0)
     assert story.replica("r1").health.out == "stalled"
     story.whatever().arrives("b")
-    assert [type(c) for c in story._said] == [Dispatch]
+    assert [type(c) for c in story.commands] == [Dispatch]
 
 
 # ---- what waits there

@@ -333,7 +333,7 @@ def test_an_engine_that_refuses_does_not_show_that_it_keeps_up(end: AttemptOutco
     for number in range(300):
         story.arrives(f"{number}", prompt=1, stream=False)
     for _ in range(20):
-        story.finishes(next(name for name in story._ids if _runs(story, name)), end).after(1.0)
+        story.finishes(next(name for name in story.ids if _runs(story, name)), end).after(1.0)
         story.observes("r1", Sample(waiting=0, running=0)).whatever()
     assert story.pool("p").slots == START
 
@@ -346,13 +346,13 @@ def test_slots_are_learned_from_whole_answers_too() -> None:
             story.arrives(f"{sent}", prompt=1, stream=False)
             sent += 1
         story.observes("r1", Sample(waiting=0, running=story.pool("p").in_flight)).after(1.0).whatever()
-        for name in [name for name in story._ids if _runs(story, name)]:
+        for name in [name for name in story.ids if _runs(story, name)]:
             story.finishes(name, output_tokens=5).whatever()
     assert story.pool("p").slots > 2 * START
 
 
 def _runs(story: Story, name: str) -> bool:
-    live = story.controller.state.requests.get(story._ids[name])
+    live = story.controller.state.requests.get(story.ids[name])
     return live is not None and bool(live.open)
 
 
