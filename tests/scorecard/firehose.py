@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from urllib.parse import urlsplit
 
 from .capture import STREAM_HEAD, completion, token, whole
@@ -71,6 +73,28 @@ async def flowing() -> AsyncIterator[Firehose]:
     finally:
         server.close()
         await server.wait_closed()
+
+
+def _serve_alone(pipe: Connection) -> None:
+    async def serve() -> None:
+        async with flowing() as hose:
+            pipe.send(hose.url)
+            await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+@contextmanager
+def firehose_process() -> Iterator[str]:
+    """The URL of a firehose in a process of its own."""
+    here, there = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_serve_alone, args=(there,), daemon=True)
+    process.start()
+    try:
+        yield here.recv()
+    finally:
+        process.terminate()
+        process.join()
 
 
 async def slow_reader(url: str) -> Client:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from gateway.app import Gateway
@@ -18,13 +20,15 @@ from gateway.proxy.replica.upstream_connection import STREAM_BUFFER_BYTES
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Capture, completion, token, whole
 from .conftest import Connect, GatewayFactory
-from .firehose import flowing, slow_reader
+from .firehose import firehose_process, flowing, slow_reader
 from .policies import rules
+from .process import serving
 from .raw import Client, chat
 from .waiting import until
 
 READERS = 200
 STALL_S = 1.5
+MANY_READERS = 1000
 READ_BYTES = 4 * STREAM_BUFFER_BYTES
 """More than the kernel gives at once, and so the most that goes on top of a buffer that is nearly full."""
 TAKEN_BYTES = 16 * 1024 * 1024
@@ -49,8 +53,8 @@ async def slow(gateway: GatewayFactory) -> AsyncIterator[SlowReaders]:
         await reader.close()
 
 
-def _rss_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
+def _rss_bytes(pid: int | str = "self") -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(status.partition("VmRSS:")[2].split()[0])
 
 
@@ -84,6 +88,46 @@ async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Con
         assert largest_buffer <= WRITE_HIGH_WATER_BYTES + READ_BYTES + 8192
         assert max(hose.taken.values()) < TAKEN_BYTES
         assert largest_rss - before < READERS * RSS_BYTES_PER_READER
+
+
+async def _ask_and_stall(url: str, beside: Client, readers: list[Client], statuses: Counter[int]) -> None:
+    """Readers that come one after the other, with a healthy request between each ten of them."""
+    for number in range(MANY_READERS):
+        readers.append(await slow_reader(url))
+        readers[-1].send(chat(stream=True))
+        if number % 10 == 0:
+            statuses[(await beside.ask(chat())).status] += 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")
+async def test_a_thousand_stalled_readers_are_cut_while_everybody_else_is_served(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """The gateway and the replica are processes of their own: neither takes the other's time."""
+    statuses, readers = Counter[int](), list[Client]()
+    with firehose_process() as hose_url:
+        alone = rules(hose_url, slots=MANY_READERS + 8, pool="health: {timeout: 20s, ejection: {mode: off}}")
+        async with (
+            serving(tmp_path, alone, TAILGATE_WRITE_STALL_S="4") as served,
+            httpx.AsyncClient(base_url=served.admin_url) as admin,
+        ):
+            healthy, pid = await connect(served.url), served.process.pid
+            statuses[(await healthy.ask(chat())).status] += 1
+            before = largest = _rss_bytes(pid)
+            await _ask_and_stall(served.url, healthy, readers, statuses)
+            while _stalled((await admin.get("/metrics")).text) < MANY_READERS:
+                statuses[(await healthy.ask(chat())).status] += 1
+                largest = max(largest, _rss_bytes(pid))
+            for reader in readers:
+                await reader.close()
+    assert set(statuses) == {200}
+    assert (largest - before) / MANY_READERS < RSS_BYTES_PER_READER / 2
+
+
+def _stalled(page: str) -> int:
+    """Readers that were cut so far, by a page of metrics."""
+    return int(sum(float(line.split()[-1]) for line in page.splitlines() if 'reason="client-stalled"' in line))
 
 
 async def test_a_reader_that_pauses_gets_everything(
