@@ -9,14 +9,14 @@ from gateway.core.request import HedgeResult, Reason, Record
 
 @dataclass(slots=True, init=False)
 class Dispatch:
-    """Open `attempt` of ask `ask` at `replica`, with this cap on the output of each choice, 0 for none."""
+    """Open `attempt` of request `ask` at `replica`. `max_tokens` caps the output of each choice; 0: no cap."""
 
     ask: int
     attempt: int
     replica: str
     max_tokens: int
     degraded: bool = False
-    """Whether the cap is lower than was asked for, so that the answer is in time."""
+    """Whether the cap is lower than the client asked for, so that the answer is in time."""
 
     def __init__(self, ask: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False) -> None:
         self.ask = ask
@@ -28,12 +28,12 @@ class Dispatch:
 
 @dataclass(slots=True, init=False)
 class Commit:
-    """From now on the client gets what `attempt` says, and nothing else."""
+    """From now on the client gets the answer of `attempt`, and no other."""
 
     ask: int
     attempt: int
     hedged: HedgeResult | None = None
-    """Who won, if it was sent a second time for being late."""
+    """Which attempt won, if the request was hedged."""
 
     def __init__(self, ask: int, attempt: int, hedged: HedgeResult | None = None) -> None:
         self.ask = ask
@@ -51,7 +51,7 @@ class Cancel:
 
 @dataclass(slots=True)
 class Refuse:
-    """End the ask with an error: a status if nothing was committed, an error event after that.
+    """End the request with an error: a status before a commit, an error event after it.
 
     `retry_after_s` inf: trying again never makes sense; None: nothing is known.
     """
@@ -64,9 +64,9 @@ class Refuse:
 
 @dataclass(slots=True)
 class Cut:
-    """End the answer that the client has so far, in peace, as one that is incomplete; its attempt is cancelled next.
+    """End the answer that the client has so far as an incomplete one, without an error. Its attempt is cancelled next.
 
-    `prompt_tokens` is an estimate, for a usage that the engine will not give any more.
+    `prompt_tokens` is an estimate for the usage, which the engine will not send.
     """
 
     ask: int
@@ -76,7 +76,7 @@ class Cut:
 
 @dataclass(slots=True, init=False)
 class Ended:
-    """The ask is over and every slot it held is free."""
+    """The request is over, and every slot it held is free."""
 
     record: Record
 

@@ -2,27 +2,27 @@
 
 Rules
 
-1. A request (`RequestState`) is waiting, running, or over. It is over when it has an outcome and no open attempt; then,
-   and only then, `Ended` is returned for it, once.
-2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. It holds a slot of its replica from the
-   one to the other, whatever happens to the request in between. `Cancel` asks the caller to close it; the slot is
-   free when `finish` says so.
-3. Before `Commit` the client has seen nothing, so another attempt may still be made. After it the only thing that
-   can go wrong visibly is `Refuse`, which the caller turns into an error event.
-4. At most one answer: one `Commit` or one `Refuse`, or a `Commit` and then a `Refuse` or a `Cut`, which ends a
-   answer whose tokens can be seen as one that is incomplete.
-5. Each freed slot, and each prompt read, is offered to those who wait before the call returns: most urgent tier first,
-   but for floors. Whose turn comes too late for its objective is refused then, and never sent.
-6. Deadlines: `queue` from body complete while waiting; `total` from head received, always; `ttft` from sent until
-   the first content token, where it can be seen; `idle` from the last progress after that, except while `paused`.
+1. A request (`RequestState`) is waiting, running, or over. It is over when it has an outcome and no open attempt.
+   `Ended` is returned for it then, once.
+2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. In between it holds a slot of its replica,
+   whatever happens to the request. `Cancel` asks the caller to close it; `finish` frees the slot.
+3. Before `Commit` the client has seen nothing, so another attempt may still be made. After `Commit` nothing is
+   retried: a failure is a `Refuse`, which the caller turns into an error event.
+4. A client gets at most one answer. It begins with a `Commit`, or is one `Refuse`. After a `Commit` there may be one
+   `Refuse` or one `Cut`. A `Cut` ends a visible answer as an incomplete one.
+5. Each freed slot and each prompt read is offered to the queue before the call returns. The most urgent tier is first,
+   but for floors. A request whose turn comes too late for its objective is refused then, and never sent.
+6. Four deadlines hold. `queue` counts from body complete while the request waits. `total` counts from head received,
+   always. `ttft` counts from sent until the first content token, where that can be seen. `idle` counts from the last
+   progress after that, except while `paused`.
 
     arrive ──> refuse | wait | run
     wait   ──> run (a slot) | refuse (its turn or its deadline comes too late, evicted) | over (left)
     run    ──> first token ──> commit;  finish ──> over | run again elsewhere (before commit);  deadline ──> refuse
 
-The object opens no socket, reads no clock and draws no randomness of its own: `now` (seconds of one monotonic
-clock) and the random source come from the caller, and the answer is a list of addressed commands. It is never
-re-entered: the caller carries commands out after the call has returned.
+The object opens no socket, reads no clock and draws no randomness of its own. The caller passes `now` (seconds of one
+monotonic clock) and the random source. The answer is a list of addressed commands. The caller carries them out after
+the call has returned, so the controller is never re-entered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gateway.core.state import State
 
 
 class Controller(Inspector):
-    """All decisions about one gateway's requests: the calls. What can be read of it is in `Inspector`.
+    """All decisions about one gateway's requests: the calls. `Inspector` holds the reads.
 
     `share` (0-1] of every tenant limit is this process's own.
     """
@@ -70,10 +70,10 @@ class Controller(Inspector):
         return commands
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
-        """The whole request of this attempt was handed to a connection to its replica. Never answered by commands."""
+        """The whole request of this attempt was handed to a connection to its replica. Returns no commands."""
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        again = attempt.sent_at is not None  # its first connection was closed as it was used
+        again = attempt.sent_at is not None  # the replica closed the first connection just as it was used
         attempt.sent_at = attempt.last_at = now
         live.reached = True
         if live.outcome is None and live.visible:
@@ -83,7 +83,7 @@ class Controller(Inspector):
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
-        """The first content, reasoning or tool-call token of a streamed answer, or more than can be held back."""
+        """The first content, reasoning or tool-call token of a streamed answer has come."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
@@ -94,7 +94,7 @@ class Controller(Inspector):
         return commands
 
     def full(self, attempt_id: int, now: float) -> list[Command]:
-        """More came before the first token than can be held back: it is shown, and teaches no TTFT."""
+        """More bytes came before the first token than can be held back. The answer is shown, and teaches no TTFT."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
@@ -105,7 +105,7 @@ class Controller(Inspector):
         return commands
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
-        """`tokens` so far, the latest at `now`. Called at most every `deadlines.PROGRESS_EVERY_S` per attempt."""
+        """The answer has `tokens` so far. Called at most once in `deadlines.PROGRESS_EVERY_S` per attempt."""
         commands = self._turn.begin(now)
         attempt = self._attempts[attempt_id]
         was_open = attempt.replica.open
@@ -152,7 +152,7 @@ class Controller(Inspector):
         return commands
 
     def leave(self, ask_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
-        """The client is gone, or stalled for too long; nothing can be said to it any more."""
+        """The client is gone, or stalled for too long: nothing more can be sent to it."""
         commands = self._turn.begin(now)
         live = self._requests.get(ask_id)
         if live is not None:
@@ -160,23 +160,23 @@ class Controller(Inspector):
         return commands
 
     def shut(self, now: float) -> list[Command]:
-        """The time to drain is over: end everything that is still under way."""
+        """End every request that is still under way: the time to drain is over."""
         commands = self._turn.begin(now)
         for live in list(self._requests.values()):
             self.lifecycle.abandon(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
         return commands
 
     def fail(self, ask_id: int, now: float) -> list[Command]:
-        """A bug: something raised while it worked on this request, which ends with an error, whatever its state is.
+        """End this request with an internal error, whatever its state is: a bug raised while it was worked on.
 
-        A client that has been answered hears nothing of the `Refuse`.
+        The caller ignores the `Refuse` if the client has its answer already.
         """
         commands = self._turn.begin(now)
         live = self._requests.get(ask_id)
         if live is not None:
             self.lifecycle.fail(live)
             if live.pool is not None and live.pool.room:
-                self.scheduler.pump(live.pool)  # the call that raised may have freed a slot, and not got so far
+                self.scheduler.pump(live.pool)  # the call that raised may have freed a slot without offering it
         return commands
 
     # ---- what happens to replicas and to the policy
@@ -190,7 +190,7 @@ class Controller(Inspector):
         return commands
 
     def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
-        """Send a replica nothing new, or let it serve again. What is under way there goes on."""
+        """Send a replica nothing new, or let it serve again. Requests under way there go on."""
         commands = self._turn.begin(now)
         replica = self.state.fleet.replica(replica_name)
         if replica is not None and replica.drained is not on:
@@ -200,9 +200,9 @@ class Controller(Inspector):
         return commands
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
-        """Take on a policy. What is learned stays; requests under way keep the policy they arrived under.
+        """Take on a policy. Learned facts stay, and requests under way keep the policy they arrived under.
 
-        Those that wait for a pool that is gone go to another one of their model.
+        Requests that wait for a removed pool go to another pool of their model.
         """
         commands = self._turn.begin(now)
         gone = self.state.configure(policy)

@@ -1,4 +1,4 @@
-"""What can be read of the controller. Reading changes nothing, unless it says so."""
+"""Reads of the controller. They change nothing, unless they say so."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from gateway.core.state import BREAKERS, State
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What is held at one moment. Once no request is under way, all counts are 0 and all tables are empty."""
+    """Resources held at one moment. Once no request is under way, all counts are 0 and all tables are empty."""
 
     requests: int
     attempts: int
     slots: Mapping[str, int]
-    """Slots in use by replica, where there are any; replicas that are gone and still serve included."""
+    """Slots in use by replica, zeros left out. Removed replicas that still serve are included."""
     unread_prompts: Mapping[str, int]
-    """Prompts by replica that its engine has not read, where there are any."""
+    """Prompts that the engine has not read, by replica, zeros left out."""
     unread_tokens: int
     context_tokens: int
     """Tokens of prompts and answers in use at all replicas."""
     queued: int
     queued_bytes: int
     timers: frozenset[int]
-    """Requests that have a timer set, be it for a deadline or for a hedge."""
+    """Requests that have a timer set, for a deadline or a hedge."""
     tenants: Mapping[tuple[str, str], int]
-    """Requests by tenant and tier that count against a concurrency limit, where there are any."""
+    """Requests that count against a concurrency limit, by tenant and tier, zeros left out."""
     promises: int
     """TTFT objectives promised to requests without a first token."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held."""
+        """Whether all counts are 0 and all tables empty."""
         return self == NOTHING_HELD
 
 
@@ -68,7 +68,7 @@ class Inspector:
 
     @property
     def decided(self) -> list[Command]:
-        """The answer to the latest call; of one that raised, as far as it had come."""
+        """Commands of the latest call. If it raised, those decided before."""
         return self._turn.commands
 
     @property
@@ -85,19 +85,19 @@ class Inspector:
         return attempt_id in self._attempts
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """What the tenant has left of its requests and tokens a minute."""
+        """Requests and tokens a minute that the tenant has left."""
         return self.state.books.left(tenant, tier, now)
 
     def suspects(self, now: float) -> bool:
-        """Whether any request is remembered for what it may have done to a replica: asks then need a `body_hash`."""
+        """Whether any request is suspected of killing replicas. New requests then need a `body_hash`."""
         return not self.state.quarantine.is_empty(now)
 
     def quarantined(self, now: float) -> list[News]:
-        """News of requests in quarantine; each is told once."""
+        """News of requests in quarantine. Each is returned once."""
         return self.state.quarantine.news(now)
 
     def disbelieved(self) -> dict[tuple[str, str], int]:
-        """Usages that cannot be true, counted by pool and replica since the last call."""
+        """Impossible usage counts by pool and replica, since the last call. This read resets them."""
         found, self.state.disbelieved = self.state.disbelieved, {}
         return found
 
@@ -106,7 +106,7 @@ class Inspector:
         return self.state.fleet.alive
 
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
-        """Pool, name and state of every replica, and why it is ejected; cheap, for those who look often."""
+        """Pool, name and state of every replica, and why it is ejected. Cheap enough to poll."""
         return [
             (pool.spec.name, name, r.state, r.pulse.why if r.state is ReplicaState.EJECTED else "")
             for pool in self.state.fleet
@@ -114,12 +114,12 @@ class Inspector:
         ]
 
     def held(self, now: float) -> dict[str, tuple[int, float]]:
-        """Requests that each pool has, and for how many seconds together; cheap, for those who look often."""
+        """Dispatched requests of each pool, and the sum of their ages in seconds. Cheap enough to poll."""
         held = held_by_pool(self._requests.values(), now)
         return {pool.spec.name: held.get(pool.spec.name, (0, 0.0)) for pool in self.state.fleet}
 
     def holdings(self) -> Holdings:
-        """What is held now; O(n) in all replicas and requests."""
+        """Resources held now; O(n) in all replicas and requests."""
         state = self.state
         pools = {id(pool): pool for pool in state.fleet}
         replicas = {id(replica): replica for pool in pools.values() for replica in pool.replicas.values()}
@@ -155,7 +155,7 @@ class Inspector:
         )
 
     def explain(self, ask: Request, now: float) -> PlacementExplanation | Unplaceable:
-        """What would become of a request that arrived now; nothing does, and nothing is changed."""
+        """The decision on a request that arrived now, without taking it. Changes nothing."""
         live = RequestState(ask)
         found = self.state.places.find(live, now)
         if not isinstance(found, Pool):

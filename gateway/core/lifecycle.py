@@ -19,7 +19,7 @@ from gateway.core.state import BREAKERS, State
 
 MAX_RETRY_AFTER_S: Final = 60.0
 SPARE: Final = 0.2
-"""Share (0-1) of a pool's slots that has to be free, lest an answer of excessive length is cut."""
+"""An overlong answer is cut where a smaller share (0-1) than this of its pool's slots is free."""
 ANSWERS: Final = (
     AttemptOutcome.COMPLETE,
     AttemptOutcome.REJECTED,
@@ -28,7 +28,7 @@ ANSWERS: Final = (
     AttemptOutcome.FAILED,
     AttemptOutcome.UNREADABLE,
 )
-"""Ends that are a sign of life, of whatever kind."""
+"""Ends that show that the replica is alive."""
 
 
 class Lifecycle:
@@ -53,7 +53,7 @@ class Lifecycle:
     # ---- an attempt
 
     def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
-        """Dispatch an attempt to `replica`, which gives it a slot; `hedge`: beside another one that is late."""
+        """Dispatch an attempt to `replica`, which gives it a slot. A `hedge` runs beside a late attempt."""
         now = self._turn.now
         self._next_attempt += 1
         pool = replica.pool
@@ -72,23 +72,23 @@ class Lifecycle:
         slot.prediction = attempt.facts
         self.arm(live)
         if not live.visible and not replica.open and attempt.facts is not None:
-            # No first token will be seen. The requests that wait for this prompt are served once it should be read.
+            # No first token will be seen, so the queue is served when this prompt should have been read.
             self._timers.advance(live.ask.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
         self._turn.commands.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
 
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
-        """The first attempt of a request is made: its tier and its tenant are charged."""
+        """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._turn.now
         pool.room.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
         self._extra.deposit(live.ask.tier)
         context = pool.context_tokens
         if context is not None and live.ask.max_tokens is None:
-            # A default of ours must not make the engine refuse a prompt that it would have served.
+            # Our default cap must not make the engine refuse a prompt that it would have served.
             live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
 
     def first_token(self, attempt: Attempt) -> None:
-        """The attempt has something to show: the client gets this answer, unless it already has another one."""
+        """The attempt has a token to show. Its answer is committed, unless another one is already."""
         live, now = attempt.live, self._turn.now
         attempt.replica.pulse.heard(now)
         if attempt.first_at is None:
@@ -110,7 +110,7 @@ class Lifecycle:
         self.arm(live)
 
     def progress(self, attempt: Attempt, tokens: int) -> None:
-        """The answer has `tokens` so far; one that is too long is cut where others need its slot."""
+        """The answer has `tokens` so far. An overlong one is cut if the queue needs its slot."""
         now = self._turn.now
         attempt.slot.progress(tokens, now)
         attempt.tokens = tokens
@@ -122,14 +122,14 @@ class Lifecycle:
             self._watch(attempt, tokens)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:
-        """Cut an answer that is longer than nearly all others of its kind, if its pool is short of slots."""
+        """Cut an overlong answer of a single choice if its pool is short of slots."""
         live, pool = attempt.live, attempt.replica.pool
         needed = bool(pool.room) or pool.headroom < SPARE
         if needed and live.ask.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
             self.cut(live, Reason.OUTPUT_LENGTH)
 
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
-        """Free the slot of an attempt and learn from it; `finish` without the counts that cannot be true."""
+        """Free the slot of an attempt and learn from it. Returns `finish` without impossible token counts."""
         now = self._turn.now
         told, finish = finish, believed(self._attempts[attempt_id], finish)
         attempt = self._attempts.pop(attempt_id)
@@ -151,7 +151,7 @@ class Lifecycle:
         return finish
 
     def back_off(self, replica: Replica, finish: AttemptResult) -> None:
-        """A replica that said it is busy is passed over for a while; one that served is not any more."""
+        """Pass over a replica that said it is busy, for a while. A complete answer ends the backoff."""
         pool, now = replica.pool, self._turn.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
             pool.accepted(replica)
@@ -174,34 +174,34 @@ class Lifecycle:
         self.cancel(live)
 
     def cancel(self, live: RequestState) -> None:
-        """Have every open attempt closed that nobody waits for any more."""
+        """Cancel every open attempt whose answer is no longer needed."""
         for attempt in live.open:
             if not attempt.cancelled and (live.outcome is not None or attempt is not live.committed):
                 self.cancel_attempt(attempt)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
-        """Have one attempt closed. It holds its slot until the caller says that it is."""
+        """Ask the caller to close one attempt. It holds its slot until `finish` is reported."""
         attempt.cancelled = True
         self._turn.commands.append(Cancel(attempt.live.ask.id, attempt.id))
 
     def cancel_unanswered(self, replica: Replica) -> None:
-        """Cancel the attempts without a first token at a replica that is down: they may hang there for ever.
+        """Cancel the attempts without a first token at a replica that is down, where they may hang for ever.
 
-        Once closed they are tried elsewhere, or refused.
+        Their requests are then tried elsewhere, or refused.
         """
         for attempt in self._attempts.values():
             if attempt.replica is replica and attempt.first_at is None and not attempt.cancelled:
                 self.cancel_attempt(attempt)
 
     def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
-        """The engine answered in full, or rejected the request: either is what the client gets."""
+        """The engine answered in full, or rejected the request. The client gets that answer."""
         if live.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE
         live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._turn.now)
 
     def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> None:
-        """A replica broke off with this request. If it is the second one, those that wait with the same are refused."""
+        """A replica broke off with this request. After a second one, queued requests with the same body are refused."""
         now = self._turn.now
         live.body_hash = body_hash
         is_down = replica.breaker.state is ReplicaState.DOWN
@@ -244,7 +244,7 @@ class Lifecycle:
         self.settle(live)
 
     def cut(self, live: RequestState, why: Reason) -> None:
-        """End an answer of which the client has a part."""
+        """End an answer that the client has a part of, as an incomplete one."""
         live.decide(Outcome.CUT, why, self._turn.now)
         self._turn.commands.append(Cut(live.ask.id, why, live.prompt_likely * live.ask.batch))
         self.cancel(live)
@@ -255,14 +255,14 @@ class Lifecycle:
         self.abandon(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
 
     def has_expired(self, live: RequestState) -> bool:
-        """Expire a request that is not being served and whose deadline has passed before its timer fired."""
+        """Expire a request without open attempts if its deadline has passed, and say whether it had."""
         at, why = next_deadline(live)
         if at <= self._turn.now:
             self.expire(live, why)
         return at <= self._turn.now
 
     def settle(self, live: RequestState) -> None:
-        """Close the books on a request that has an outcome and no open attempt."""
+        """Account for a request that is over and report it, if it has an outcome and no open attempt."""
         if live.outcome is None or live.open or live.ask.id not in self._requests:
             return
         del self._requests[live.ask.id]
@@ -274,7 +274,7 @@ class Lifecycle:
         if live.pool is not None:
             live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
         self._turn.commands.append(Ended(record))
-        live.committed = None  # a cycle with the attempt: left to the collector it would cost more than all the rest
+        live.committed = None  # breaks a cycle with the attempt: its garbage collection would dominate the cost
 
     def unqueue(self, live: RequestState) -> None:
         """Take a request out of its queue, if it waits."""
@@ -286,12 +286,12 @@ class Lifecycle:
     # ---- timers
 
     def arm(self, live: RequestState) -> None:
-        """Be woken at the next deadline, or before: a wake that is early sets the timer anew."""
+        """Set the timer of a request to its next deadline, or earlier. An early wake sets it again."""
         at, _ = next_deadline(live)
         self._timers.advance(live.ask.id, at)
 
     def look_by(self, at: float) -> None:
-        """Look at breakers, and at all replicas, at `at` or before."""
+        """Have all replicas and their breakers looked at by `at`."""
         self._timers.advance(BREAKERS, at)
 
     # ---- when to come back

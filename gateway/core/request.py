@@ -1,4 +1,4 @@
-"""The nouns of a request: what is asked, what happened to it, and what is written down of it.
+"""The nouns of a request: the request itself, the results of its attempts, and its record.
 
 Time anchors, all from `time.monotonic` (seconds), all of one request:
 
@@ -8,9 +8,9 @@ Time anchors, all from `time.monotonic` (seconds), all of one request:
     first_at      first content token           TTFT ends, TPOT starts; commit of a streamed answer
     ended_at      answer complete or refused    TPOT and e2e end
 
-What is made for every request (asks, commands, records) is not frozen, though nobody changes it: a frozen dataclass
-takes four times as long to make. Where it is made for every request its `__init__` is written out: what `dataclass`
-generates is never compiled, and takes ten times as long.
+Values made for every request (requests, commands, records) are never changed, yet not frozen: a frozen dataclass takes
+four times as long to make. Their `__init__` is written out: the one that `dataclass` generates is never compiled, and
+takes ten times as long.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Endpoint(StrEnum):
 
 
 GENERATING: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
-"""Endpoints whose answers have an output cap. The others answer with numbers, or as long as the input makes them."""
+"""Endpoints whose answers have an output cap. The others answer with numbers, or with text as long as the input."""
 WEIGHTLESS: Final = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
-"""Endpoints that an engine answers without its GPU: how long they take says nothing of anything else."""
+"""Endpoints that an engine answers without its GPU, so no latency is learned from them."""
 
 
 class Reason(StrEnum):
@@ -64,7 +64,7 @@ class Reason(StrEnum):
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
-    # refused before it became an Ask
+    # refused before it became a Request
     BAD_REQUEST = "bad-request"
     UNAUTHORIZED = "unauthorized"
     HOST_NOT_ALLOWED = "host-not-allowed"
@@ -102,7 +102,7 @@ class Reason(StrEnum):
     TTFT_TIMEOUT = "ttft-timeout"
     IDLE_TIMEOUT = "idle-timeout"
     TOTAL_TIMEOUT = "total-timeout"
-    # ended by us, since it would not have ended well by itself
+    # cut by us, since it would not have ended well by itself
     REPETITION = "repetition"
     OUTPUT_LENGTH = "output-length"
     # the replica's doing
@@ -162,7 +162,7 @@ class Callback(StrEnum):
     DECISION = "decision"
     """A call of the controller."""
     COMMAND = "command"
-    """Carrying out what it decided."""
+    """Carrying out a command of the controller."""
     REPLICA = "replica"
     """Bytes or news from a connection to a replica."""
     CLIENT = "client"
@@ -170,13 +170,13 @@ class Callback(StrEnum):
     ADMIN = "admin"
     """Bytes or news from a connection to the admin port."""
     TIMER = "timer"
-    """A deadline of a connection, or what is done several times a second."""
+    """A deadline of a connection, or periodic work."""
     WATCH = "watch"
     """A health check, a scrape or a list of models."""
 
 
 class HedgeResult(StrEnum):
-    """What became of a request that was sent a second time because its first token was late."""
+    """Result of a hedge: a request that was sent a second time because its first token was late."""
 
     WON = "won"
     """The duplicate had the first token."""
@@ -202,22 +202,22 @@ class Request:
     prompt_exact: int | None
     """Prompt tokens where known exactly (token ids, a tokenizer); else None and an estimate is learned."""
     max_tokens: int | None
-    """What the client asked for per choice; None where it asked for nothing."""
+    """Output tokens per choice that the client asked for; None without a figure."""
     choices: int
     """Number of sequences generated: n (or best_of) times the batch size, >= 1."""
     body_bytes: int
     head_at: float
     body_at: float
     batch: int = 1
-    """How many prompts there are; each has to fit a pool by itself."""
+    """Number of prompts. Each has to fit a pool by itself."""
     asked_model: str = ""
-    """The name that was asked for, where that of `model` is no model's: the catch-all."""
+    """Model name that the client asked for, where `model` is the catch-all."""
     body_hash: int | None = None
-    """64 bits for what is asked; None as long as the controller has no `suspects`."""
+    """64-bit hash of the body; None as long as the controller has no `suspects`."""
     slo: Slo | None = None
-    """That of its tier, tightened as the request asks for; None: as it is."""
+    """SLO of its tier, tightened as the request asks for; None: that of the tier."""
     assembled: bool = False
-    """Whether it is not streamed, but its replica streams to us, and the answer is put together."""
+    """Whether its replica streams to us, and the client gets the answer as a whole."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class AttemptOutcome(StrEnum):
     BUSY = "busy"
     """The engine answered 429 or 503, or a 200 that carries such an error: neutral to the breaker."""
     CLOSING = "closing"
-    """The engine answered that it is shutting down: it has not worked on the request, and will not on others."""
+    """The engine answered that it is shutting down. It has not worked on the request, and takes no others."""
     FAILED = "failed"
     """The engine answered another 5xx, or an error event."""
     UNREACHABLE = "unreachable"
@@ -289,26 +289,26 @@ class AttemptOutcome(StrEnum):
     TRUNCATED = "truncated"
     """The answer broke off, was not HTTP, or was given up by the engine."""
     UNREADABLE = "unreadable"
-    """The answer is whole in HTTP, and nothing in it can be given to the client: neutral to health."""
+    """The answer is complete HTTP, but its content cannot be forwarded: neutral to health."""
     CANCELLED = "cancelled"
     """We closed it: the client left, a deadline passed, or another attempt won."""
 
 
 @dataclass(slots=True, init=False)
 class AttemptResult:
-    """What is known when an attempt ends. Token counts are the engine's own `usage`, None where it gave none."""
+    """Facts at the end of an attempt. Token counts are the engine's own `usage`, None where it gave none."""
 
     end: AttemptOutcome
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     tokens_seen: int = 0
-    """Events with content that passed: the estimate where there is no usage."""
+    """Events with content that passed: the estimate of output tokens without a usage."""
     status: int | None = None
     retry_after_s: float | None = None
     body_hash: int | None = None
-    """64 bits for what was asked, where the connection broke off before commit."""
+    """64-bit hash of the body, where the connection broke off before commit."""
     empty: bool = False
-    """Whether it is complete and of no use: nothing was generated, or nobody can read it."""
+    """Whether it is complete and useless: nothing was generated, or it cannot be read."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class AttemptResult:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a health check, a scrape or a model list of one replica said; None where it did not say."""
+    """Result of a health check, a scrape or a model list of one replica; None for a figure it lacks."""
 
     healthy: bool | None = None
     waiting: int | None = None
@@ -344,14 +344,14 @@ class Sample:
     context_tokens: int | None = None
     """The shortest `max_model_len` of the models it serves."""
     late: bool = False
-    """Whether the health check failed for want of an answer in time."""
+    """Whether the health check timed out."""
     asked_at: float | None = field(default=None, compare=False)
-    """When the health check was begun; None: just now. No part of what was said: two that say the same are equal."""
+    """Start of the health check; None: just now. Two samples with the same figures are equal whatever it is."""
 
 
 @dataclass(slots=True, init=False)
 class Record:
-    """One ask from end to end, for metrics, logs and the journal. Durations in seconds."""
+    """One request from end to end, for metrics, logs and the journal. Durations in seconds."""
 
     ask: Request
     outcome: Outcome
@@ -368,20 +368,20 @@ class Record:
     prompt_tokens: int
     output_tokens: int
     tokens_exact: bool
-    """Whether the counts are the engine's `usage`, or our own estimate."""
+    """Whether the counts are the engine's `usage`; else they are our estimate."""
     good: bool
     """OK and within every bound of its tier's SLO."""
     attempts: int
     breach: float | None = None
-    """P(it misses an objective), as it was forecast when it arrived; None where nothing was."""
+    """P(it misses an objective), as forecast when it arrived; None without a forecast."""
     would_shed: bool = False
-    """Whether its tier is in shadow, and it would have been shed."""
+    """Whether its tier is in shadow, and enforcement would have shed it."""
     explored: bool = False
-    """Whether it was admitted for what can be learned from it, though it would have been shed."""
+    """Whether it was admitted by exploration: doubtful, but let in to learn from."""
     degraded: bool = False
-    """Whether its answer was held shorter than it asked for."""
+    """Whether its answer was capped lower than it asked for."""
     hedged: HedgeResult | None = None
-    """What became of it if it was sent a second time for being late."""
+    """Result of its hedge; None without one."""
 
     def __init__(
         self,

@@ -12,11 +12,11 @@ from gateway.core.queueing.request import QueuedRequest
 from gateway.core.request import GENERATING, HedgeResult, Outcome, Reason, Record, Request
 
 UNNAMED_TOKENS: Final = 1024
-"""Reserved for an answer that nobody capped, until its usage is known: reserving the most would serve one at a time."""
+"""Output tokens reserved for an uncapped answer until its usage is known. The limit would allow one at a time."""
 
 
 class Attempt:
-    """One try at one replica; holds its slot until it is closed."""
+    """One try at one replica. It holds its slot until it is closed."""
 
     __slots__ = (
         "cancelled",
@@ -44,11 +44,11 @@ class Attempt:
         self.first = not live.attempts
         """Whether it is the first of its request."""
         self.hedge = hedge
-        """Whether it was made beside another one that is late."""
+        """Whether it runs beside a late attempt of the same request."""
         self.prompt_tokens = slot.prompt_tokens
-        """As they were known when it was opened."""
+        """The estimate of when it was opened."""
         self.facts: AttemptPrediction | None = None
-        """The forecast's own: the load that it met."""
+        """The load that it met and the latencies predicted for it; only the forecaster writes it."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.last_at = slot.opened_at
@@ -57,7 +57,7 @@ class Attempt:
 
 
 class RequestState(QueuedRequest):
-    """One ask that is not over. It is over when it has an outcome and no open attempt."""
+    """A request under way. It is over when it has an outcome and no open attempt."""
 
     __slots__ = (
         "attempts",
@@ -94,27 +94,27 @@ class RequestState(QueuedRequest):
         self.visible = ask.visible
         """Whether the tokens of its answer can be seen as they come."""
         self.body_hash = ask.body_hash
-        """64 bits for what is asked, once they are needed (quarantine.py)."""
+        """64-bit hash of the body, once quarantine needs it (fleet/quarantine.py)."""
         self.pool: Pool | None = None
         self.replica: Replica | None = None
         """The replica of the latest attempt; the committed one once there is a commit."""
         self.slo = ask.slo or ask.tier.slo
         self.timeouts = ask.tier.timeouts
-        """Those of its tier and, once it has one, of its pool, as they were when it arrived."""
+        """Timeouts of its tier and, once it has one, of its pool, by the policy of when it arrived."""
         self.charged = 0.0
-        """What it has cost its tenant in the order of turns, in tokens."""
+        """Tokens charged to its tenant in the order of turns."""
         self.would_shed = False
-        """Whether its tier is in shadow and it would have been shed."""
+        """Whether its tier is in shadow, and enforcement would have shed it."""
         self.explored = False
-        """Whether it was doubtful and let in all the same, for what can be learned from it."""
+        """Whether it was admitted by exploration: doubtful, but let in to learn from."""
         self.degraded = False
-        """Whether its answer is held shorter than it was asked for, to be in time."""
+        """Whether its answer is capped lower than it asked for, to be in time."""
         self.hedged: HedgeResult | None = None
-        """What became of it if it was sent a second time for being late; FAILED until there is a first token."""
+        """Result of its hedge; FAILED until there is a first token, None without a hedge."""
         self.prompt_tokens = 0
-        """Of all prompts together; at most, until an engine has counted."""
+        """Tokens of all prompts together. An upper estimate until an engine has counted."""
         self.prompt_likely = 0
-        """Of one prompt, between the estimates."""
+        """Tokens of one prompt: the middle of the lower and upper estimate."""
         self.max_tokens = 0
         self.reserved_tokens = 0
         self.output_tokens = 0
@@ -132,21 +132,21 @@ class RequestState(QueuedRequest):
         self.why: Reason | None = None
 
     def move(self, pool: Pool) -> None:
-        """Have `pool` serve it from now on."""
+        """Assign it to `pool`."""
         self.pool = pool
         self.timeouts = self.ask.policy.timeouts(self.ask.tier, pool.spec.name)
 
     def cap(self) -> None:
-        """Grant as many tokens of output as are asked for, within the tier's caps."""
+        """Grant the output tokens that it asks for, within the tier's caps."""
         if self.ask.endpoint in GENERATING:
             self.max_tokens = self.ask.tier.caps.granted(self.ask.max_tokens)
 
     @property
     def is_capped(self) -> bool:
-        """Whether its engine is told how many tokens of output it may have.
+        """Whether its engine is told a cap on its output tokens.
 
-        Not where nothing is named and the context leaves less than the tier's limit: the engine's own bound is tighter
-        then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
+        It is not if client and tier name none, and the context leaves less than the tier's limit. The engine's own
+        bound is tighter then. The prompt is an estimate, and an engine may refuse a cap that does not fit.
         """
         if self.ask.max_tokens is not None or self.degraded:
             return True
@@ -156,26 +156,26 @@ class RequestState(QueuedRequest):
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether the client has a part of the answer that can be ended in peace."""
+        """Whether the client has a part of a visible answer, which can be ended without an error."""
         return self.visible and self.outcome is None and self.committed in self.open
 
     @property
     def most_tokens(self) -> int:
-        """Of its prompts and answers together, at most: what its tenant has to have left."""
+        """Most tokens of its prompts and answers together. Its tenant must have as many left."""
         output = self.max_tokens
         if self.ask.max_tokens is None and not self.ask.tier.caps.max_tokens_default:
             output = min(output, UNNAMED_TOKENS)
         return self.prompt_tokens + output * self.ask.choices
 
     def decide(self, outcome: Outcome, why: Reason | None, now: float) -> None:
-        """Fix how this ask ended; the first decision stands."""
+        """Decide how this request ended. The first decision stands."""
         if self.outcome is None:
             self.outcome, self.why, self.ended_at = outcome, why, now
 
     def settle(self, now: float) -> bool:
-        """Give its tenant back what was reserved and not used; whether an engine worked on it.
+        """Give its tenant unused tokens back, and return whether an engine worked on it.
 
-        What an engine rejected it has not read.
+        An engine has not worked on a request that it rejected.
         """
         assert self.use is not None
         worked = self.reached and self.outcome is not Outcome.INVALID
@@ -184,7 +184,7 @@ class RequestState(QueuedRequest):
         return worked
 
     def record(self) -> Record:
-        """The facts of an ask that is over."""
+        """The record of a request that is over."""
         ask = self.ask
         assert self.outcome is not None
         assert self.ended_at is not None
@@ -223,9 +223,10 @@ class RequestState(QueuedRequest):
 
 
 def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
-    """Of those that were dispatched: how many each pool has, and for how many seconds, all of them together.
+    """Number of dispatched requests by pool, and the sum of their ages in seconds.
 
-    Their `Record`s will say e2e less queue time; one that is over, but for the closing of its attempts, gets no older.
+    The age of a request ends as e2e less queue time in its `Record`. It stops with the outcome, even if attempts are
+    still open.
     """
     held: dict[str, tuple[int, float]] = {}
     for live in lives:

@@ -1,4 +1,4 @@
-"""Which replica serves a request, and when: placing, queueing, serving, trying again, hedging."""
+"""Which replica serves a request, and when: placement, queue, dispatch, retries, hedges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
 RESCUE_FACTOR: Final = 2.0
-"""Multiple of its expected TTFT for which a request is left with a replica that is silent."""
+"""A request is left with a silent replica for this multiple of its expected TTFT."""
 
 # How a request that no further attempt can save is answered, by how its last attempt ended.
 FAILURES: Final[dict[AttemptOutcome, Reason]] = {
@@ -35,7 +35,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 
 
 class Scheduler:
-    """Gives slots to requests. Each call leaves no slot free for which a request waits."""
+    """Gives slots to requests. After each call no free slot has a request waiting for it."""
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
@@ -56,7 +56,7 @@ class Scheduler:
     # ---- a new request
 
     def place(self, live: RequestState) -> Pool | None:
-        """The pool that will serve the request; None, refused, if there is none."""
+        """The pool that will serve the request. Without one the request is refused, and the answer is None."""
         found = self._places.find(live, self._turn.now)
         if isinstance(found, Pool):
             return found
@@ -65,7 +65,7 @@ class Scheduler:
         return None
 
     def reserve(self, live: RequestState) -> bool:
-        """Take this request out of its tenant's limits; False, refused, if it does not fit them."""
+        """Take this request out of its tenant's limits. If it exceeds them it is refused, and the answer is False."""
         live.cap()
         exceeded = self._books.reserve(live, self._turn.now)
         if exceeded is None:
@@ -105,7 +105,7 @@ class Scheduler:
         self.dispatch(live, replica)
 
     def _queue(self, live: RequestState, pool: Pool, decision: Decision) -> None:
-        """Let the request wait for a slot of `pool`; those whose places it takes are refused."""
+        """Queue the request for a slot of `pool`. The requests that it displaces are refused."""
         now = self._turn.now
         for queued in decision.victims:
             victim = self._requests[queued.ask.id]
@@ -117,10 +117,10 @@ class Scheduler:
         self._life.arm(live)
 
     def _exceed(self, live: RequestState, pool: Pool) -> None:
-        """A newcomer goes beyond the learned slots of `pool`, since its tier is not enforced.
+        """A newcomer exceeds the learned slots of `pool`, since its tier is not enforced.
 
-        It overtakes nobody that is as urgent: for each such newcomer one of those who wait goes as well. Else a tier in
-        shadow would keep the slots taken, and an enforced one beside it would wait in vain.
+        One queued request of the same or higher priority is sent as well. Otherwise a tier in shadow would keep the
+        slots taken, and an enforced tier beside it would wait in vain.
         """
         now = self._turn.now
         pool.pressed_at = now
@@ -134,27 +134,27 @@ class Scheduler:
     # ---- a slot
 
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
-        """Send the request to `replica`; its first attempt now and then goes to one that is ejected instead."""
+        """Send the request to `replica`. Some first attempts are canaries: they go to an ejected replica instead."""
         if replica.pool.canaries and not live.attempts:
             replica = self._canary(live, replica)
         self._life.open(live, replica, hedge)
 
     def _canary(self, live: RequestState, replica: Replica) -> Replica:
-        """An ejected replica that is due for a try, else `replica`. A suspect of killing replicas tries none."""
+        """An ejected replica that is due for a canary, else `replica`. A quarantine suspect is never a canary."""
         now = self._turn.now
         if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
             return replica
         return replica.pool.canary(live.ask.tier, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
-        """There may be room on an engine of `pool`, where there was none if it was `saturated`."""
+        """Offer room on an engine of `pool` to its queue. `saturated`: the pool had no room before this call."""
         if pool.room:
             self.pump(pool)
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._turn.now)
 
     def pump(self, pool: Pool) -> None:
-        """Give free slots to those who wait. A tier whose head must wait (reserved slots) does not block others."""
+        """Give free slots to queued requests. A tier that must leave reserved slots free does not block the others."""
         served = True
         while served:
             served = False
@@ -167,7 +167,7 @@ class Scheduler:
                 break
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
-        """Send a request that waited; refuse it if by now it is too late for its objective."""
+        """Send a queued request, or refuse it if it is too late for its objective."""
         if self._life.has_expired(live):
             return
         now = self._turn.now
@@ -183,7 +183,7 @@ class Scheduler:
     # ---- an attempt that ended
 
     def judge(self, attempt: Attempt, finish: AttemptResult) -> None:
-        """Decide what the end of an attempt says of its replica: breaker, quarantine, backoff."""
+        """Update the breaker, quarantine and backoff of the replica from the end of an attempt."""
         live, replica = attempt.live, attempt.replica
         moved = self._fleet.ended(replica, finish.end, self._turn.now)
         if finish.body_hash is not None:
@@ -193,7 +193,7 @@ class Scheduler:
         self._life.back_off(replica, finish)
 
     def conclude(self, attempt: Attempt, finish: AttemptResult) -> None:
-        """Decide what the end of an attempt means for its request, and settle it if it is over."""
+        """Answer, retry or refuse the request of an attempt that ended, and settle the request if it is over."""
         live = attempt.live
         self._books.attempted(live, attempt, finish)
         if live.outcome is None:
@@ -223,7 +223,7 @@ class Scheduler:
         own_refusal = end is AttemptOutcome.REJECTED and finish.status in OWN_REFUSALS
         answer = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED
         if live.open and (own_refusal or not answer):
-            self._life.arm(live)  # the other attempt may be answered; the deadline is now its own
+            self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
         elif own_refusal and attempt.replica.pool.differs(attempt.replica) and self._retry(live, attempt, in_pool=True):
             pass
         elif answer:
@@ -236,7 +236,7 @@ class Scheduler:
         return not barred and is_retried(end, finish.status)
 
     def _retry(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> bool:
-        """Send it elsewhere, if there is time left; False if no replica may take it."""
+        """Send it to another replica if there is time left; False if no replica may take it."""
         replica = self._retries.elsewhere(live, failed, in_pool)
         if replica is None:
             return False
@@ -249,7 +249,7 @@ class Scheduler:
     # ---- replicas and pools
 
     def observed(self, replica: Replica, sample: Sample) -> None:
-        """Take on what a check, a scrape or a model list says of a replica, and what was learned of it meanwhile."""
+        """Take on the sample of a replica, and update its limits from what was learned since the last one."""
         pool, now = replica.pool, self._turn.now
         if self._fleet.observe(replica, sample, now):
             self.breaker_moved(replica)
@@ -267,9 +267,9 @@ class Scheduler:
             self._life.cancel_unanswered(replica)
 
     def breaker_moved(self, replica: Replica) -> None:
-        """The breaker of `replica` opened or closed. Who waits for a pool without replicas goes to one that has some.
+        """The breaker of `replica` opened or closed. If its pool has no replica left, its queue goes to other pools.
 
-        If there is none they stay, for as long as their deadlines let them: a replica may come back.
+        Without another pool the requests wait on until their deadlines: a replica may come back.
         """
         pool, now = replica.pool, self._turn.now
         health = pool.spec.health
@@ -287,7 +287,7 @@ class Scheduler:
                 self.enter(live, other)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
-        """Requests that wait for pools that are gone go to another pool of their model."""
+        """Move the queues of removed pools to other pools of their models."""
         for live in [live for pool in gone for live in self._state.waiting(pool)]:
             if self._life.has_expired(live):
                 continue
@@ -297,18 +297,18 @@ class Scheduler:
                 self.enter(live, other)
 
     def look(self) -> None:
-        """Judge all replicas, end backoffs that are over, set the timer for the next look, and serve who waits."""
+        """Judge all replicas, end backoffs that are over, set the timer for the next look, and serve the queues."""
         self._timers.set(BREAKERS, self._turn.now + self._fleet.cool(self._turn.now))
         for pool in self._fleet:
             self._rescue(pool)
             self.pump(pool)
 
     def _rescue(self, pool: Pool) -> None:
-        """Cancel requests that wait for a first token at silent replicas, to be tried elsewhere.
+        """Cancel attempts that wait for a first token at silent replicas, so that they are tried elsewhere.
 
-        As many as others have room for: the rest may still be answered. Whole answers, which show nothing before they
-        are complete, only where streams hear nothing either. Not a canary, which was sent to hear whether there is
-        silence still; and not a prompt that is expected to take as long.
+        At most as many are cancelled as other replicas have room for: the rest may still be answered. A whole answer
+        shows nothing before it is complete, so it is cancelled only where streams are silent too. A canary stays: it
+        tests whether the silence lasts. A prompt that is expected to take that long stays too.
         """
         silent = [r for r in pool.replicas.values() if r.pulse.out is EjectionReason.STALLED and not r.slots]
         if not silent or pool.room:
@@ -346,15 +346,15 @@ class Scheduler:
         while due:
             key = self._state.woken = due.popleft()
             if key == BREAKERS:
-                self._life.look_by(now + SWEEP_S)  # should looking raise, it is done again
+                self._life.look_by(now + SWEEP_S)  # first, so that a look that raises is repeated
                 self.look()
             elif (live := self._requests.get(key)) is not None:
-                self._rang(live)  # else it was refused just now, when its turn came with a breaker whose time was up
+                self._rang(live)  # else it was refused a moment ago, when an earlier timer served the queue
         if self._hedges.on:
             self._hedge()
 
     def _rang(self, live: RequestState) -> None:
-        """The timer of a request has fired: at its deadline, or before."""
+        """The timer of a request has fired, at its deadline or before."""
         at, why = next_deadline(live)
         if at > self._turn.now:
             self._timers.set(live.ask.id, at)
@@ -365,7 +365,7 @@ class Scheduler:
             self._life.expire(live, why)
 
     def _prompt_due(self, live: RequestState) -> None:
-        """The prompt of a whole answer should be read by now: its replica may take others."""
+        """Let the replica of a whole answer take more: its prompt should have been read by now."""
         if live.visible:
             return
         for attempt in live.open:

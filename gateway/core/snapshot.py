@@ -23,7 +23,7 @@ class ReplicaState(StrEnum):
     EJECTED = "ejected"
     """Slower than its pool, or silent: only canaries are sent."""
     DRAINED = "drained"
-    """By hand: nothing new is sent."""
+    """An operator drained it: nothing new is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,26 @@ class HealthView:
     why: str = ""
     """The same for people, with figures."""
     back_in_s: float | None = None
-    """When it will be judged by its canaries; None if it is not out, or until something is heard of it."""
+    """When its canaries are judged; None if it is not ejected, or still silent."""
     ttft_score: float = 0.0
-    """Mean of TTFT over what its pool takes."""
+    """Mean log-ratio of its TTFT to what its pool takes."""
     ttft_excess: float = 0.0
-    """The same over the pool's median."""
+    """That score less the pool's median."""
     ttft_z: float = 0.0
     itl_score: float = 0.0
     itl_excess: float = 0.0
     itl_z: float = 0.0
     share: float = 1.0
-    """Of its slots that slow start gives it, 0-1."""
+    """Share (0-1) of its slots that slow start gives it."""
     ejections: tuple[tuple[str, int], ...] = ()
-    """How often, by reason."""
+    """Count of ejections by reason."""
 
 
 WELL = HealthView()
 
 
 class CapacityBound(StrEnum):
-    """What keeps a replica from being sent one more request of an enforced tier."""
+    """The bound that keeps a replica from one more request of an enforced tier."""
 
     SLOTS = "slots"
     PROMPTS = "unread prompts"
@@ -82,18 +82,18 @@ class ReplicaView:
     held_tokens: int = 0
     """Tokens of context that its open requests use."""
     kv_capacity_tokens: float | None = None
-    """Tokens of context that its KV cache holds, as far as scrapes tell."""
+    """Tokens of context that its KV cache holds, estimated from scrapes."""
     preemption_ratio: float = 0.0
     """Preemptions per request sent, of the last minute or so."""
     health: HealthView = WELL
     refusals: int = 0
     """429 and 503 in a row."""
     rests_s: float = 0.0
-    """For so long it is passed over, since it refused or asked to be spared."""
+    """Seconds of backoff left, after it refused or asked for time."""
     step_s: float | None = None
     """Mean time of a step with the requests that it has; None before its costs are known."""
     step_limit_s: float | None = None
-    """The longest that keeps the TPOT objectives in use; None where there is none."""
+    """Longest mean step that keeps the TPOT objectives in use; None without one."""
     bound: CapacityBound | None = None
     """Why it is sent nothing more now; None if it has room."""
 
@@ -109,14 +109,14 @@ class PoolView:
     queue_limit: int
     slots: int
     drain_rate: float | None
-    """Requests per second that there is room for, while newcomers have to wait; None before any had to."""
+    """Requests per second that the pool makes room for while newcomers have to wait; None before any had to."""
     replicas: tuple[ReplicaView, ...]
     panic: bool = False
-    """Whether so few replicas are well that ejected ones are used all the same."""
+    """Whether so few replicas are healthy that ejected ones are used as well."""
     held: int = 0
-    """Requests that were dispatched here and are not over,"""
+    """Requests that were dispatched here and are not over."""
     held_s: float = 0.0
-    """and how long since, all of them together."""
+    """Sum of their ages since dispatch, in seconds."""
     scale: ScaleView | None = None
     """How many replicas it wants; None before that is known."""
     prefill_limit_tokens: float | None = None
@@ -145,21 +145,21 @@ class TierView:
 
     name: str
     threshold: float
-    """The largest P(breach) that is put up with."""
+    """Largest P(breach) that is admitted."""
     budget_left: float
-    """Remaining error budget, -1 to 1; 0 where too few answers say anything."""
+    """Remaining error budget, -1 to 1; 0 after too few answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
-    """Prompts of up to `prompt_tokens`, and more than half of that, in one pool: how long first tokens take."""
+    """TTFT of one pool's prompts of up to `prompt_tokens`, and more than half of that."""
 
     prompt_tokens: int
     samples: int
     censored: int
-    """Of these, how many were cut short before they had a first token."""
+    """Samples that were cut short before a first token."""
     p95_s: float | None
-    """Seconds since sent; None as long as too little is known."""
+    """Seconds since sent; None before enough samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ class HedgePoolView:
     pool: str
     thresholds: tuple[HedgeThresholdView, ...]
     won: float | None
-    """Share (0-1) of the last 200 duplicates that had the first token; None before there was one."""
+    """Share (0-1) of the last 200 duplicates that had the first token; None before a duplicate."""
     resting: bool
-    """Whether there are none for a while, since too few of them won."""
+    """Whether hedging is off for a while, since too few duplicates won."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +180,15 @@ class HedgeTierView:
 
     tier: str
     requests_left: float
-    """Duplicates that it may make now."""
+    """Duplicates that it may send now."""
     tokens_left: float
-    """Prompt tokens that it may have read twice now; below zero after a long prompt."""
+    """Prompt tokens that duplicates may cost now; below zero after a long prompt."""
     held: int
-    """Requests that were drawn never to be hedged."""
+    """Requests of the control group, which are never hedged."""
     outcomes: tuple[tuple[str, int], ...]
-    """Duplicates by what became of them."""
+    """Duplicates by result."""
     denied: tuple[tuple[str, int], ...]
-    """Requests that were late and got none, by what spoke against it."""
+    """Late requests without a duplicate, by reason."""
     wasted_prompt_tokens: int
     wasted_output_tokens: int
 
@@ -205,7 +205,7 @@ class Snapshot:
     hedged_pools: tuple[HedgePoolView, ...] = ()
     hedged_tiers: tuple[HedgeTierView, ...] = ()
     at: float = 0.0
-    """When, by the monotonic clock."""
+    """Time of the snapshot, by the monotonic clock."""
 
     @property
     def held(self) -> dict[str, tuple[int, float]]:

@@ -25,7 +25,7 @@ from gateway.core.turn import Turn
 from gateway.core.useless import UselessAnswers
 
 BREAKERS: Final = -1
-"""Key of the one timer for all replicas: open breakers, and regular looks. Requests have keys above zero."""
+"""Key of the one timer for all replicas: open breakers and regular looks. Requests have keys above zero."""
 
 
 class State:
@@ -41,11 +41,11 @@ class State:
         """Attempts that hold a slot, by id."""
         self.timers = Timers()
         self.due: deque[int] = deque()
-        """Requests whose timers have fired and were not acted on yet: empty between calls, unless one has raised."""
+        """Requests whose timers fired and still have to be acted on. Empty between calls, unless one has raised."""
         self.woken = 0
         """The request whose deadline was acted on last."""
         self.disbelieved: dict[tuple[str, str], int] = {}
-        """Usages that cannot be true, by pool and replica, since they were last read."""
+        """Impossible usage counts by pool and replica, since they were last read."""
         self.fleet = Fleet(policy)
         self.quarantine = Quarantine()
         self.prompts = PromptEstimator()
@@ -62,11 +62,11 @@ class State:
         self.learners: tuple[Learner, ...] = (UselessAnswers(self.forecaster), self.forecaster, self.hedges)
 
     def waiting(self, pool: Pool) -> list[RequestState]:
-        """All who wait for a slot of `pool`, by priority and by when they have to be sent."""
+        """Requests queued for a slot of `pool`, by priority and then by deadline."""
         return [self.requests[queued.ask.id] for queued in pool.room]
 
     def configure(self, policy: Policy) -> list[Pool]:
-        """Take on a policy; the pools that it no longer has. Learned facts of pools that stay are kept."""
+        """Take on a policy and return the pools that it no longer has. Learned facts of pools that stay are kept."""
         now = self.turn.now
         self.policy = policy
         gone = self.fleet.configure(policy, now)

@@ -1,4 +1,4 @@
-"""Small statistics of what was seen: histograms whose quantiles have a bounded relative error; a pace for samples."""
+"""Small statistics: histograms whose quantiles have a bounded relative error, and a pace for samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import accumulate
 
 
 class Pace:
-    """Lets at most `per_s` samples a second through, of what comes slower than that every one.
+    """Passes at most `per_s` samples a second, and all of them where they come more slowly.
 
-    By time alone, never by value, so what is let through is no biased choice. What was not used is kept for a second.
+    Time alone decides, never the value, so the selection is unbiased. Unused room is kept for one second.
     """
 
     __slots__ = ("_every_s", "_next_at")
@@ -21,7 +21,7 @@ class Pace:
         self._next_at = -math.inf
 
     def due(self, now: float) -> bool:
-        """Whether to take a sample now; if so, it is counted."""
+        """Whether to take a sample now. A yes is counted."""
         if now < self._next_at:
             return False
         self._next_at = max(self._next_at, now - 1.0) + self._every_s
@@ -29,10 +29,11 @@ class Pace:
 
 
 def log_edges(low: float, high: float, relative_error: float, exact: Iterable[float] = ()) -> tuple[float, ...]:
-    """Upper edges of buckets from `low` to at least `high` whose geometric middle is within `relative_error` (0-1).
+    """Upper edges of buckets from `low` to at least `high`.
 
-    `exact` values become edges too; that only makes buckets narrower. The bucket ratio is (1+e)^2, DDSketch's
-    (Masson, Rim and Lee, VLDB 2019) with the geometric instead of the harmonic middle.
+    The geometric middle of a bucket is within `relative_error` (0-1) of its values. `exact` values become edges too,
+    which only makes buckets narrower. The bucket ratio is (1+e)^2: that of DDSketch (Masson, Rim and Lee, VLDB 2019),
+    with the geometric instead of the harmonic middle.
     """
     ratio = (1.0 + relative_error) ** 2
     steps = math.ceil(math.log(high / low) / math.log(ratio))
@@ -42,8 +43,8 @@ def log_edges(low: float, high: float, relative_error: float, exact: Iterable[fl
 class LogHistogram:
     """Counts of values by bucket: `counts[i]` holds edges[i-1] < value <= edges[i], the last one all above.
 
-    `add` is the hot path (a bisection and two additions); `counts` only grows, so that the difference of two
-    copies of it is the histogram of what came between.
+    `add` is the hot path: a bisection and two additions. `counts` only grows, so the difference of two copies is the
+    histogram of the time between them.
     """
 
     __slots__ = ("counts", "edges", "sum")
@@ -59,12 +60,12 @@ class LogHistogram:
         self.sum += value * weight
 
     def quantile(self, q: float) -> float | None:
-        """The nearest-rank quantile `q` (0-1) of everything added; None if that is nothing."""
+        """The nearest-rank quantile `q` (0-1) of everything added; None without a value."""
         return quantile(self.edges, self.counts, q)
 
 
 def _index(edges: tuple[float, ...], value: float) -> int:
-    """`bisect_left`, written out: compiled, it takes a third of the time that one takes which compares objects."""
+    """`bisect_left`, written out: compiled, it takes a third of the time of the one that compares objects."""
     low, high = 0, len(edges)
     while low < high:
         middle = (low + high) // 2
@@ -76,11 +77,11 @@ def _index(edges: tuple[float, ...], value: float) -> int:
 
 
 def bucket_of(counts: Sequence[float], q: float) -> int | None:
-    """Which bucket holds the nearest-rank quantile `q` (0-1) of all that is counted; None if that is nothing."""
+    """Index of the bucket that holds the nearest-rank quantile `q` (0-1); None without a count."""
     total = sum(counts)
     if not total > 0:
         return None
-    # A little under the rank, for sums of weights that round; at least a little, for q = 0.
+    # A little under the rank, since sums of weights round; above 0, for q = 0.
     return bisect_left(list(accumulate(counts)), max(q - 1e-9, 1e-9) * total)
 
 

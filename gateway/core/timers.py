@@ -1,4 +1,4 @@
-"""Which request wants to be woken when."""
+"""Timers of requests, in one heap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 
 class Timers:
-    """One alarm per key, set and replaced in O(log n); replaced ones are dropped when they surface.
+    """One timer per key, set and replaced in O(log n). A replaced one is dropped when it reaches the top of the heap.
 
     The heap is rebuilt when more than half of it is stale, so its size stays within twice the number of keys.
     """
@@ -17,7 +17,7 @@ class Timers:
         self._at: dict[int, float] = {}
 
     def set(self, key: int, at: float) -> None:
-        """Wake `key` at time `at`; inf clears it."""
+        """Wake `key` at time `at`; inf clears the timer."""
         if at == math.inf:
             self._at.pop(key, None)
             return
@@ -25,7 +25,7 @@ class Timers:
         heappush(self._heap, (at, key))
 
     def advance(self, key: int, at: float) -> None:
-        """Wake `key` at time `at`, unless it will be woken before."""
+        """Wake `key` at time `at`, unless its timer is earlier."""
         known = self._at.get(key)
         if at < (math.inf if known is None else known):
             self._at[key] = at
@@ -40,11 +40,11 @@ class Timers:
             heapify(self._heap)
 
     def at(self, key: int) -> float:
-        """When `key` wants to be woken; inf if it does not."""
+        """When the timer of `key` is due; inf without one."""
         return self._at.get(key, math.inf)
 
     def next_at(self) -> float:
-        """When the next alarm is due; inf if there is none."""
+        """When the next timer is due; inf without one."""
         heap = self._heap
         while heap:
             at, key = heap[0]
@@ -54,7 +54,7 @@ class Timers:
         return math.inf
 
     def due(self, now: float) -> list[int]:
-        """Take out every key whose time has come, earliest first."""
+        """Remove every timer that is due, and return the keys, earliest first."""
         keys = []
         while self.next_at() <= now:
             _, key = heappop(self._heap)

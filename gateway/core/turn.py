@@ -8,9 +8,9 @@ from gateway.core.commands import Command
 
 
 class Turn:
-    """When the call under way was made, and the commands that answer it so far.
+    """Time of the call under way, and its commands so far.
 
-    `commands` stays after the call: a caller that catches an exception of it finds there what was decided before.
+    `commands` stays after the call, so a caller that catches its exception still finds the commands decided before.
     """
 
     __slots__ = ("commands", "now")
@@ -20,7 +20,7 @@ class Turn:
         self.commands: list[Command] = []
 
     def begin(self, now: float) -> list[Command]:
-        """A call at `now` (seconds of the monotonic clock); its commands go into the list that is returned."""
+        """Begin a call at `now` (seconds of the monotonic clock). Its commands go into the returned list."""
         self.now = now
         self.commands = []
         return self.commands

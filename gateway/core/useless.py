@@ -10,7 +10,7 @@ from gateway.core.request_state import Attempt
 
 
 class UselessAnswers(Learner):
-    """Counts odd answers per replica, and keeps the load of useless ones for the time that a useful one takes."""
+    """Counts odd answers per replica, and imputes a useful answer's load to a useless one."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster

@@ -20,7 +20,7 @@ OUTPUT_WEIGHT: Final = 2.0
 
 
 class Accounting:
-    """Opened for a request by `reserve`, and closed, once, by `close`. `share` (0-1] of every limit is ours."""
+    """`reserve` opens the account of a request, `close` closes it once. `share` (0-1] of every limit is this process's."""
 
     def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, admission: Admission) -> None:
         self._tenants = Tenants(share)
@@ -29,7 +29,7 @@ class Accounting:
         self._admission = admission
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
-        """Take on the limits of a policy; what was used stays used."""
+        """Take on the limits of a policy. Usage so far stays counted."""
         self._tenants.configure(tiers, now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
@@ -37,17 +37,17 @@ class Accounting:
         return self._tenants.left(tenant, tier, now)
 
     def views(self, now: float) -> tuple[LimitView, ...]:
-        """A copy of what every tenant uses, for people."""
+        """Usage of every tenant, for people."""
         return self._tenants.views(now)
 
     def in_flight(self) -> dict[tuple[str, str], int]:
-        """Requests that are not over by tenant and tier, where there are any."""
+        """Requests under way by tenant and tier, zeros left out."""
         return self._tenants.in_flight()
 
     # ---- in the order in which they are called
 
     def reserve(self, live: RequestState, now: float) -> LimitExceeded | None:
-        """Take the request, its prompt and as much output as it was granted, out of its tenant's limits."""
+        """Take the request, its prompt and the output granted to it out of its tenant's limits."""
         ask = live.ask
         use = self._tenants.of(ask.tenant, ask.tier, now)
         tokens = live.most_tokens
@@ -58,13 +58,13 @@ class Accounting:
         return exceeded
 
     def dispatched(self, live: RequestState, now: float) -> float:
-        """It is sent for the first time; the tokens of output that are expected of it, which its tenant is charged."""
+        """Charge the tenant at the first dispatch for the output tokens that are expected, and return these."""
         expected = self._forecaster.expected_output(live)
         self._charge(live, expected, now)
         return expected
 
     def first_token(self, live: RequestState, now: float) -> None:
-        """Tell the forecaster what the first token decides: a miss, or all there is to decide."""
+        """Label the forecast if the first token decides it: a missed TTFT, or a kept one that is the only objective."""
         self._admission.first_token(live, now)
         slo = live.slo
         if now - live.ask.body_at > slo.ttft_bound_s:
@@ -73,7 +73,7 @@ class Accounting:
             self._forecaster.judged(live, False, now)
 
     def attempted(self, live: RequestState, attempt: Attempt, finish: AttemptResult) -> None:
-        """Take the engine's own counts where it gave them, what was seen to pass where not."""
+        """Take the engine's own token counts where it gave them, else the tokens that were seen to pass."""
         if live.committed is not None and live.committed is not attempt:
             return
         seen = max(attempt.tokens, finish.tokens_seen)
@@ -87,7 +87,7 @@ class Accounting:
                 self._prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
 
     def close(self, live: RequestState, now: float) -> Record:
-        """It is over: settle with its tenant, and let everything that learns know how it ended."""
+        """Settle a request that is over with its tenant, and let forecaster and admission learn from its end."""
         if live.use is not None:
             worked = live.settle(now)
             if live.charged:
@@ -102,16 +102,16 @@ class Accounting:
 
     @staticmethod
     def _charge(live: RequestState, output_tokens: float, now: float) -> None:
-        """Count against its tenant's turns what this request costs, as far as it is known now."""
+        """Charge its tenant's turns with the cost of this request, as far as it is known now."""
         if live.use is not None:
             cost = live.prompt_tokens + OUTPUT_WEIGHT * output_tokens
             live.use.serve(cost - live.charged, now)
             live.charged = cost
 
     def _judge(self, live: RequestState, record: Record, now: float) -> None:
-        """Tell the forecaster how it ended. What says nothing of latency is no label.
+        """Label the forecast by how the request ended. Ends that do not depend on latency give no label.
 
-        An answer that we held short is never good, but in time or not as any other: that is what was forecast of it.
+        A degraded answer is never good, but its label is whether it was in time: that was forecast.
         """
         late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
         late = late or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)

@@ -1,4 +1,4 @@
-"""From what engines take to how long a request waits, and how probable it is that it misses an objective."""
+"""How long a request waits, and how probable it is that it misses an objective, by the learned costs of engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.core.forecast.output_length import Bucket
 from gateway.core.request_state import RequestState
 
 BURST_S: Final = 10.0
-"""For how long higher tiers are expected to go on as in the last seconds; then as in the last minute."""
+"""Higher tiers are expected to take their latest share for so long, then their share of the last minute."""
 SLOW_TAU_S: Final = 60.0
 
 
 class HigherTierShare:
-    """The share of higher tiers, as of the last minute, for one tier."""
+    """Share (0-1) of the drain rate that tiers above one tier took in the last minute."""
 
     __slots__ = ("at", "share")
 
@@ -27,15 +27,15 @@ class HigherTierShare:
         self.at = now
 
     def add(self, share: float, now: float) -> None:
-        """It is `share` now."""
+        """The share is `share` at `now`."""
         self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
         self.at = now
 
 
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
-    """Those before it at the rate at which the pool drains, less what higher tiers that are still to come will take.
+    """Requests ahead over the drain rate of the pool, less the share that later requests of higher tiers will take.
 
-    Before there ever was a backlog that rate is Little's: those in flight over how long each stays.
+    Before there ever was a backlog the rate is that of Little's law: requests in flight over the mean time each stays.
     """
     rate = pool.drain.per_s
     if rate is None:
@@ -52,9 +52,9 @@ def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share:
 def raw_breach(
     live: RequestState, labels: Calibrator, bucket: Bucket, made: Forecast, more_s: float, output: float
 ) -> float:
-    """P(any objective is missed), before calibration. Who waits for longer than `timeouts.queue` misses them all.
+    """P(any objective is missed), before calibration. A wait beyond `timeouts.queue` misses them all.
 
-    `made`: the forecast, as far as it is known; `more_s`: from then to the first token; `output`: tokens of the answer.
+    `made`: the forecast so far. `more_s`: seconds from its time to the first token. `output`: tokens of the answer.
     """
     slo, spread = live.slo, labels.spread.of[made.kind]
     elapsed_s, wait_s, tpot_s = made.at - live.ask.body_at, made.wait_s, made.tpot_s
@@ -63,7 +63,7 @@ def raw_breach(
     if wait_s > 0.0 and live.timeouts.queue_s < math.inf:
         good = 1.0 - over(wait_s, live.timeouts.queue_s - elapsed_s, spread)
     if has_first:
-        # It is the same wait that makes it late for both.
+        # Not a product: the same wait causes both misses.
         good = min(good, 1.0 - over(more_s, slo.ttft_bound_s - elapsed_s, spread))
     if slo.e2e_bound_s < math.inf:
         left_s = slo.e2e_bound_s - elapsed_s
@@ -76,7 +76,7 @@ def raw_breach(
 
 
 def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:
-    """P(the answer takes more than `left_s`), of answers that the objective counts."""
+    """P(the answer takes more than `left_s`, and the objective counts it)."""
     if left_s <= 0.0:
         return 1.0
     if left_s >= (cap - 1) * tpot_s:

@@ -1,4 +1,4 @@
-"""When a request has waited long enough, in each of its phases."""
+"""Deadlines of a request in each of its phases."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gateway.core.policy import AdmissionMode
 from gateway.core.request import Reason
 from gateway.core.request_state import RequestState
 
-# The caller reports progress at most this often, so an idle deadline is checked this much later: late, never early.
+# The caller reports progress at most this often, so the idle deadline passes this much later: late, never early.
 PROGRESS_EVERY_S: Final = 0.25
 
 
 def next_deadline(live: RequestState) -> tuple[float, Reason]:
-    """The earliest deadline of a request in the state it is in, and what it means when it passes.
+    """The earliest deadline of a request in its present state, and the reason to give when it passes.
 
-    `queue` counts from body complete while the request waits, which ends sooner if its objective is missed by then;
-    `ttft` from sent until the first content token, of answers whose tokens can be seen (`Request.visible`);
-    `idle` from the last progress after that, but not while the answer is not read; `total` from head received, always.
+    `queue` counts from body complete while the request waits. An enforced objective that is missed earlier ends the
+    wait earlier. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
+    last progress after that, except while the attempt is paused. `total` counts from head received, always.
     """
     ask, timeouts = live.ask, live.timeouts
     total = ask.head_at + timeouts.total_s, Reason.TOTAL_TIMEOUT
@@ -26,7 +26,7 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
         queue = ask.body_at + timeouts.queue_s, Reason.QUEUE_TIMEOUT
         if live.deadline < queue[0] and ask.tier.admission.mode is AdmissionMode.ENFORCE:
             queue = live.deadline, Reason.PREDICTED
-        # Whichever it is, it was the waiting that took the time: another try may be luckier.
+        # A total timeout in the queue is reported as a queue timeout: another try may be luckier.
         return min((total[0], Reason.QUEUE_TIMEOUT), queue)
     if not live.visible or not live.open:
         return total
@@ -41,9 +41,9 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
 
 
 def slo_deadline(live: RequestState) -> float:
-    """When a waiting request has missed its objective for certain: those who wait in a tier are served in this order.
+    """Time at which a queued request has certainly missed its objective. A tier's queue is served in this order.
 
-    The first token of a streamed answer, the whole of another; without an objective, the end of the queue timeout.
+    A streamed answer needs its first token by then, any other its end. Without an objective it is the queue timeout.
     """
     ask, slo = live.ask, live.slo
     bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if ask.stream else slo.e2e_bound_s

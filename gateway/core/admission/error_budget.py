@@ -1,7 +1,7 @@
-"""How much risk a tier may take: what is left of the errors that its percentiles allow.
+"""Error budget of a tier: the misses that its percentiles still allow, which set how much risk it takes.
 
-An objective `p99: 1s` allows one request in a hundred to be slower. Of the tier's objectives the one that has used most
-of what it allows decides:
+An objective `p99: 1s` allows one request in a hundred to be slower. The objective of the tier with the least budget
+left decides:
 
     left = 1 - (share of answers that missed it lately) / (1 - quantile)        1: nothing missed, 0: all used up
 
@@ -21,12 +21,12 @@ MEMORY_S: Final = 300.0
 EVERY_S: Final = 0.005
 SWING: Final = 0.5
 MIN_ANSWERS: Final = 50.0
-"""Fewer say nothing: the threshold is then as it is written."""
+"""With fewer answers the threshold of the policy applies unchanged."""
 MAX: Final = 0.95
 
 
 class ErrorBudget:
-    """Of one tier: answers and misses by objective, forgotten exponentially over `MEMORY_S`."""
+    """Answers and misses of one tier by objective, forgotten exponentially over `MEMORY_S`."""
 
     __slots__ = ("_answers", "_at", "_misses", "_next_at", "_objectives", "left", "slo")
 
@@ -38,16 +38,16 @@ class ErrorBudget:
         self._at = 0.0
         self._next_at = -math.inf
         self.left = 0.0
-        """As above; 0 until there are enough answers."""
+        """Budget left, -1 to 1; 0 until there are enough answers."""
 
     def threshold(self, written: float) -> float:
-        """The probability of a miss that may be risked, for the one that the policy states."""
+        """Largest P(breach) to admit, where the policy says `written`."""
         return written if written >= MAX else min(MAX, written * (1.0 + SWING * self.left))
 
     def count(self, slo: Slo, record: Record, now: float) -> None:
-        """An answer of the tier is complete, which had the objectives `slo`: those of before a reload say nothing.
+        """Count an answer of the tier that had the objectives `slo`. Objectives of before a reload are ignored.
 
-        No more than one in `EVERY_S` is looked at.
+        At most one answer in `EVERY_S` is counted.
         """
         if now < self._next_at or record.outcome is not Outcome.OK or (slo is not self.slo and slo != self.slo):
             return
@@ -69,7 +69,7 @@ class ErrorBudget:
 
 
 def _latency(metric: Metric, slo: Slo, record: Record) -> float | None:
-    """What `metric` was; None if the objective says nothing of this answer."""
+    """Seconds of `metric`; None if the objective does not cover this answer."""
     match metric:
         case Metric.TTFT:
             return record.ttft_s

@@ -1,4 +1,4 @@
-"""What would become of a request now, and why: the decision on a newcomer, without taking it."""
+"""The decision on a newcomer and its reasons, without taking it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED: Final = "refused"
 
 @dataclass(frozen=True, slots=True)
 class PlacementOption:
-    """A replica with a free slot, or the waiting room (no name), and the forecast there. Seconds from now."""
+    """A replica with a free slot, or the queue (`replica` None), and the forecast there. Seconds from now."""
 
     replica: str | None
     in_flight: int
@@ -35,17 +35,17 @@ class PlacementOption:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedReplica:
-    """A replica of the pool that gets nothing, or next to nothing, now."""
+    """A replica of the pool that gets no requests now, or only canaries."""
 
     replica: str
     state: ReplicaState
     why: str
-    """Empty where the state says all."""
+    """Empty where `state` is the whole reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementExplanation:
-    """The decision, and what it is made from."""
+    """The decision and its inputs."""
 
     verdict: str
     """sent, waits, refused."""
@@ -54,17 +54,17 @@ class PlacementExplanation:
     mode: AdmissionMode
     trust: Trust
     threshold: float
-    """The largest P(breach) that is put up with."""
+    """Largest P(breach) that is admitted."""
     budget: str
     """measured, too few answers, no objective."""
     budget_left: float | None
-    """Of the tier's error budget, -1 to 1; None unless measured."""
+    """The tier's error budget left, -1 to 1; None unless measured."""
     prompt_tokens: int
     max_tokens: int
     ahead: int
     """Requests that would be served before it."""
     higher_share: float
-    """Share (0-1) of what the pool can do that more urgent tiers take."""
+    """Share (0-1) of the pool's drain rate that more urgent tiers take."""
     drain_rate: float | None
     best: PlacementOption
     runner_up: PlacementOption | None
@@ -72,7 +72,7 @@ class PlacementExplanation:
 
 
 def explain(admission: Admission, live: RequestState, pool: Pool, now: float) -> PlacementExplanation:
-    """Of a newcomer that `pool` would serve; changes nothing."""
+    """Explain the decision on a newcomer that `pool` would serve. Changes nothing."""
     tier = live.ask.tier
     free = [] if pool.room.holds(tier) else pool.candidates(tier)
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
@@ -136,7 +136,7 @@ def _candidate(
 
 
 def _budget(tier: Tier, left: float) -> str:
-    """A budget that is not measured is 0, and one that is measured is so only by chance."""
+    """An unmeasured budget is exactly 0; a measured one is so only by chance."""
     if not tier.slo.objectives():
         return "no objective"
     return MEASURED if left else "too few answers"

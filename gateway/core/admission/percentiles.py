@@ -1,16 +1,16 @@
-"""Each TTFT percentile of a tier as a constraint on whom it admits.
+"""Each TTFT percentile of a tier as a constraint on its admissions.
 
-An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. Of the
-answers of the last seconds, and of the requests that are admitted and have no first token yet, so many may be late:
+An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. The
+constraint covers the answers of the last seconds, and the admitted requests without a first token:
 
     late answers + expected late answers <= (1 - quantile) x (answers + admitted)
 
 A newcomer that is late with probability p adds p to the left side. It is admitted if the sum still holds. It is also
-admitted if p is no more than the objective allows: that mends a broken promise, and refusing it would not. So where
-more is asked for than can be served, the waiting room stays as short as the tightest percentile wants it.
+admitted if p is no more than the objective allows: that mends a broken promise, and refusing it would not. So under
+overload the queue stays as short as the tightest percentile needs it.
 
-Forecasts say too much of the tails, or too little. So p is multiplied by late answers over forecast ones, of the last
-minute.
+Forecasts over- or underestimate the tails. So p is multiplied by the late answers of the last minute over those
+forecast.
 
 A request that still waits when the highest percentile is missed is refused, not answered late. To wait for a refusal is
 worse than to be refused at once. So the guard of the highest percentile counts these requests as late, and allows
@@ -25,21 +25,21 @@ from typing import Final
 from gateway.core.policy import Objective
 
 MEMORY_S: Final = 10.0
-"""Answers are forgotten exponentially over so long: a promise holds over any window with enough answers."""
+"""Answers are forgotten exponentially over so long. A promise holds over any window with enough answers."""
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
-"""Share of the allowed late answers that is used: chance takes the rest."""
+"""Share of the allowed late answers that is planned for. The rest is left to chance."""
 IN_VAIN: Final = 0.03
-"""Share of the admitted that may wait in vain: whoever still waits when the highest percentile is missed is refused."""
+"""Share of the admitted that may wait in vain: refused when they miss the highest percentile."""
 PRIOR: Final = 1.0
-"""Late answers that are taken to have been foreseen: the forecast is believed until answers say otherwise."""
+"""Prior count of late answers that were forecast: the forecast is believed until answers show otherwise."""
 DOUBTED: Final = 0.1
-"""Part of that for the highest percentile: of the far end of a distribution little is known before answers show it."""
+"""Prior of late answers for the highest percentile, as part of `PRIOR`: little is known of a tail before answers."""
 MAX_BIAS: Final = 4.0
 
 
 class PercentileGuard:
-    """One objective of one tier: what was answered late, and what is expected to be."""
+    """Late and expected late answers of one objective of one tier."""
 
     __slots__ = (
         "_admitted",
@@ -58,7 +58,7 @@ class PercentileGuard:
     def __init__(self, objective: Objective, last: bool) -> None:
         self.objective = objective
         self.last = last
-        """Whether requests wait no longer than its threshold, and those that waited in vain count as late."""
+        """Whether it is the highest percentile: requests wait no longer than its threshold, and vain waits are late."""
         self._allowed = SAFETY * (1.0 - objective.quantile)
         if last:
             self._allowed = max(self._allowed, IN_VAIN)
@@ -75,7 +75,7 @@ class PercentileGuard:
         return self._admitted
 
     def admits(self, late: float, now: float) -> bool:
-        """Whether the objective is kept with one more, whose forecast is to be late with this probability (0-1)."""
+        """Whether the objective is kept with one more request, which is forecast late with probability `late` (0-1)."""
         bias = min(MAX_BIAS, self._missed / self._foreseen)
         if bias * late <= self._allowed:
             return True
@@ -84,17 +84,17 @@ class PercentileGuard:
         return kept * self._late + bias * (self._expected + late) <= self._allowed * count
 
     def admitted(self, late: float) -> None:
-        """One was admitted whose forecast was this."""
+        """A request with forecast `late` was admitted."""
         self._admitted += 1
         self._expected += late
 
     def dropped(self, late: float) -> None:
-        """One that was admitted with this forecast will never have a first token."""
+        """An admitted request with forecast `late` will never have a first token."""
         self._admitted -= 1
-        self._expected = self._expected - late if self._admitted else 0.0  # no rounding error outlives the requests
+        self._expected = self._expected - late if self._admitted else 0.0  # drops rounding errors when none is left
 
     def answered(self, late: float, ttft_s: float, now: float) -> None:
-        """One that was admitted with this forecast has its first token; after inf seconds: it waited in vain."""
+        """An admitted request with forecast `late` has its first token; `ttft_s` inf: it waited in vain."""
         self.dropped(late)
         is_late = ttft_s > self.objective.threshold_s
         kept = math.exp((self._at - now) / MEMORY_S)

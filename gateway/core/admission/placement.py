@@ -1,4 +1,4 @@
-"""Which pool serves a request, and what no pool ever could."""
+"""Which pool serves a request, and whether any could."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.core.request_state import RequestState
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """No pool takes the request, whatever the load; or all that would are down, for about `retry_after_s`."""
+    """No pool takes the request, whatever the load; or all that could are down, for about `retry_after_s`."""
 
     outcome: Outcome
     why: Reason
@@ -23,16 +23,16 @@ class Unplaceable:
 
 
 class Placement:
-    """Finds pools, by the lengths of prompts as they are known at the time."""
+    """Finds pools by the prompt lengths known at the time."""
 
     def __init__(self, fleet: Fleet, prompts: PromptEstimator) -> None:
         self._fleet = fleet
         self._prompts = prompts
 
     def find(self, live: RequestState, now: float) -> Pool | Unplaceable:
-        """The pool for a request; its length is written down in `live`."""
+        """The pool for a request. Sets the prompt lengths in `live`."""
         ask, batch = live.ask, live.ask.batch
-        # An engine reads the prompts of a batch one by one, so that it is their mean length that has to fit.
+        # An engine reads the prompts of a batch one by one, so their mean length has to fit.
         if ask.prompt_exact is not None:
             low, high = ask.prompt_exact // batch, -(-ask.prompt_exact // batch)
             live.prompt_tokens = ask.prompt_exact
@@ -44,10 +44,10 @@ class Placement:
 
 
 def place(ask: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool | Unplaceable:
-    """The first pool of the route that takes a prompt of `high` tokens and has a replica that may be sent to.
+    """The first pool of the route that takes a prompt of `high` tokens and has a usable replica.
 
-    `high` overcounts most prompts, so one that fits nowhere by it still goes to the longest pool, whose engine
-    counts exactly; refused is only what cannot fit even by `low`.
+    `high` overcounts most prompts. A prompt that fits nowhere by `high` still goes to the pool of the longest prompts,
+    whose engine counts exactly. It is refused only if it does not fit by `low` either.
     """
     route = ask.policy.route(ask.model, ask.tier)
     if not route:

@@ -1,12 +1,12 @@
-"""How close to a TPOT objective the mean step of a replica may come, so that the written share of answers is in time.
+"""Margin between a TPOT objective and the longest mean step of a replica that still keeps it.
 
-The mean step is what a budget can hold (fleet/step_budget.py); an objective is of single answers, which scatter around
-it. How far, no model says: it depends on how lumpy prompts are and how long answers. So it is measured, as adaptive
-conformal inference does (Gibbs and Candes, NeurIPS 2021): each answer that was made near the limit moves the margin,
+A budget can bound the mean step (fleet/step_budget.py). An objective is about single answers, which scatter around the
+mean. How far depends on the sizes of prompts and the lengths of answers. So the margin is measured, as in adaptive
+conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer made near the limit moves it:
 
     in time:  log margin += STEP x (1 - quantile)         late:  log margin -= STEP x quantile
 
-and rests where the share of late answers is the one that the objective allows.
+It rests where the share of late answers is the one that the objective allows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gateway.core.policy import Objective
 START: Final = 0.85
 """On six engines the p99 of a full replica is 1.05 to 1.2 times its mean."""
 STEP: Final = 0.02
-"""A hundred answers in time, of a p99, undo one that was late."""
+"""For a p99, a hundred answers in time undo one late answer."""
 MIN_MARGIN: Final = 0.5
-"""A miss that the load does not explain must not empty a replica."""
+"""Misses that load does not explain must not empty a replica."""
 MAX_MARGIN: Final = 1.25
-"""Above 1: the model may expect too much, and half of the answers are to meet a p50."""
+"""Above 1, since the model may overestimate, and a p50 has to be met by only half of the answers."""
 NEAR: Final = 0.7
-"""Answers count whose forecast was above this share of the limit: others say nothing of a full replica."""
+"""Only answers forecast above this share of the limit count: the others were not made by a full replica."""
 
 
 class TpotMargin:

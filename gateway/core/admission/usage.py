@@ -1,10 +1,9 @@
-"""How much of an engine's own token counts is believed: no more than the request allowed, or than can have come.
+"""Upper bounds on an engine's own token counts: what the request allowed, or what can have come.
 
-A count that is too high would take a tenant's tokens for hours, and teach what nothing has shown. So beyond these
-bounds the count is as if it had not been given, and an estimate stands for it. They are generous, since a bound that
-is too low turns an honest count into an estimate:
+A count that is too high would use up a tenant's tokens for hours, and mislead whatever learns from it. A count beyond
+these bounds is replaced by an estimate. The bounds are generous: a bound that is too low would drop honest counts.
 
-    output    what was granted to each choice, which is what its tenant has reserved
+    output    the tokens granted to each choice, which its tenant has reserved
               where the engine was told no cap: as much, or `TOKENS_PER_EVENT` for each event that came
     prompt    two tokens for each byte of the body (byte-level vocabularies have one at most; a dense picture in
               base64 may have more), and `TEMPLATE_TOKENS` for each prompt: templates have words of their own
@@ -18,7 +17,7 @@ from gateway.core.request import AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
 SLACK_TOKENS: Final = 16
-"""For each choice: its end, and the rest of a speculative step."""
+"""Allowance for each choice: its end token, and the rest of a speculative step."""
 TOKENS_PER_EVENT: Final = 64
 """Engines that stream in intervals send some tens of tokens in one event."""
 TOKENS_PER_BYTE: Final = 2
@@ -26,24 +25,21 @@ TEMPLATE_TOKENS: Final = 16_384
 
 
 BYTES_PER_TOKEN: Final = 4
-"""An estimate, of answers that tell no usage and cannot be read."""
+"""Estimate for answers without a usage whose content cannot be read."""
 
 
 def tokens_in(body_bytes: int) -> int:
-    """Output tokens of a whole answer, by its size alone."""
+    """Estimated output tokens of a whole answer of this size."""
     return body_bytes // BYTES_PER_TOKEN
 
 
 def told_output(output_tokens: int | None, content_came: bool) -> int | None:
-    """The count of an engine, or None where it tells of no token and content came: some fill their usage with zeros.
-
-    For streams and whole answers alike.
-    """
+    """The output count of an engine; None if it is 0 although content came, since some fill their usage with zeros."""
     return None if output_tokens == 0 and content_came else output_tokens
 
 
 def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
-    """`finish` without the counts that cannot be true; the same object where all may be."""
+    """`finish` without impossible counts; the same object if all are possible."""
     output, prompt = finish.output_tokens, finish.prompt_tokens
     live = attempt.live
     if output is not None and output > _max_output(live, max(attempt.tokens, finish.tokens_seen)):
