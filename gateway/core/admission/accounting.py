@@ -20,7 +20,7 @@ OUTPUT_WEIGHT: Final = 2.0
 
 
 class Accounting:
-    """`reserve` opens the account of a request, `close` closes it once. `share` (0-1] of every limit is this process's."""
+    """`reserve` opens the account of a request, `close` closes it once. Every limit is scaled by `share` (0-1]."""
 
     def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, admission: Admission) -> None:
         self._tenants = Tenants(share)

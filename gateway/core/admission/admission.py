@@ -2,10 +2,10 @@
 
     fits now -> waits, with a deadline -> spills into a longer pool -> gets a shorter answer -> is shed
 
-A request is doubtful if the forecast says that it misses an objective of its tier with a probability above the tier's
-threshold. What is not doubtful takes a slot, or waits for one. Of what is doubtful a small share is let in all the
-same, because only what is let in shows whether the forecast was right. While the forecast is not to be trusted nothing
-is doubtful: the bounds of slots and waiting room decide, and when a turn comes whether there is time for a first token.
+A request is doubtful if its forecast probability of missing an objective is above its tier's threshold. A request that
+is not doubtful takes a slot, or waits for one. A small share of the doubtful is admitted as exploration: only admitted
+requests show whether the forecast was right. While the forecast is untrusted no request is doubtful. The bounds of
+slots and queue decide then, and when a turn comes, whether there is time left for a first token.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from gateway.core.request_state import RequestState
 from gateway.core.snapshot import TierView
 
 LOOKED_AT: Final = 4
-"""Replicas with a free slot, least loaded first, that are asked before one is shed."""
+"""Replicas with a free slot, least loaded first, that are considered before a request is shed."""
 PROBE_EVERY_S: Final = 1.0
-"""A tier of which nothing was let in for so long gets its next doubtful request in."""
+"""A tier without an admission for so long gets its next doubtful request admitted."""
 MAX_HIGHER_SHARE: Final = 0.9
 SPILL_HEADROOM: Final = 0.3
-"""Share of its slots that a pool must have free to take what another one sheds,"""
+"""Share of its slots that a pool must have free to take requests that another one sheds."""
 SPILL_BREACH: Final = 0.05
-"""and how probable a miss may be there."""
+"""Largest P(breach) of a spilled request in the pool that takes it."""
 CONTESTED_BREACH: Final = 0.1
-"""The same of one that others of its tier wait behind: they are fresher, and its slot is worth more to them."""
+"""Largest P(breach) at the head of a queue: the requests behind are fresher, so the slot is worth more to them."""
 RECHECK_FROM: Final = 4.0
-"""It is looked at again if no more time is left than so many times what its engine was to take to its first token."""
+"""A queued request is forecast again if the time left is below this multiple of its predicted engine TTFT."""
 DEGRADE_MARGIN: Final = 0.8
-"""Of the time that is left for an answer, what a shorter one is made to fit,"""
+"""Share of the time left that a degraded answer is sized to fill."""
 MIN_DEGRADED_TOKENS: Final = 16
-"""and the shortest that is worth sending."""
+"""Shortest degraded answer that is worth sending."""
 HOLD_SHARE: Final = 0.2
-"""Of the tightest TTFT objective, what may wait unread inside an engine,"""
+"""Share of the tightest TTFT objective that prompts may wait unread inside an engine."""
 MAX_TIGHTEST_S: Final = 5.0
-"""which is taken to be no looser than this."""
+"""Looser TTFT objectives count as this one there."""
 MIN_WINDOW_TOKENS: Final = 2048.0
-"""What one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
+"""Prompt tokens that one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
 MAX_WINDOW_TOKENS: Final = 16384.0
-"""Also the window before it is known how fast an engine reads."""
+"""Also the window before the reading speed of an engine is known."""
 
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
-"""Refusals that say nothing of latency: there was nobody to be late."""
+"""Refusals for reasons other than latency."""
 LONG_WAIT: Final = 0.5
-"""Part of a TTFT bound after which a refusal has made its client wait: what is refused before was hardly promised."""
+"""Part of a TTFT bound after which a refused request has waited in vain. An earlier refusal does not count as late."""
 LATELY_S: Final = 5.0
-"""A tier is kept in mind for so long after its last request, or for as long as a request stays if that is longer."""
+"""Seconds that a tier's TPOT objectives bind after its last request, or the mean stay of a request if longer."""
 
 
 class Verdict(Enum):
@@ -74,7 +74,7 @@ class Verdict(Enum):
 
 
 class Decision:
-    """The verdict, with the replica it is sent to, whom it costs their places, or why it is shed."""
+    """The verdict, with the replica to send to, the queued requests to displace, or the reason to shed."""
 
     __slots__ = ("detail", "replica", "verdict", "victims", "why")
 
@@ -94,7 +94,7 @@ class Decision:
 
 
 class Admission:
-    """Decides about newcomers, and once more about those whose turn has come."""
+    """Decides about newcomers, and again about queued requests when their turn comes."""
 
     def __init__(self, policy: Policy, fleet: Fleet, forecaster: Forecaster, random: Random) -> None:
         self._fleet = fleet
@@ -104,7 +104,7 @@ class Admission:
         self._guards: dict[str, tuple[PercentileGuard, ...]] = {}
         """The TTFT objectives of each tier."""
         self._promised: dict[int, list[tuple[PercentileGuard, float]]] = {}
-        """By request without a first token: the objectives promised to it, and how probable it is late for each."""
+        """By request without a first token: each promised objective, and P(late) for it."""
         self._hold_s = math.inf
         self._margins: dict[tuple[str, Objective], TpotMargin] = {}
         self.configure(policy)
@@ -133,7 +133,7 @@ class Admission:
     # ---- decisions
 
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
-        """About a newcomer of `pool`. A tier that waits already is not overtaken by its own."""
+        """Decide about a newcomer of `pool`. It does not overtake queued requests of its own tier."""
         tier = live.ask.tier
         replica = None if pool.room.holds(tier) else pool.pick(tier, None, self._random.random())
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
@@ -154,7 +154,7 @@ class Admission:
         return waits(live, pool)
 
     def is_hopeless(self, live: RequestState, replica: Replica, now: float) -> str:
-        """Why one whose turn has come would miss its objective even so; empty if it need not."""
+        """Why a request whose turn has come would still miss its objective; empty if it would not."""
         pool = replica.pool
         before = live.forecast
         if before is None or live.explored or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
@@ -164,8 +164,8 @@ class Admission:
             return ""
         forecast = self._forecaster.forecast(live, pool, replica, NOTHING_AHEAD, now)
         if not self.trusted(pool):
-            # Its probability is not believed; that an engine takes time to a first token is. Without this, all who wait
-            # until the end of their deadline are sent just too late, and the forecast is right in saying so of each.
+            # The breach probability is untrusted here, the TTFT estimate is not: refuse if TTFT alone breaks the
+            # bound. Without this, requests that wait until their deadlines would be sent just too late.
             bound_s = live.slo.ttft_bound_s
             if not live.ask.stream or forecast.ttft_s <= bound_s:
                 return ""
@@ -176,13 +176,13 @@ class Admission:
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
     def is_doubtful(self, live: RequestState, pool: Pool, forecast: Forecast) -> bool:
-        """Whether the forecast is against it, and may be believed."""
+        """Whether a trusted forecast is above the threshold, or a TTFT objective of the tier would break."""
         if forecast.breach > self.threshold(live.ask.tier) and self.trusted(pool):
             return True
         return self._broken(live, pool, forecast) is not None
 
     def _broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> PercentileGuard | None:
-        """The TTFT objective of its tier that would not be kept with it."""
+        """The guard of a TTFT objective that would break with this request; None if all hold."""
         if live.ask.stream:
             for guard in self._guards.get(live.ask.tier.name, ()):
                 if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
@@ -190,19 +190,19 @@ class Admission:
         return None
 
     def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
-        """P(its first token is later than the objective wants it), 0-1.
+        """P(its first token misses the objective), 0-1.
 
-        Before it is known what engines take, those that wait already tell: it will wait for longer than they have.
+        Before engine costs are known the head of its queue tells: a newcomer waits at least as long as that has.
         """
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
         before = pool.room.band(live.ask.tier).first() if pool.room.holds(live.ask.tier) else None
         return 0.0 if before is None or forecast.at - before.ask.body_at <= objective.threshold_s else 1.0
 
-    # ---- what they are made from
+    # ---- inputs of decisions
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> Forecast:
-        """Of a newcomer that is sent to `replica`, or has to wait."""
+        """The forecast for a newcomer that is sent to `replica`; None: it is queued."""
         ahead = NOTHING_AHEAD if replica is not None else self.ahead(live, pool, now)
         return self._forecaster.forecast(live, pool, replica, ahead, now)
 
@@ -211,11 +211,11 @@ class Admission:
         return self._forecaster.trust(pool.spec.name)
 
     def trusted(self, pool: Pool) -> bool:
-        """Whether forecasts for this pool decide; else only the bounds of slots and waiting room do."""
+        """Whether forecasts for this pool decide; else only the bounds of slots and queue do."""
         return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
 
     def threshold(self, tier: Tier) -> float:
-        """The largest probability of a miss that is put up with: the tier's, by what is left of its error budget."""
+        """The largest P(breach) that is admitted: that of the tier, scaled by its error budget."""
         written = tier.admission.max_breach_probability
         budget = self._budgets.get(tier.name)
         return written if budget is None else budget.threshold(written)
@@ -232,7 +232,7 @@ class Admission:
         )
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
-        """A request was sent, or has begun to wait."""
+        """A request was sent, or queued."""
         pool.room.band(live.ask.tier).admitted(now)
         forecast = live.forecast
         if forecast is None:
@@ -240,7 +240,7 @@ class Admission:
         self._forecaster.watch(live, now)
         guards = self._guards.get(live.ask.tier.name)
         if guards is not None and live.ask.stream:
-            self._drop(live.ask.id)  # it may have waited for a pool that has no replicas any more
+            self._drop(live.ask.id)  # it may have moved here from the queue of a pool without replicas
             promised = self._promised[live.ask.id] = []
             for guard in guards:
                 late = self._late(live, pool, forecast, guard.objective)
@@ -248,13 +248,13 @@ class Admission:
                 promised.append((guard, late))
 
     def _drop(self, request: int) -> None:
-        """Expect nothing more of a request by what was promised to it until now."""
+        """Take a request out of the guards that expect it."""
         for guard, late in self._promised.pop(request, ()):
             guard.dropped(late)
 
     @property
     def promises(self) -> int:
-        """TTFT objectives promised to requests without a first token, counted by the guards in force."""
+        """Number of TTFT objectives promised to requests without a first token, by the guards in force."""
         return sum(guard.open for guards in self._guards.values() for guard in guards)
 
     def first_token(self, live: RequestState, now: float) -> None:
@@ -278,7 +278,7 @@ class Admission:
                 self._margin(record.pool, objective).learn(live.forecast.tpot_s, record.tpot_s)
 
     def ahead(self, live: RequestState, pool: Pool, now: float) -> Ahead:
-        """Work before a newcomer who has to wait."""
+        """Work ahead of a newcomer that is queued."""
         ask, room = live.ask, pool.room
         own = room.band(ask.tier).ahead_of(ask.tenant) if room.holds(ask.tier) else 0
         above, per_s = room.above(ask.tier, now)
@@ -287,11 +287,11 @@ class Admission:
         return Ahead(above + own, own, share, ask.tier.floor)
 
     def prefill_limit(self, pool: Pool) -> float:
-        """Prompt tokens that an engine of `pool` may have to read before it is sent more.
+        """Unread prompt tokens beyond which an engine of `pool` is sent no more.
 
-        What waits in an engine is served in order of arrival, whatever its tier; so no more is sent than it reads in a
-        part of the tightest TTFT objective, and enough to keep it busy. Slots alone do not see to that where prompts
-        are long and answers short.
+        An engine serves its own queue in order of arrival, whatever the tier. So it is sent only as much as it reads
+        in `HOLD_SHARE` of the tightest TTFT objective, but enough to keep it busy. Slots alone do not bound this where
+        prompts are long and answers short.
         """
         token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
         if token_s is None:
@@ -299,7 +299,7 @@ class Admission:
         return min(MAX_WINDOW_TOKENS, max(MIN_WINDOW_TOKENS, self._hold_s / token_s))
 
     def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
-        """The longest mean step of `replica` with which the TPOT of every tier that uses its pool is kept."""
+        """The longest mean step of `replica` that keeps the TPOT objectives of all tiers in use; inf without one."""
         if prices is None:
             return math.inf
         pool = replica.pool
@@ -321,7 +321,7 @@ class Admission:
         return found
 
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
-        """What a client is told of a forecast that is against it."""
+        """The text for a client that is refused because of this forecast."""
         limit = self.threshold(live.ask.tier)
         guard = None if forecast.breach > limit else self._broken(live, pool, forecast)
         if guard is None:
@@ -333,7 +333,7 @@ class Admission:
         )
 
     def reason(self, live: RequestState, forecast: Forecast, limit: float) -> str:
-        """What a client is told of a forecast whose P(breach) is above `limit`."""
+        """The text for a client whose P(breach) is above `limit`."""
         slo = live.slo
         latencies = (
             ("time to first token", forecast.ttft_s, slo.ttft_bound_s),
@@ -346,10 +346,10 @@ class Admission:
         chance = f"it misses its objective with probability {forecast.breach:.2f}, above {limit:.2f}"
         return f"The replicas are busy. Predicted: {', '.join(said)}; {chance}."
 
-    # ---- what becomes of the doubtful
+    # ---- doubtful requests
 
     def _is_let_in(self, live: RequestState, pool: Pool, now: float) -> bool:
-        """Whether a doubtful one is admitted all the same."""
+        """Whether a doubtful request is admitted: its tier is in shadow, or it explores."""
         admission = live.ask.tier.admission
         if admission.mode is AdmissionMode.SHADOW:
             live.would_shed = True
@@ -361,7 +361,7 @@ class Admission:
         return live.explored
 
     def _faster(self, live: RequestState, pool: Pool, doubtful: Replica, now: float) -> Replica | None:
-        """The first of those next in line on which it is not doubtful: the router does not ask how fast they are."""
+        """The next replica in line on which it is not doubtful, since the router ignores how fast replicas are."""
         for replica in pool.candidates(live.ask.tier)[:LOOKED_AT]:
             if replica is doubtful:
                 continue
@@ -372,7 +372,7 @@ class Admission:
         return None
 
     def _spill(self, live: RequestState, pool: Pool, now: float) -> Replica | None:
-        """A replica of a pool that takes what this one sheds, if it can spare it."""
+        """A replica of another pool that spills over from `pool`, if that one has room to spare."""
         ask = live.ask
         for spec in ask.policy.route(ask.model, ask.tier):
             if pool.spec.name not in spec.spill_from:
@@ -391,10 +391,10 @@ class Admission:
         return None
 
     def _degrade(self, live: RequestState, pool: Pool, replica: Replica | None, forecast: Forecast, now: float) -> bool:
-        """Hold the answer so short that it is complete in time, where the tier allows that and it helps."""
+        """Cap the answer so that it is complete in time, if the tier allows that and it helps."""
         bound_s = live.slo.e2e_bound_s
         if not live.ask.tier.caps.degrade or bound_s == math.inf or live.ask.choices > 1:
-            return False  # of several choices nobody could tell whether one of them was cut
+            return False  # with several choices a client could not tell whether one of them was cut
         asked = live.max_tokens
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if MIN_DEGRADED_TOKENS <= live.max_tokens < asked:
@@ -407,7 +407,7 @@ class Admission:
 
 
 def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:
-    """One for each objective, with what was counted before where it is the same."""
+    """One guard for each objective. Guards of unchanged objectives keep their counts."""
     kept = {(guard.objective, guard.last): guard for guard in before}
     last = max(objectives, key=lambda objective: objective.quantile)
     return tuple(
@@ -417,10 +417,10 @@ def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ..
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:
-    """The waiting room is bounded by count and by bytes of held bodies; a more urgent tier displaces a less urgent.
+    """Queue a newcomer, displacing others if it must, or shed it. The queue is bounded by requests and body bytes.
 
-    Within a tier a tenant that has less than its share of it displaces one that has more. Tiers whose admission is not
-    enforced always wait: their deadline is then the only thing that ends the wait.
+    A more urgent tier displaces a less urgent one. Within a tier, a tenant with less than its share displaces one with
+    more. Tiers whose admission is not enforced are always queued: only their deadline ends the wait.
     """
     ask, room, spec = live.ask, pool.room, pool.spec
     count, held = room.shared_with(ask.tier.priority)

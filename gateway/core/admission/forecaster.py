@@ -1,11 +1,11 @@
-"""What would become of a request if it were admitted now: its latencies, and the chance that they are too long.
+"""Forecast of a request admitted now: its latencies, and the probability that they miss an objective.
 
-    TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: engines.py
-    e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: lengths.py
+    TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: forecast/latency_model.py
+    e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: forecast/output_length.py
 
-A metric's raw probability of being over its bound is that of a log-normal around the forecast, whose width is learned;
-e2e's is that of the answer being too long for the time that is left. Together they are calibrated by a logistic
-regression on what came of earlier requests (labels.py).
+The raw breach probability of a metric is that of a log-normal around the forecast, whose width is learned. For e2e it
+is the probability that the answer is too long for the time left. A logistic regression on the outcomes of earlier
+requests calibrates them together (forecast/calibrator.py).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from gateway.core.request import WEIGHTLESS, AttemptOutcome, AttemptResult
 from gateway.core.request_state import Attempt, RequestState
 
 FIRST_STEPS: Final = 8
-"""Of an answer under way, from which a cold pool learns its first costs: whole answers may take half a minute."""
+"""Steps of an open answer from which a cold pool learns its first costs: whole answers may take half a minute."""
 EARLY_STEPS: Final = 31
-"""Of an answer under way, to be held against what they were expected to take."""
+"""Steps of an open answer after which its time is compared with the expected time."""
 EXPECT_EVERY: Final = 1.25
-"""An answer that is longer by this factor is looked at again: how much of it is still to come."""
+"""The expected rest of an answer is updated when the answer has grown by this factor."""
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
-"""What a replica is taken for that was never sent anything."""
+"""Model of a replica that was never sent a request."""
 
 
 class PoolLearned:
-    """What was learned of one pool."""
+    """Learned facts of one pool."""
 
     __slots__ = ("costs", "higher", "labels")
 
@@ -52,7 +52,7 @@ class PoolLearned:
         self.higher: dict[str, HigherTierShare] = {}
 
     def see_higher(self, tier: str, share: float, now: float) -> None:
-        """Tiers above `tier` take `share` now."""
+        """Tiers above `tier` take `share` (0-1) of the drain rate now."""
         higher = self.higher.get(tier)
         if higher is None:
             self.higher[tier] = HigherTierShare(share, now)
@@ -61,7 +61,7 @@ class PoolLearned:
 
 
 class Forecaster(Learner):
-    """One per controller. What it learns is keyed by pool, replica and route, and outlives reloads that keep these."""
+    """One per controller. Learned facts are keyed by pool, replica and route, and outlive reloads that keep these."""
 
     def __init__(self) -> None:
         self._pools: dict[str, PoolLearned] = {}
@@ -70,7 +70,7 @@ class Forecaster(Learner):
         self._due: dict[str, deque[tuple[float, RequestState, Forecast]]] = {}
 
     def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
-        """Forget the pools and replicas that are neither in the policy in force nor have any of the open `attempts`."""
+        """Forget pools and replicas that are not in the policy in force and have no open attempt."""
         pools = set(policy.pools)
         replicas = {replica.name for pool in policy.pools.values() for replica in pool.replicas}
         for attempt in attempts:
@@ -82,7 +82,7 @@ class Forecaster(Learner):
     # ---- the forecast
 
     def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
-        """Of `live`, sent to `replica` now; None: it would wait in the gateway, behind `ahead`. Changes nothing."""
+        """The forecast for `live` sent to `replica` now; None: queued behind `ahead`. Changes nothing."""
         ask = live.ask
         learned = self._pools.get(pool.spec.name) or PoolLearned()
         costs, labels = learned.costs, learned.labels
@@ -121,26 +121,26 @@ class Forecaster(Learner):
         return made
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
-        """P(its first token comes later than `bound_s` after its body), 0-1. Its pool has costs."""
+        """P(its first token comes later than `bound_s` after body complete), 0-1. Its pool must have costs."""
         spread = self._pools[forecast.pool].labels.spread.of[forecast.kind]
         elapsed_s = forecast.at - live.ask.body_at
         return over(forecast.ttft_s - elapsed_s, bound_s - elapsed_s, spread)
 
     def expected_output(self, live: RequestState) -> float:
-        """Tokens that the answer is likely to have (P50), of all choices together."""
+        """Median of the output tokens, for all choices together."""
         return min(self._bucket(live).median, float(live.max_tokens)) * live.ask.choices
 
     def prefill_s_per_token(self, pool: str) -> float | None:
-        """What reading one prompt token takes in this pool; None until that is known."""
+        """Seconds to read one prompt token in this pool; None until known."""
         return self._pools[pool].costs.prompt_token_s() if self.has_costs(pool) else None
 
     def has_costs(self, pool: str) -> bool:
-        """Whether enough was seen of this pool to know what its engines take."""
+        """Whether this pool has enough samples for its costs to be known."""
         learned = self._pools.get(pool)
         return learned is not None and learned.labels.gate.samples >= COLD_SAMPLES
 
     def step_prices(self, replica: Replica, now: float) -> StepPrices | None:
-        """What requests add to a step of `replica`; None until answers have shown it."""
+        """The costs that requests add to a step of `replica`; None until answers have shown them."""
         learned = self._pools.get(replica.pool.spec.name)
         engine = self._engines.get(replica.spec.name)
         if learned is None or engine is None or learned.costs.step.samples < FIRST:
@@ -151,15 +151,15 @@ class Forecaster(Learner):
         return StepPrices(base_s, factor * c1 * DECODES, factor * c2 * CONTEXT, factor * c3 * TOKENS)
 
     def costs(self, pool: Pool) -> LatencyModel:
-        """What the typical replica of this pool takes."""
+        """The costs of the typical replica of this pool."""
         return self._of(pool).costs
 
     def unread(self, replica: str, now: float) -> float:
-        """Prompt tokens that a replica has probably not read yet, those of answers that are not streamed included."""
+        """Prompt tokens that a replica has probably not read yet, including those of whole answers."""
         engine = self._engines.get(replica)
         return 0.0 if engine is None else engine.backlog(now)
 
-    # ---- what happened: called after the counts of pool and replica have changed
+    # ---- events: called after the counts of pool and replica have changed
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """An attempt was dispatched."""
@@ -216,7 +216,7 @@ class Forecaster(Learner):
             self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
-        """A stream has shown `tokens` so far; once it is enough they say how fast its replica is."""
+        """A stream has shown `tokens` so far. After enough steps the speed of its replica is learned from them."""
         facts = attempt.facts
         if facts is None or attempt.first_at is None:
             return
@@ -240,7 +240,7 @@ class Forecaster(Learner):
             facts.show(costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
-        """Whether nearly all answers of its kind end before they have so many tokens."""
+        """Whether nearly all answers of its kind end before they have `tokens`."""
         return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
@@ -265,7 +265,7 @@ class Forecaster(Learner):
         tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
         each = tokens // live.ask.choices
         if each < 1:
-            # An answer with nothing in it says nothing of the time that others take.
+            # No latency is learned from an empty answer.
             if not finish.empty and not live.visible and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
                 self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
@@ -295,7 +295,7 @@ class Forecaster(Learner):
             learned.labels.spread.add(tpot_kind(facts.bucket.median), error)
 
     def _sampled(self, learned: PoolLearned, error: float) -> None:
-        """A latency came out at exp(error) times what was expected at dispatch."""
+        """A latency was exp(error) times the one expected at dispatch."""
         labels = learned.labels
         alarm = labels.gate.samples >= COLD_SAMPLES and labels.drift.add(error)
         if alarm:
@@ -305,7 +305,7 @@ class Forecaster(Learner):
     # ---- labels
 
     def watch(self, live: RequestState, now: float) -> None:
-        """`live` was admitted on `live.forecast`: what becomes of it is a label, due when a bound passes."""
+        """`live` was admitted on `live.forecast`. Its outcome is a label, due when a bound passes."""
         self._mature(now)
         forecast = live.forecast
         if forecast is None:
@@ -342,12 +342,12 @@ class Forecaster(Learner):
             labels.learn(forecast.features, live.ask.tier.name, breached, forecast.weight)
 
     def dropped(self, live: RequestState) -> None:
-        """Nobody will know: the client left, or a replica failed."""
+        """The forecast gets no label: the client left, or a replica failed."""
         if live.forecast is not None:
             live.forecast.judged = True
 
     def _mature(self, now: float) -> None:
-        """A bound that has passed before the first token, or the end, is a breach."""
+        """Label as breaches the requests whose bound passed before their first token or end."""
         for due in self._due.values():
             while due and (due[0][0] <= now or due[0][2].judged):
                 _, live, forecast = due.popleft()
@@ -400,7 +400,7 @@ class Forecaster(Learner):
 
 
 def _late(live: RequestState, now: float) -> bool:
-    """Whether a request whose earliest bound has passed had not met it: it has no first token, or no end."""
+    """Whether a request missed its earliest bound, which has passed: it has no first token, or no end."""
     if live.first_at is None:
         return live.ended_at is None
     return live.ended_at is None and live.ask.body_at + live.slo.e2e_bound_s <= now

@@ -1,19 +1,18 @@
-"""How many replicas a pool wants: from the demand that is coming and the knee of a replica, not from how busy it is.
+"""Autoscaling signal: replicas that a pool wants, by its predicted demand and the knee of a replica, not by use.
 
     work    = prompt tokens x c3 + output tokens x (c1 + c2 context + c0 / slots)    seconds of a full replica: costs
     demand  = work that arrives per second, that of refused requests included        replicas' worth
     wanted  = ceil(demand in `LEAD_S`, by its level and trend / knee)
 
-The knee is the demand per replica up to which objectives are met. It begins at `KNEE` and is learned from what happens,
-in windows of `WINDOW_S`: too many requests were not good, at a demand near it or above, and it falls to below that; few
-were, near it or above, and it rises. Misses far below the knee are not for want of replicas and teach nothing.
+The knee is the demand per replica up to which objectives are met. It begins at `KNEE` and is learned in windows of
+`WINDOW_S`. If too many requests were missed at a demand near the knee or above, it falls below that demand. If few
+were, it rises. Misses far below the knee are not for want of replicas and teach nothing.
 
-Up at once, down slowly: the number falls once in `HOLD_S`, to the largest that was wanted meanwhile with a margin, so
-that neither noise nor a short lull moves it. It never asks for more than twice what serves.
+The number rises at once and falls slowly: once in `HOLD_S`, to the largest number that was wanted meanwhile, with a
+margin. So neither noise nor a short lull moves it. It never exceeds twice the replicas that serve.
 
-Here, and not where metrics are made, since demand and misses are decided here, since it then is the same in the
-simulator, which knows no metrics, and since a journal replays it: it is moved by the calls that the controller gets
-(arrivals, ends, looks at replicas) and by nothing else.
+The signal belongs to the core because demand and misses are decided here. So the simulator, which has no metrics, has
+the same signal, and a journal replays it. Only calls of the controller move it: arrivals, ends, looks at replicas.
 """
 
 from __future__ import annotations
@@ -28,22 +27,23 @@ TICK_S: Final = 5.0
 LEVEL_TAU_S: Final = 60.0
 TREND_TAU_S: Final = 300.0
 LEAD_S: Final = 120.0
-"""How far ahead: about as long as a replica takes to load a model."""
+"""Horizon of the prediction: about as long as a replica takes to load a model."""
 KNEE: Final = 0.6
 MIN_KNEE: Final = 0.1
 MAX_KNEE: Final = 2.0
 WINDOW_S: Final = 30.0
 MIN_ENDED: Final = 50
-"""Requests that a window needs to say anything; it is longer until it has them."""
+"""Fewest requests of a window. It lasts until it has them."""
 MISSES: Final = 0.02
-"""Share of the requests of a window that is too many, and half of it is few."""
+"""Misses above this share of a window's requests are too many; below half of it they are few."""
 BEYOND: Final = 1.25
-"""The knee is believed to be so many times what was seen to be carried, at most,"""
+"""The knee is at most this multiple of the demand that was seen to be carried."""
 FAR: Final = 0.6
-"""and below this share of it many misses say nothing."""
+"""Misses at a demand below this share of the knee are ignored."""
 FIRST_RISE: Final = 0.05
+"""Share by which the knee rises in a window, before its first fall."""
 RISE: Final = 0.01
-"""In a window, before and after it first fell."""
+"""The same after its first fall."""
 FALL: Final = 0.1
 HOLD_S: Final = 300.0
 MARGIN: Final = 0.1
@@ -52,7 +52,7 @@ ANSWERS: Final = 0.01
 
 
 class KneeEstimate:
-    """What one replica carries inside the objectives, in replicas' worth of work (a share of its time at best)."""
+    """The work that one replica carries inside the objectives, as a share of its time when full."""
 
     __slots__ = ("_fell_at", "_from", "_serving_s", "_work_s", "ended", "missed", "rise", "value", "windows")
 
@@ -68,7 +68,7 @@ class KneeEstimate:
         self._serving_s = 0.0
 
     def passed(self, work_s: float, serving_s: float, now: float) -> None:
-        """So much work came to so many seconds of replicas; learn when the window is full."""
+        """`work_s` came to replicas that served `serving_s` together. Learns when the window is full."""
         self._work_s += work_s
         self._serving_s += serving_s
         if self._from == -math.inf:
@@ -82,7 +82,7 @@ class KneeEstimate:
     def _learn(self, demand: float, now: float) -> None:
         knee, expected = self.value, MISSES * self.ended
         if self.missed > expected + 2.0 * math.sqrt(expected):
-            # Until what is asked for now can serve, the same misses would make it fall again and again.
+            # New replicas take LEAD_S to serve: until then the same misses would lower it again and again.
             if demand >= FAR * knee and now - self._fell_at >= LEAD_S:
                 knee = min(knee, demand) * (1.0 - FALL)
                 self.rise, self._fell_at = RISE, now
@@ -94,7 +94,7 @@ class KneeEstimate:
 
 
 class Trend:
-    """Level and slope of what comes per second (Holt's linear method), at steps of any length."""
+    """Level and slope of a rate per second (Holt's linear method), at steps of any length."""
 
     __slots__ = ("level", "slope", "steps")
 
@@ -104,7 +104,7 @@ class Trend:
         self.steps = 0
 
     def add(self, per_s: float, step_s: float) -> None:
-        """What came per second during the last step."""
+        """Add the rate `per_s` of a step of `step_s` seconds."""
         self.steps += 1
         # The first steps are a plain mean: a level that began at 0 would be a trend.
         weight = max(1.0 / self.steps, 1.0 - math.exp(-step_s / LEVEL_TAU_S))
@@ -116,12 +116,12 @@ class Trend:
             self.slope += (1.0 - math.exp(-step_s / TREND_TAU_S)) * (slope - self.slope)
 
     def ahead(self, seconds: float) -> float:
-        """What is to be expected then; never below nothing."""
+        """The rate expected in `seconds`, at least 0."""
         return max(0.0, self.level + self.slope * seconds)
 
 
 class Demand:
-    """What comes to one pool, and how many replicas it wants for that."""
+    """Demand of one pool, and the replicas that it wants for that."""
 
     __slots__ = (
         "_at",
@@ -143,12 +143,12 @@ class Demand:
     def __init__(self) -> None:
         self.requests = 0
         self.prompt_tokens = 0
-        """Since the last tick."""
+        """Prompt tokens since the last tick."""
         self.knee = KneeEstimate()
         self.wanted = 0
-        """0: not known yet."""
+        """Replicas wanted; 0: not known yet."""
         self._output = 0.0
-        """Mean tokens of an answer; 0: they have none, or nobody knows."""
+        """Mean tokens of an answer; 0: none, or unknown."""
         self._seen = False
         """Whether any request has ended."""
         self._requests = Trend()
@@ -160,12 +160,12 @@ class Demand:
         self._highest = 0
 
     def arrived(self, prompt_tokens: int) -> None:
-        """A request came, whatever becomes of it."""
+        """A request came, served later or refused."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens
 
     def ended(self, counts: bool, good: bool, output_tokens: int) -> None:
-        """One is over. `counts`: its end says something of the service; `output_tokens` 0: it has none."""
+        """A request is over. `counts`: it is in the denominator of goodput; `output_tokens` 0: no answer."""
         if counts:
             self._seen = True
             self.knee.ended += 1
@@ -178,7 +178,7 @@ class Demand:
         return now - self._at >= TICK_S
 
     def tick(self, costs: LatencyModel, serving: float, slots: int, now: float) -> None:
-        """Some time has passed; `serving` replicas get requests, with so many slots together."""
+        """Take the counts since the last tick, if `serving` replicas get requests and have `slots` together."""
         step_s = now - self._at
         self._at = now
         if step_s == math.inf:
@@ -194,7 +194,7 @@ class Demand:
         self._decide(now)
 
     def _seconds(self, costs: LatencyModel, requests: int, prompt_tokens: int, slots: float) -> float:
-        """Seconds of a full replica that so much takes."""
+        """Seconds of a full replica that these requests take."""
         if not requests:
             return 0.0
         c0, c1, c2, c3 = costs.step.coefficients
@@ -206,7 +206,7 @@ class Demand:
         if self._work.steps * TICK_S < LEVEL_TAU_S or not self._seen:
             return
         worth = self._work.ahead(LEAD_S) / self.knee.value
-        # A step up is bounded, not what was wanted before: replicas that have died are wanted no less.
+        # Only a step up is bounded by the replicas that serve: if some die, as many are wanted as before.
         most = max(1, self.wanted, math.ceil(2.0 * self._serving))
         up = min(most, max(1, math.ceil(worth)))
         down = min(most, max(1, math.ceil(worth * (1.0 + MARGIN))))
@@ -221,7 +221,7 @@ class Demand:
             self.wanted, self._hold_from, self._highest = self._highest, now, 0
 
     def view(self, now: float) -> ScaleView | None:
-        """A copy for people and gauges; None as long as nothing is known."""
+        """A copy for people and gauges; None before the number is known."""
         if not self.wanted:
             return None
         requests_per_s = self._requests.level

@@ -5,11 +5,10 @@
     open (down)   open        open        open            half-open      half-open
     half-open     closed      open        open            half-open      half-open
 
-A success, or a check that passes while closed, starts the count of failures anew; half-open is one request at a time.
-A check that was begun before the latest failure says nothing against it: the replica may have died since it answered.
-A check that is late while tokens come is no failure (fleet.py).
-4xx says nothing of a replica. 429 and 503 are its own valve: no failure, but it is passed over for a while (retry.py).
-What is slow, or silent, is no failure either: eject.py.
+A success resets the count of failures, and so does a check that passes while closed. Half-open allows one request at a
+time. A check that was begun before the latest failure is ignored: the replica may have died since it answered. A late
+check is no failure while tokens come (fleet.py). 4xx is never a replica's fault. 429 and 503 are its own admission:
+no failure, but a backoff (redundancy/retries.py). Slow or silent replicas are ejected instead (outliers.py).
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from gateway.core.snapshot import ReplicaState
 
 
 class BreakerEvent(Enum):
-    """What a breaker hears of."""
+    """Input of the transition table."""
 
     SUCCESS = auto()
     FAILURE = auto()
     LIMIT = auto()
-    """The failure that makes the count full."""
+    """The failure that fills the count."""
     HEALTHY = auto()
     """An active check passed."""
     COOLED = auto()
@@ -40,8 +39,8 @@ _UP: Final = ReplicaState.UP
 _DOWN: Final = ReplicaState.DOWN
 _PROBING: Final = ReplicaState.PROBING
 
-# The whole breaker. A passing check alone does not close it: engines answer /health with 200 while they shut down,
-# so one real request has to succeed.
+# All transitions. A passing check alone does not close the breaker: engines answer /health with 200 while they shut
+# down, so one real request has to succeed.
 TRANSITIONS: Final[dict[tuple[ReplicaState, BreakerEvent], ReplicaState]] = {
     (_UP, BreakerEvent.LIMIT): _DOWN,
     (_DOWN, BreakerEvent.HEALTHY): _PROBING,
@@ -51,8 +50,8 @@ TRANSITIONS: Final[dict[tuple[ReplicaState, BreakerEvent], ReplicaState]] = {
     (_PROBING, BreakerEvent.LIMIT): _DOWN,
 }
 
-# 4xx, and 429/503 from the engine's own valve, say nothing of the replica's health; nor does our own cancelling, nor an
-# answer that is whole and that we cannot read: three odd requests of one client would take a replica from all others.
+# Neutral to health: 4xx, the engine's own 429 and 503, our cancellations, and complete answers that we cannot read.
+# Otherwise three odd requests of one client would take a replica from all others.
 VERDICTS: Final[dict[AttemptOutcome, bool | None]] = {
     AttemptOutcome.COMPLETE: True,
     AttemptOutcome.REJECTED: None,
@@ -92,7 +91,7 @@ class Breaker:
                 pass
 
     def checked(self, healthy: bool, health: Health, now: float, asked_at: float | None = None) -> None:
-        """An active check was answered, or not. It was begun at `asked_at`; None: just now."""
+        """An active check passed or failed. It was begun at `asked_at`; None: just now."""
         if not healthy:
             self._failed(health, now)
         elif asked_at is None or asked_at >= self._failed_at:
@@ -102,12 +101,12 @@ class Breaker:
                 self._step(BreakerEvent.HEALTHY, now)
 
     def cooled(self, health: Health, now: float) -> None:
-        """Let an open breaker try again once it has been open long enough."""
+        """Half-open a breaker that has been open for `open_s`."""
         if self.state is _DOWN and now >= self._opened_at + health.open_s:
             self._step(BreakerEvent.COOLED, now)
 
     def cools_in_s(self, health: Health, now: float) -> float:
-        """Seconds until an open breaker tries again; 0 if it is not open."""
+        """Seconds until an open breaker becomes half-open; 0 if it is not open."""
         return max(0.0, self._opened_at + health.open_s - now) if self.state is _DOWN else 0.0
 
     def _failed(self, health: Health, now: float) -> None:

@@ -1,23 +1,23 @@
-"""How many requests an engine is given at once, where the policy does not say: learned around the knee.
+"""Concurrency limit of an engine, learned around the knee, where the policy writes no `slots`.
 
-An engine runs no more requests than it has seats, whatever it is sent. The rest waits in it unread, where tiers and
-deadlines mean nothing. So once a second three facts are looked at: the most requests that ran (in flight, their prompts
-read), whether that was more than in the second before, and whether the engine ever caught up with its prompts.
+An engine runs no more requests than it has seats. The rest waits in it unread, where tiers and deadlines mean nothing.
+So three facts decide once a second. The first is the most requests that ran (in flight, their prompts read). The second
+is whether that was more than in the second before. The third is whether the engine ever caught up with its prompts.
 
     limit used, caught up or running more     limit -> most that ran x (1 + growth) + 1     there may be more seats
     always behind, running no more            limit -> most that ran                        there are no more
 
 An engine that is always behind and yet runs more each second is busy with prompts. It has not shown its seats.
 
-Nothing is known of a cold engine, so growth begins at 1: the limit doubles with every second that confirms it. After
-the first second that does not, growth is small, until it is confirmed again. This limit leaves TPOT and the KV cache to
-bounds of their own (step_budget.py, kv_cache.py).
+A cold engine is unknown, so growth begins at 1: the limit doubles with every second that confirms it. After the first
+second that does not, growth is small, until it is confirmed again. TPOT and the KV cache have bounds of their own
+(step_budget.py, kv_cache.py).
 
-More requests than the limit may run: tiers in shadow are not bound by it (pool.py). Then so many seats there are.
+More requests than the limit may run, since it does not bind tiers in shadow (pool.py). They prove as many seats.
 
-This is what Netflix's Gradient2 and Envoy's adaptive concurrency look for in latency. Latency says it less well here:
-it grows with the length of prompts and with the load itself, and a forecast fitted to it takes a queue that is always
-there for the engine's own pace. The limit moves only while requests wait for a slot, or would wait if all were bound.
+Netflix's Gradient2 and Envoy's adaptive concurrency infer this limit from latency. Latency is a weaker signal here: it
+grows with the length of prompts and with the load itself. A forecast fitted to it mistakes a standing queue for the
+engine's own pace. The limit moves only while requests wait for a slot, or would wait if all were bound.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Final
 START: Final = 32.0
 """Geometric mean of 1 and 1,024 seats: every engine between is five doublings or halvings away."""
 MIN_GROWTH: Final = 0.04
-"""Of an engine that has shown its seats: each try for more is in the way of the most urgent."""
+"""Growth for an engine that has shown its seats. Each try for more delays the most urgent requests."""
 MAX_GROWTH: Final = 1.0
 OVERSHOT: Final = 1.25
-"""A limit above this multiple of what ran was a growth that the engine could not use: it is taken back at once."""
+"""A limit above this multiple of the running requests is growth that the engine could not use. It is undone at once."""
 FALL: Final = 0.3
-"""Share of the way to a smaller limit that is gone in an interval, where the difference may be chance."""
+"""Share of the way to a smaller limit moved per interval, where the difference may be chance."""
 INTERVAL_S: Final = 1.0
-"""Too many are noticed within so long, or twice that."""
+"""Seconds between updates. A limit that is too high is noticed within one or two of them."""
 
 
 class ConcurrencyLimit:
@@ -52,9 +52,9 @@ class ConcurrencyLimit:
         self._most_running = 0
         self._least_unread = -1
         self._ran = 0
-        """Most that ran in the interval before."""
+        """Most requests that ran in the interval before."""
         self._said = 0
-        """Requests that the engine said it ran while others waited in it; 0: none waited."""
+        """Running requests of the last scrape, if others waited in the engine; 0: none waited."""
 
     @property
     def slots(self) -> int:
@@ -62,7 +62,7 @@ class ConcurrencyLimit:
         return int(self.limit + 0.5)
 
     def saw(self, running: int, unread: int) -> None:
-        """A prompt was read: so many requests run now, and so many more are yet to be read."""
+        """A prompt was read. `running` requests run now, and `unread` more have unread prompts."""
         if running > self._most_running:
             self._most_running = running
         if running + unread >= self.limit - 1.0:
@@ -71,18 +71,18 @@ class ConcurrencyLimit:
             self._least_unread = unread
 
     def scraped(self, waiting: int, running: int, in_flight: int) -> None:
-        """The engine said how many requests it runs, and how many wait in it, while `in_flight` were sent from here."""
+        """A scrape gave the requests that run and wait in the engine, while this gateway had `in_flight` there."""
         if waiting == 0:
             if running:
                 self.saw(min(running, in_flight), 0)
         elif running and running == self._said:
-            # As many ran while others waited as the last time: these are its seats, whether the limit was used or not.
+            # The same number ran twice while others waited: it is the number of seats, even if the limit was unused.
             self.limit = self._proven = min(self.limit, float(running))
             self._growth = MIN_GROWTH
         self._said = running if waiting > 0 else 0
 
     def learn(self, pressed_at: float, now: float) -> None:
-        """Move the limit once an interval. `pressed_at`: when a request last wanted more than it allows, or `now`."""
+        """Move the limit once an interval. `pressed_at`: when a request last exceeded it or was queued."""
         if now - self._at < INTERVAL_S:
             return
         pressed = pressed_at >= self._at
@@ -96,7 +96,7 @@ class ConcurrencyLimit:
         if full:
             self.limit = max(self.limit, float(running))
         if unread > 0 and ran == 0:
-            return  # of an engine that has just begun this says neither
+            return  # an engine that has just begun is behind with its first prompts
         if unread > 0 and not rises:
             self._fall(running, full)
         elif full:
@@ -107,7 +107,7 @@ class ConcurrencyLimit:
             self.limit = max(self.limit, running * (1.0 + growth) + 1.0)
 
     def _fall(self, running: int, full: bool) -> None:
-        """The engine was always behind. Where the limit was not used, the window for unread prompts was what bound."""
+        """Lower the limit of an engine that was always behind. If not `full`, the bound on unread prompts held it."""
         self._growth = MIN_GROWTH
         if not full:
             self.limit = min(self.limit, max(self._proven, running * (1.0 + MIN_GROWTH) + 1.0))

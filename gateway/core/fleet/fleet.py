@@ -16,16 +16,16 @@ DEFAULT_RETRY_AFTER_S: Final = 1.0
 
 
 class Fleet:
-    """Pools by name. What is known of a pool or replica outlives a reload that keeps its name."""
+    """Pools by name. Facts of a pool or replica outlive a reload that keeps its name."""
 
     def __init__(self, policy: Policy) -> None:
         self._pools: dict[str, Pool] = {}
         self.configure(policy)
 
     def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
-        """Take on the pools of a policy. Those that are gone end what they serve; they are what is returned.
+        """Take on the pools of a policy, and return the removed ones, which finish their requests.
 
-        Replicas that come at `now` have a slow start; those that the process begins with do not.
+        Replicas that come at `now` have a slow start. Those of the first policy do not.
         """
         old, self._pools = self._pools, {}
         for name, spec in policy.pools.items():
@@ -46,11 +46,11 @@ class Fleet:
         return iter(self._pools.values())
 
     def pool(self, name: str) -> Pool | None:
-        """The pool of this name; None if the policy has none any more."""
+        """The pool of this name; None if the policy has none."""
         return self._pools.get(name)
 
     def replica(self, name: str) -> Replica | None:
-        """The replica of this name; None if the policy has none any more."""
+        """The replica of this name; None if the policy has none."""
         for pool in self._pools.values():
             replica = pool.replicas.get(name)
             if replica is not None:
@@ -75,7 +75,7 @@ class Fleet:
             replica.pool.refresh(now)
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
-            # An engine may be done with an answer long before a client that does not read has all of it.
+            # An engine may have finished an answer, and freed its context, long before a slow client has read it.
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             if sample.waiting is not None and sample.running is not None:
@@ -95,7 +95,7 @@ class Fleet:
         replica.pool.refresh(now)
 
     def cool(self, now: float) -> float:
-        """Let breakers and replicas whose time is up try again, and look at all; seconds until there is more to do."""
+        """Half-open breakers, end backoffs and look at all replicas; returns seconds until there is more to do."""
         soonest_s = math.inf
         for pool in self._pools.values():
             health = pool.spec.health
@@ -123,17 +123,17 @@ class Fleet:
             replica.begin(now)
             replica.pool.look(now)
         elif replica.pulse.out is not None:
-            replica.pulse.take_back(now)  # what comes back is another process, or another connection
+            replica.pulse.take_back(now)  # its next process or connection is judged anew
         replica.pool.refresh(now)
         return True
 
 
 def _is_alive(replica: Replica, sample: Sample) -> bool:
-    """Whether a check that was late says nothing, since tokens came from the replica after it was begun.
+    """Whether a late check is ignored, since tokens came from the replica after the check was begun.
 
-    A busy engine answers /health behind its tokens. A check that is answered with an error counts whatever flows: so
-    servers say that they are going down, and want nothing new. One that finds no connection counts as well: tokens on
-    connections that are open do not show that new ones would be taken.
+    A busy engine answers /health behind its tokens. A check answered with an error always counts: servers that are
+    going down say so in this way, and want no new requests. A check without a connection always counts too: tokens on
+    open connections do not show that new connections are accepted.
     """
     return sample.late and sample.asked_at is not None and replica.pulse.said_at >= sample.asked_at
 

@@ -9,24 +9,24 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.slot import R, Slot
 
 MAX_IMPUTED_S: Final = 60.0
-"""How long an answer that ended too soon counts as load, at most."""
+"""Longest time that an answer that ended too soon counts as load."""
 
 
 class ImputedLoad:
-    """Counts attempts that failed as load of their replica for as long as a useful one takes.
+    """Counts failed attempts as load of their replica for as long as a useful one takes.
 
-    Else a replica that fails at once would look idle, and get everything.
+    Otherwise a replica that fails at once would look idle, and get every request.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, BaseReplica, int]] = []
-        """Until when, slot number (negative where the request itself counts), replica, prompt tokens."""
+        """End of the load, slot number (negative for the request, positive for its prompt), replica, prompt tokens."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, slot: Slot[R], stay_s: float, now: float) -> None:
-        """A slot was released without a useful answer; one that is useful takes `stay_s` in the mean."""
+        """A slot was released without a useful answer. A useful one takes `stay_s` in the mean."""
         replica: BaseReplica = slot.replica
         prediction = slot.prediction
         read_s = 0.0 if prediction is None else prediction.expected_s
@@ -40,7 +40,7 @@ class ImputedLoad:
             heappush(self._heap, (end_at, -slot.number, replica, 0))
 
     def settle(self, now: float) -> None:
-        """Take back the load of those that would have ended by now."""
+        """Remove the load of attempts that would have ended by now."""
         while self._heap and self._heap[0][0] <= now:
             _, key, replica, tokens = heappop(self._heap)
             if key < 0:

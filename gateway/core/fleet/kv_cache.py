@@ -1,4 +1,4 @@
-"""How much context an engine's KV cache holds, and how often it had to throw some of it away."""
+"""Size of an engine's KV cache in tokens of context, and how often it preempts requests."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Final
 from gateway.core.request import Sample
 
 MIN_FRACTION: Final = 0.05
-"""A cache that is emptier than this says nothing of its size."""
+"""The size is not inferred from a cache that is emptier than this."""
 FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
 MIN_SENT: Final = 0.01
-"""One request, forgotten for about five minutes. Less says nothing, and after hours it is too little to divide by."""
+"""Least count of sent requests for a ratio: that of one request after five minutes of forgetting."""
 SPREAD: Final = 0.5
-"""The cache keeps room for chance: so much of the contexts that sqrt(n) of n requests will have in the mean. Half a
-standard deviation is enough, since requests that end soon free an excess. Engines then preempt one request in 1,000.
+"""Standard deviations of the total context for which the cache keeps room: sqrt(n) mean contexts of n requests each.
+
+Half a deviation is enough, since requests that end soon free an excess. Engines then preempt one request in 1,000.
 """
 
 
 def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
-    """The most context that requests will hold together, in the mean, if no other comes.
+    """Largest mean context that the present requests will hold together, in tokens.
 
-    n requests hold c each and end after m more tokens each, exponentially: after t tokens n exp(-t/m) (c + t) are held.
-    Where m <= c that only falls, as ends free more than the others grow by. Else its maximum, at t = m - c, is
+    n requests hold c tokens each, and end after m more, exponentially. After t tokens n exp(-t/m) (c + t) are held.
+    Where m <= c that only falls, as ends free more than the others grow by. Otherwise its maximum, at t = m - c, is
     n m exp(c/m - 1).
     """
     if growth_tokens <= held_tokens:
@@ -32,7 +33,7 @@ def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
 
 
 class KvCache:
-    """What is known of one replica's cache: its size, from what it was sent and how full it says it is."""
+    """Size of one replica's cache, by the context it was sent and the fill that scrapes report; and preemptions."""
 
     __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
 
@@ -50,11 +51,11 @@ class KvCache:
         self._sent += 1.0
 
     def scraped(self, sample: Sample, held_tokens: int, unsure_tokens: int, now: float) -> None:
-        """The replica was scraped while it had `held_tokens` of context from here; some may not be in its cache.
+        """The replica was scraped while it held `held_tokens` for this gateway; `unsure_tokens` may not be cached.
 
-        What others keep in a shared engine makes it look smaller. Once they are gone a cache that is nearly empty does
-        not say how large it is, but it is larger than what is in it would be at `MIN_FRACTION`: without that, a
-        limit that is far too low would keep it so empty that nothing is ever learned again.
+        Context of others in a shared engine makes the cache look smaller. Once they are gone, a nearly empty cache
+        still gives a lower bound: its context at a fill of `MIN_FRACTION`. Without this, a size that is far too low
+        would keep the cache so empty that the size is never corrected.
         """
         fraction, known = sample.kv_fraction, self.capacity_tokens
         if fraction is not None and fraction >= MIN_FRACTION and held_tokens > 0:
@@ -72,8 +73,8 @@ class KvCache:
     def has_room(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> bool:
         """Whether one more request may be sent to a replica that holds `held_tokens` of context for `requests`.
 
-        `growth_tokens`: of output still expected of them. `headroom`: the share (0-1) that is to be left; None: as much
-        as the forecast asks for.
+        `growth_tokens`: output still expected of them. `headroom`: share (0-1) of the cache to leave free; None: the
+        forecast decides.
         """
         capacity = self.capacity_tokens
         if capacity is None or not requests:
@@ -85,7 +86,7 @@ class KvCache:
 
     @property
     def preemption_ratio(self) -> float:
-        """Preemptions per request sent, of the last minute or so. An engine that is well keeps below .001."""
+        """Preemptions per request sent, of the last minute or so. A healthy engine stays below .001."""
         return self._preempted / self._sent if self._sent >= MIN_SENT else 0.0
 
     def _fade(self, now: float) -> None:

@@ -1,18 +1,18 @@
-"""Which replicas answer otherwise than their pool: refusals, empty and unreadable answers that no client caused.
+"""Detection of replicas with odd answers: refusals, empty and unreadable answers that no client caused.
 
-What clients cause is spread over all replicas; what one replica causes is not. A replica without the model refuses
-everything at once with 404, and looks idle for it. So the share of odd answers of a replica (4xx, nothing in
-them, or nothing that can be read) is held against that of the others in its pool:
+Odd answers that clients cause are spread over all replicas. A broken replica has them alone. A replica without the
+model refuses every request at once with 404, and so looks idle. So the share of odd answers of a replica (4xx, empty
+or unreadable) is compared with that of the others in its pool:
 
     z = (share - rest's) / sqrt(p (1 - p) (1 / answers + 1 / rest's answers))        p: share of all
 
     of the last seconds, share > rest's + .3 and z > 3      suspected: gets one request of ten
-    the same of a window                                    a strike; three in a row: ejected (eject.py)
+    the same of a window                                    a strike; three in a row: ejected (outliers.py)
     its canaries no longer differ when its time is up       back, by slow start
     four useful ones in a row for each ejection             the same, before it is up
 
-A 403 or 404 of a replica that refuses more than the others is tried elsewhere (retry.py). A window is two seconds, and
-longer until it has five answers. Where all answer so, or there is one replica, nothing is ejected.
+A 403 or 404 of a replica that refuses more than the others is tried elsewhere (redundancy/retries.py). A window is two
+seconds, and longer until it has five answers. If all replicas answer like this, or there is only one, none is ejected.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from gateway.core.policy import Ejection
 from gateway.core.request import AttemptOutcome, AttemptResult
 
 MIN_EXCESS: Final = 0.3
-"""Share of odd answers above that of the others from which a replica is another one."""
+"""A replica differs if its share of odd answers exceeds that of the others by this."""
 STRIKES: Final = 3
 CANARIES: Final = 2
 PROOF: Final = 4
 
 
 def is_odd(finish: AttemptResult) -> bool:
-    """Whether an attempt was refused, or its answer was of no use to its client."""
+    """Whether an attempt was refused, or its answer was useless to its client."""
     return finish.end is AttemptOutcome.REJECTED or finish.end is AttemptOutcome.UNREADABLE or finish.empty
 
 
 class AnswerWatch:
-    """Holds the answers of one pool's replicas against each other."""
+    """Compares the answers of one pool's replicas."""
 
     def __init__(self) -> None:
         self._seen = 0.0
-        """Answers of all replicas that are not out."""
+        """Answers of all replicas that are not ejected."""
         self._odd = 0.0
-        """The odd ones among them."""
+        """Odd answers among them."""
         self.suspects = False
-        """Whether any replica may be suspected: exact at each look, and never False wrongly."""
+        """Whether any replica may be suspected. Exact after each look, and never wrongly False."""
 
     def add(self, replica: BaseReplica, odd: bool) -> None:
-        """One more answer of `replica`."""
+        """Count an answer of `replica`."""
         replica.pulse.answers.add(odd)
         if replica.pulse.out is None:
             self._seen += 1.0
@@ -60,13 +60,13 @@ class AnswerWatch:
                 self._suspect(replica)
 
     def differs(self, replica: BaseReplica) -> bool:
-        """Whether an odd answer of `replica` may be its own doing: the others have fewer, or are not known yet."""
+        """Whether `replica` may have caused its odd answers: the others have fewer, or are not known yet."""
         answers = replica.pulse.answers
         seen, odd = self._rest(replica)
         return answers.share > MIN_EXCESS + (odd / seen if seen >= 1.0 else 0.0)
 
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
-        """Forget some; to be called with all replicas once in a while."""
+        """Forget part of the counts; called with all replicas at each look."""
         self._seen = self._odd = 0.0
         self.suspects = any(replica.pulse.suspected for replica in replicas)
         for replica in replicas:
@@ -77,7 +77,7 @@ class AnswerWatch:
                 self._odd += answers.odd
 
     def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, places: int, now: float) -> list[BaseReplica]:
-        """Suspect, and eject up to `places`; those whose time is up and that no longer differ."""
+        """Suspect replicas, and eject up to `places`. Returns the ejected ones that no longer differ."""
         back: list[BaseReplica] = []
         found: list[BaseReplica] = []
         for replica in replicas:
@@ -111,7 +111,7 @@ class AnswerWatch:
         self.suspects = self.suspects or replica.pulse.suspected
 
     def _rest(self, replica: BaseReplica) -> tuple[float, float]:
-        """Answers of all others that are not out, and the odd ones."""
+        """Answers of all other replicas that are not ejected, and the odd ones among them."""
         if replica.pulse.out is not None:
             return self._seen, self._odd
         answers = replica.pulse.answers
@@ -119,7 +119,7 @@ class AnswerWatch:
 
 
 def _has_mended(replica: BaseReplica, rest: float, ejection: Ejection, now: float) -> bool:
-    """Whether the canaries of a replica that is out answer like the others, whose share of odd answers is `rest`."""
+    """Whether the canaries of an ejected replica answer like the others, whose share of odd answers is `rest`."""
     pulse = replica.pulse
     answers = pulse.answers
     pulse.proven = float(answers.useful)
