@@ -1,4 +1,4 @@
-"""What is known of one replica's pace beside its pool, and whether it is out for it."""
+"""Outlier state of one replica: its pace beside its pool, its odd answers, its silence, and its ejection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gateway.core.policy import Ejection
 from gateway.core.snapshot import HealthView
 
 SWEEP_S: Final = 1.0
-"""How often a pool that works is looked at."""
+"""Seconds between looks at a pool that has work."""
 FADE: Final = 0.9
-"""Left of the counts of answers after each look, hence about the last ten seconds."""
+"""Share of the counts of answers kept at each look: a memory of about ten seconds."""
 LATELY: Final = 0.25
 """Weight of the latest canary in their mean."""
 
@@ -27,11 +27,11 @@ class EjectionReason(StrEnum):
 
 
 CAPPED: Final = (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL, EjectionReason.ODD_ANSWERS)
-"""Those of which only a share of the pool may be out at a time."""
+"""Reasons for which only a share of the pool may be ejected at a time."""
 
 
 class OddAnswers:
-    """How many answers of one replica were odd (answers.py); recent ones count most."""
+    """Counts of odd answers of one replica (odd_answers.py). Recent ones count most."""
 
     __slots__ = ("began_at", "odd", "seen", "strikes", "useful", "window", "window_odd")
 
@@ -43,13 +43,13 @@ class OddAnswers:
         self.window = 0
         """Answers in the window under way."""
         self.window_odd = 0
-        """The odd ones among them."""
+        """Odd answers among them."""
         self.began_at = now
-        """When that window began."""
+        """Start of that window."""
         self.strikes = 0
 
     def add(self, odd: bool) -> None:
-        """One more."""
+        """Count an answer."""
         self.seen += 1.0
         self.window += 1
         if odd:
@@ -60,12 +60,12 @@ class OddAnswers:
             self.useful += 1
 
     def fade(self) -> None:
-        """Forget some."""
+        """Forget part of the counts."""
         self.seen *= FADE
         self.odd *= FADE
 
     def begin(self, now: float) -> None:
-        """The next window begins."""
+        """Begin the next window."""
         self.window = self.window_odd = 0
         self.began_at = now
 
@@ -76,7 +76,7 @@ class OddAnswers:
 
 
 class OutlierScore:
-    """What is known of one replica's pace, and whether it is out."""
+    """TTFT and ITL severity, odd answers, silence and ejection of one replica."""
 
     __slots__ = (
         "answers",
@@ -107,37 +107,37 @@ class OutlierScore:
         self.itl = Severity()
         self.answers = OddAnswers()
         self.suspected = False
-        """Whether more of its answers are odd than of the others' in its pool."""
+        """Whether more of its answers are odd than those of the others in its pool."""
         self.said_at = 0.0
-        """When it last said anything,"""
+        """Time of its last sign of life."""
         self.heard_at = 0.0
-        """and the same as if the time in which nothing was asked of it had not been."""
+        """The same, moved forward by the time in which it had no work."""
         self.silent_s = 0.0
-        """How long it had been silent when the last that was asked of it was called off."""
+        """Its silence when its last work was cancelled, in seconds."""
         self.longest_s = 0.0
         """Its longest silence since the last look."""
         self.out: EjectionReason | None = None
         self.out_at = 0.0
         self.until = 0.0
         self.canary_at = 0.0
-        """From when on it may be tried with one request,"""
+        """Earliest time of its next canary."""
         self.tried_at = 0.0
-        """and when it was last."""
+        """Time of its last canary."""
         self.doubted = 0.0
-        """Weight of the canaries that had been heard when it last was not like the others,"""
+        """Weight of the canaries up to the last one that was slow or odd."""
         self.proven = 0.0
-        """and of those since."""
+        """Weight of the canaries since then, all of them like the others."""
         self.lately = 0.0
-        """Mean excess of the latest canaries,"""
+        """Mean excess of the latest canaries."""
         self.weighed = 0.0
-        """and the weight of all that were heard when it was last taken."""
+        """Weight of all canaries that are in that mean."""
         self.count = 0
-        """Times that it was ejected, less what was forgiven since; its time out grows with it."""
+        """Ejections less those forgiven since. The time of an ejection grows with it."""
         self.well_at = 0.0
-        """When it came back, or was last forgiven one."""
+        """When it came back, or an ejection was last forgiven."""
         self.ejections: dict[EjectionReason, int] = {}
         self.why = ""
-        """Of the latest ejection, for people."""
+        """Reason of the latest ejection, for people."""
 
     @property
     def is_typical(self) -> bool:
@@ -145,22 +145,22 @@ class OutlierScore:
         return self.out is None and not self.ttft.stands_out and not self.itl.stands_out
 
     def heard(self, now: float) -> None:
-        """It said something."""
+        """A sign of life came: tokens or an answer."""
         gap_s = now - self.heard_at
         if gap_s > self.longest_s:
             self.longest_s = gap_s
         self.heard_at = self.said_at = now
 
     def asked(self, now: float) -> None:
-        """It has something to do again."""
+        """It has work again."""
         self.heard_at = now - self.silent_s
 
     def rests(self, now: float) -> None:
-        """It has nothing to do any more. If it is called off in silence, that silence goes on."""
+        """It has no work left. A silence in which its work was cancelled goes on with the next work."""
         self.silent_s = now - self.heard_at
 
     def put_out(self, out: EjectionReason, why: str, ejection: Ejection, now: float) -> None:
-        """Eject it, for longer each time."""
+        """Eject it, for a longer time at each ejection."""
         self.out, self.out_at = out, now
         self.count += 1
         self.ejections[out] = self.ejections.get(out, 0) + 1
@@ -174,7 +174,7 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def take_back(self, now: float) -> None:
-        """Let it serve again, and be judged by what comes from now on."""
+        """End its ejection, and judge it anew from now on."""
         self.out = None
         self.well_at = self.heard_at = now
         self.silent_s = 0.0
@@ -183,25 +183,25 @@ class OutlierScore:
         self.answers, self.suspected = OddAnswers(now), False
 
     def may_be_tried(self, in_flight: int, now: float) -> bool:
-        """Whether it is time for a canary, as after one that was like the others, and it is not in there still."""
+        """Whether a canary is due and the last one has been heard. After a good canary the next one is due at once."""
         is_due = now >= self.canary_at or self.proven > 0.0
         return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
 
     def try_it(self, ejection: Ejection, now: float) -> None:
-        """A canary is sent."""
+        """Note that a canary is sent."""
         self.tried_at = now
         if not self.proven:
             self.canary_at = max(self.canary_at, now - SWEEP_S) + ejection.canary_s
 
     def weigh(self, excess: float, heard: float) -> None:
-        """Take the latest canary into the mean; `heard`: the weight of all since it was ejected."""
+        """Take the latest canary into the mean. `heard`: the weight of all canaries since the ejection."""
         news = heard - self.weighed
         if news > 0.0:
             self.lately += min(1.0, news * max(LATELY, 1.0 / heard)) * (excess - self.lately)
             self.weighed = heard
 
     def mend(self, ejection: Ejection, now: float) -> None:
-        """Forgive one ejection for each time it has been well for as long as one lasts."""
+        """Forgive one ejection for each `time_s` without another."""
         if self.count and now >= self.well_at + ejection.time_s:
             self.count -= 1
             self.well_at = now

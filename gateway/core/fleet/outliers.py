@@ -1,24 +1,24 @@
-"""Which replicas are slower than the rest of their pool, or silent: ejected for a while, and tried now and then.
+"""Outlier detection: replicas that are slower than their pool, or silent, are ejected and tried with canaries.
 
-A replica's scores are the mean logarithms of what was seen over what a typical replica of its pool takes for the same
-request at the same load: of TTFT, and of the time between tokens. Its own learned speed is left out: it would explain
-the straggler away. What was cancelled counts from the moment at which it was overdue, what is open and overdue as if it
-came now: else whoever is rescued by a hedge or a timeout hides the replica it was rescued from.
+A replica has two scores, one of TTFT and one of the time between tokens. Each is the mean logarithm of a seen latency
+over that of a typical replica of its pool for the same request at the same load. Its own learned speed is left out: it
+would explain the straggler away. A cancelled request counts once it was overdue. An open overdue request counts as if
+its token came now. Otherwise requests rescued by a hedge or a timeout would hide the slow replica.
 
     excess = score - median of the pool        z = excess / (1.4826 MAD + .05)
 
     a window in which excess > ln 2 and z > 3        a strike; three in a row: out
-    nothing heard for max(5 s, 8 p99 of the gap)     out, until something is heard; who waits there for a first token
-                                                     longer than twice what was expected is sent elsewhere, once
+    silent for max(5 s, 8 p99 of the gap)            out, until it is heard; requests that wait there for a first token
+                                                     for over twice the expected time are sent elsewhere, once
     its latest canary slow when its time is up       out again, for longer
     neither that one nor the mean of the last few    back, by slow start
     four in a row like the others, before it is up   the same; eight after the second ejection, and so on
-    its breaker opens                                forgotten: what comes back is judged anew
+    its breaker opens                                forgotten: it is judged anew when it comes back
 
-A window is two seconds, and longer until it has five samples; what is overdue counts. Two replicas are not judged:
-nobody can say which is the odd one. The share that may be out for slowness, or for odd answers (answers.py), is
-capped; who is silent, or has an open breaker, is counted apart. With less than half of the pool well the slow ones are
-used all the same (pools.py).
+A window is two seconds, and longer until it has five samples, overdue ones included. In a pool of two none is judged:
+either may be the odd one. Only a share of the pool may be ejected for slowness or odd answers (odd_answers.py). Silent
+replicas and open breakers do not count towards it. If less than half of a pool is healthy, its slow replicas are used
+as well (pool.py).
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ MAD_TO_SIGMA: Final = 1.4826
 MIN_SIGMA: Final = 0.05
 MIN_PEERS: Final = 3
 CANARIES: Final = 2.0
-"""Canaries that have to be heard before it is said whether a replica is still slow, each held against the pool;"""
+"""Weight of the canaries that decide whether a replica is still slow."""
 ITL_SHARE: Final = 0.5
-"""of their tokens half the weight of so many samples, since short answers have next to none."""
+"""Share of that weight that their tokens need for ITL, since short answers have next to none."""
 PROOF: Final = 2.0
-"""So many times as many that are like the others, in a row and for each time that it was ejected, bring it back before
-its time."""
+"""A replica comes back early after so many times `CANARIES` good canaries in a row, for each of its ejections."""
 SMALL_SHARE: Final = 0.25
-"""Of a pool of up to eight, what may be out for slowness; a larger one may have two."""
+"""Share of a pool of up to eight that may be ejected for slowness. A larger pool may have two ejected."""
 GAP_QUANTILE: Final = 0.99
 STALL_GAPS: Final = 8.0
 GAPS_HALVED_S: Final = 60.0
@@ -60,12 +59,12 @@ class OutlierDetector:
 
     def __init__(self) -> None:
         self._gaps = LogHistogram(GAP_EDGES)
-        """The longest silence of each replica that worked, of every second."""
+        """The longest silence of each busy replica in each second."""
         self._halve_at = 0.0
         self.answers = AnswerWatch()
 
     def look(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> list[BaseReplica]:
-        """Eject, and take back; the latter are what is returned. `replicas`: those that are meant to serve."""
+        """Eject replicas, and return those that come back. `replicas`: all of the pool that are not drained."""
         limit_s = self._patience_s(replicas, ejection, now)
         back = []
         for replica in replicas:
@@ -87,7 +86,7 @@ class OutlierDetector:
         return back
 
     def _patience_s(self, replicas: Sequence[BaseReplica], ejection: Ejection, now: float) -> float:
-        """How long a replica may be silent while something is asked of it."""
+        """Longest allowed silence of a replica that has work, in seconds."""
         gaps = self._gaps
         for replica in replicas:
             pulse = replica.pulse
@@ -102,7 +101,7 @@ class OutlierDetector:
     def _judge(
         self, kind: EjectionReason, replicas: Sequence[BaseReplica], ejection: Ejection, now: float
     ) -> list[BaseReplica]:
-        """Hold all against each other; those whose time is up and who are no longer slow."""
+        """Compare the replicas by `kind` and eject the slow ones. Returns the ejected ones that have recovered."""
         found = [_Found(replica, kind, now) for replica in replicas]
         peers = [f for f in found if f.is_peer]
         middle = median([peer.value for peer in peers]) if peers else 0.0
@@ -128,10 +127,11 @@ class OutlierDetector:
         return back
 
     def _has_mended(self, one: _Found, middle: float | None, bound: float, ejection: Ejection, now: float) -> bool:
-        """What the canaries say of one that is out for slowness; if it is slow when its time is up, it is out anew.
+        """Whether a replica ejected for slowness has recovered, by its canaries. If not in time, it stays out.
 
-        `middle` of its peers, if there are any. Of a replica that is three times as slow one canary is now and then not
-        even twice as slow: the mean of the last few must not be, either. Between tokens the score is a mean already.
+        `middle`: the median of its peers, if there are any. A replica that is three times as slow sometimes has a
+        canary that is not even twice as slow. So the mean of the last few TTFTs decides as well. An ITL is a mean
+        already.
         """
         pulse, score = one.replica.pulse, one.score
         canaries = CANARIES if one.kind is EjectionReason.SLOW_TTFT else CANARIES * ITL_SHARE
@@ -146,22 +146,22 @@ class OutlierDetector:
         if score.excess > bound or (was_slow and score.excess > TYPICAL):
             pulse.put_out(one.kind, one.why(max(score.excess, pulse.lately)), ejection, now)
             return False
-        # As long as canaries are like the others the next one follows at once, and they soon outweigh those before.
+        # After a good canary the next one follows at once, so good ones soon outweigh those before.
         return not was_slow
 
 
 def _places(replicas: Sequence[BaseReplica], ejection: Ejection) -> int:
-    """How many more may be out for slowness or odd answers."""
+    """Number of replicas that may still be ejected for slowness or odd answers."""
     return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.pulse.out in CAPPED)
 
 
 def most_slow(replicas: int, share: float) -> int:
-    """How many of so many replicas may be out for slowness at the same time."""
+    """Number of replicas, of `replicas`, that may be ejected for slowness at the same time."""
     return max(1, min(2, int(SMALL_SHARE * replicas)), int(share * replicas))
 
 
 class _Found:
-    """One replica at the moment of a look, with what is overdue there."""
+    """One replica at the moment of a look, with its overdue requests."""
 
     __slots__ = ("is_peer", "kind", "replica", "samples", "score", "value")
 
@@ -175,7 +175,7 @@ class _Found:
         """Weight of this window so far."""
         if kind is EjectionReason.SLOW_TTFT:
             self._count_overdue(now)
-        # One that fills up has fewer answers under way than any from which it was learned what a token takes.
+        # In slow start a replica has a lower load than any from which token times were learned.
         fills_up = kind is EjectionReason.SLOW_ITL and replica.share < 1.0
         self.is_peer = (
             pulse.out is None
@@ -185,7 +185,7 @@ class _Found:
         )
 
     def _count_overdue(self, now: float) -> None:
-        """As if what is overdue came now; it can only come later, so it never makes the score better."""
+        """Count overdue first tokens as if they came now. They come later still, so they never improve the score."""
         for prompt in self.replica.reading.values():
             prediction = prompt.prediction
             if prediction is None or prediction.ttft is not self.score or not prompt.visible:
@@ -200,7 +200,7 @@ class _Found:
                 self.value += self.score.memory * (min(CLIP, error) - self.value)
 
     def why(self, excess: float) -> str:
-        """For people."""
+        """The reason for people."""
         what = "time to first token" if self.kind is EjectionReason.SLOW_TTFT else "time between tokens"
         return f"{what} {math.exp(excess):.1f} times that of its pool"
 

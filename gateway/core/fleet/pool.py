@@ -1,8 +1,8 @@
 """The replicas of a pool: which of them may be used, how many slots each has, and which one is picked.
 
-Two kinds of bounds keep a request from a replica. Written ones (`slots`, breaker, drain) hold for every tier. Learned
-ones (learned slots, slow start, unread prompts, KV cache) hold for tiers whose admission is enforced, and no others: in
-shadow nothing waits for what may be wrong.
+Two kinds of bounds keep a request from a replica. Written bounds (`slots`, breaker, drain) hold for every tier. Learned
+bounds (learned slots, slow start, unread prompts, KV cache) hold only for tiers whose admission is enforced. In shadow
+no request waits because of a learned bound, which may be wrong.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from gateway.core.queueing.rates import DrainRate
 from gateway.core.snapshot import PoolView, ReplicaState
 
 MIN_START: Final = 0.1
-"""Share of its slots that slow start begins with,"""
+"""Share of its slots that slow start begins with."""
 MENDED_START: Final = 0.5
-"""and that of a replica that was slow, and whose canaries were not: its caches are warm."""
+"""The same for a replica that came back by good canaries: its caches are warm."""
 CANARY_EVERY: Final = 200
+"""One request of so many may be a canary, so that canaries do not make up the p99 of a pool."""
 CANARY_LATEST_S: Final = 60.0
-"""Requests to canaries, lest these be what the p99 of a pool is made of; but after so long the next may go."""
+"""After so long the next canary may go anyway."""
 MAX_URGENT: Final = -(2**31)
 TRYING: Final = 0.0
-"""Instead of a time: it rests no more, but has taken nothing since."""
+"""End of a backoff that is over, before the replica has taken a request."""
 WINDOW_STEP: Final = 0.1
-"""A window for unread prompts moves by at least this share, since all replicas have to be looked at then."""
+"""The bound on unread prompts moves by at least this share: each move looks at all replicas."""
 NO_MAX: Final = 2**31
 """Slots of a replica whose pool has none written."""
 SUSPECT_EVERY: Final = 10
-"""One request of so many may go to replicas that are suspected of odd answers: no more than retries make up for."""
+"""One request of so many may go to replicas suspected of odd answers: as many as retries make up for."""
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
@@ -53,7 +54,7 @@ class Replica(BaseReplica):
 
 
 class Pool(Slots[Replica]):
-    """One pool: its replicas, its slots, its waiting room."""
+    """One pool: its replicas, its slots, its queue."""
 
     def __init__(self, spec: PoolSpec) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class Pool(Slots[Replica]):
         self.demand = Demand()
         self.context_tokens: int | None = None
         self.pressed_at = -math.inf
-        """When a request last had to wait for a slot."""
+        """When a request was last queued, or exceeded the learned slots."""
         self.asked_at: dict[str, float] = {}
         """When a request of each tier last came."""
         self._router: Router = ROUTERS[spec.router]()
@@ -73,25 +74,27 @@ class Pool(Slots[Replica]):
         """Whether any replica has a slow start."""
         self._reserved: dict[str, int] = {}
         self.resting: dict[Replica, float] = {}
-        """Until when each has asked to be spared."""
+        """End of the backoff of each replica that has one."""
         self._watch = OutlierDetector()
         self.imputed = ImputedLoad()
         self._worst = 0
-        """How ill a replica may be to be used: 0 well, 1 slow, 2 silent."""
+        """Worst illness of a replica that may still be used: 0 healthy, 1 slow, 2 silent."""
         self.canaries: list[Replica] = []
-        """Those that are out, the one tried longest ago first, to be tried by a tier of this priority or below."""
+        """Ejected replicas that are due for a canary, the one tried longest ago first."""
         self.canary_priority = 0
+        """Only tiers of this priority or a less urgent one send canaries."""
         self._tried_acquired = -CANARY_EVERY
+        """Slots that had been acquired when the last canary was sent."""
         self._tried_at = -math.inf
-        """How many slots had been acquired when the last canary was sent, and when that was."""
+        """When it was sent."""
         self.least_urgent = 0
         """Priority of the least urgent tier that may come here."""
         self.configure(spec)
 
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
-        """Take on a new specification; replicas that stay (same name, same URL) keep all that is known of them.
+        """Take on a new specification. Replicas that stay (same name, same URL) keep their state.
 
-        Those that come at `now` have a slow start, and are drained if one of the same name was.
+        Replicas that come at `now` have a slow start, and are drained if one of the same name was.
         """
         if spec.router != self.spec.router:
             self._router = ROUTERS[spec.router]()
@@ -113,7 +116,7 @@ class Pool(Slots[Replica]):
         self.refresh(now)
 
     def refresh(self, now: float) -> None:
-        """Recount what depends on which replicas are up. Called when one changes, never per request."""
+        """Recount the slots of the pool after the state of a replica has changed. Never called per request."""
         self.by_tier = {}
         self._worst = self._panic()
         for rank, replica in enumerate(self.replicas.values()):
@@ -139,7 +142,7 @@ class Pool(Slots[Replica]):
         self.context_tokens = min(known, default=None)
 
     def _max_slots_of(self, replica: Replica) -> int:
-        """Slots by what is written, and by whether it may be used at all."""
+        """Slots by written bounds; 0 if it may not be used."""
         if replica.drained or replica.illness > self._worst:
             return 0
         match replica.breaker.state:
@@ -151,7 +154,7 @@ class Pool(Slots[Replica]):
                 return 0
 
     def _slots_of(self, replica: Replica) -> int:
-        """The same by what is learned, too."""
+        """Slots by written and learned bounds."""
         slots = replica.max_slots
         if slots == 0 or replica.breaker.state is not ReplicaState.UP:
             return slots
@@ -159,7 +162,7 @@ class Pool(Slots[Replica]):
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """How ill a replica may be to be used. No ejection empties a pool: if nothing else is up, the silent are."""
+        """Worst illness of a replica that may be used. Ejections never empty a pool: its last resort is silent ones."""
         meant = [replica for replica in self.replicas.values() if not replica.drained]
         up = [replica.illness for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
@@ -169,9 +172,9 @@ class Pool(Slots[Replica]):
         return 1 if min(up, default=2) < 2 else 2
 
     def look(self, now: float) -> float:
-        """Eject replicas, take them back, let slow starts go on; seconds until this wants to be done again.
+        """Eject replicas, take them back, advance slow starts. Returns seconds until the next look.
 
-        To be followed by `refresh`.
+        The caller calls `refresh` next.
         """
         health = self.spec.health
         self.canaries = []
@@ -203,11 +206,11 @@ class Pool(Slots[Replica]):
             if not is_in_there and pulse.may_be_tried(replica.in_flight, now):
                 self.canaries.append(replica)
                 if now - pulse.canary_at >= every_s:
-                    self.canary_priority = MAX_URGENT  # nobody of the least urgent tier came
+                    self.canary_priority = MAX_URGENT  # no request of the least urgent tier came
         self.canaries.sort(key=_tried_at)
 
     def canary(self, tier: Tier, now: float) -> Replica | None:
-        """A replica that is out, to be tried with one request of `tier`; None if none is, or it may still wait."""
+        """An ejected replica to send one request of `tier` to; None if no canary is due."""
         ejection = self.spec.health.ejection
         if not self.canaries or ejection is None or tier.priority < self.canary_priority:
             return None
@@ -225,7 +228,7 @@ class Pool(Slots[Replica]):
         self._reserved = _shares(self.spec.reserve, self._slots)
 
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
-        """Take on what has been learned since the last look at `replica`: O(1), but for a window that has moved."""
+        """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
         replica.expire_unread(now)
         replica.learned.learn(now if self.room else self.pressed_at, now)
         slots = self._slots_of(replica)
@@ -243,7 +246,7 @@ class Pool(Slots[Replica]):
 
     @property
     def alive(self) -> bool:
-        """Whether any replica may be sent to, now or once it has a free slot."""
+        """Whether any replica takes requests, now or once it has a free slot."""
         return self._slots > 0
 
     @property
@@ -253,7 +256,7 @@ class Pool(Slots[Replica]):
 
     @property
     def full(self) -> bool:
-        """Whether no replica has room, by what is learned."""
+        """Whether no replica has room by its learned bounds."""
         return not self.open
 
     @property
@@ -269,8 +272,8 @@ class Pool(Slots[Replica]):
     def pick(self, tier: Tier, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
         """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties.
 
-        `avoid`: the replica of a first attempt. The second one had better not fail as well. `by_max`: by written bounds
-        alone, whatever the tier.
+        `avoid`: the replica of a first attempt; replicas with recent failures are avoided as well then. `by_max`: only
+        written bounds count, whatever the tier.
         """
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._awake(by_max)
@@ -282,7 +285,7 @@ class Pool(Slots[Replica]):
         return self._router.pick(free, random) if free and self._may_take(tier, by_max) else None
 
     def _awake(self, by_max: bool) -> list[Replica]:
-        """Those with a free slot, without the ones to be left alone: while any other is used, busy or not."""
+        """Replicas with a free slot. Those in backoff are left out while any other replica is in use, busy or not."""
         free = self.below_max if by_max else self.open
         if self.resting:
             awake = [replica for replica in free if not self.is_spared(replica)]
@@ -290,21 +293,21 @@ class Pool(Slots[Replica]):
         return _eased_in(free) if by_max and self._is_starting else free
 
     def _is_any_awake(self) -> bool:
-        """Whether any replica that is used, busy or not, has not asked to be spared: then it is waited for."""
+        """Whether any replica in use, busy or not, has no backoff. Requests wait for that one."""
         return any(replica.slots > 0 and not self.is_spared(replica) for replica in self.replicas.values())
 
     def is_spared(self, replica: Replica) -> bool:
-        """Whether it refused and is to be left alone; when its time is up, one request may try before others do."""
+        """Whether it is in backoff. When the time is up, one request tries it before others may."""
         until = self.resting.get(replica)
         return until is not None and (until > TRYING or replica.in_flight > 0)
 
     def candidates(self, tier: Tier) -> list[Replica]:
-        """Those that `tier` may be sent to now, by prompt tokens to read and requests; whatever the router says."""
+        """Replicas that `tier` may use now, by unread prompt tokens and requests, whatever the router."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
         return sorted(self._awake(by_max), key=_load) if self._may_take(tier, by_max) else []
 
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
-        """Whether `tier` may take one more slot: spare ones less what is reserved, and unused, for other tiers."""
+        """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
         if not by_max:
             spare, reserve = self.spare, self._reserved
         elif self.spec.slots is None or not self._reserved:
@@ -321,45 +324,45 @@ class Pool(Slots[Replica]):
         return spare > 0
 
     def rest(self, replica: Replica, until: float) -> None:
-        """Pass a replica over that is too busy, as long as another one serves; one that is gone gets nothing anyway."""
+        """Begin a backoff of a busy replica. A removed one gets no requests anyway."""
         if self._has(replica):
             self.resting[replica] = until
 
     def _has(self, replica: Replica) -> bool:
-        """Whether it is still of this pool; after a reload one that is not may still have requests."""
+        """Whether it still belongs to this pool. After a reload a removed replica may still have requests."""
         return self.replicas.get(replica.spec.name) is replica
 
     def rests_s(self, replica: Replica, now: float) -> float:
-        """For how long it is still passed over."""
+        """Seconds of backoff left; 0 without one."""
         return max(0.0, self.resting.get(replica, now) - now)
 
     def rested(self, now: float) -> float:
-        """Let those be tried again whose time is up; when the next one's will be, inf if none rests."""
+        """End the backoffs that are over. Returns when the next one ends; inf without one."""
         for replica, until in self.resting.items():
             if until <= now:
                 self.resting[replica] = TRYING
         return min((until for until in self.resting.values() if until > TRYING), default=math.inf)
 
     def accepted(self, replica: Replica) -> None:
-        """It has taken a request again."""
+        """It has taken a request: its backoff is over."""
         replica.refusals = 0
         self.resting.pop(replica, None)
 
     def answered(self, replica: Replica, odd: bool) -> None:
-        """An attempt was answered; `odd`: refused, or with nothing."""
+        """An attempt was answered. `odd`: refused, empty or unreadable."""
         self._watch.answers.add(replica, odd)
 
     def differs(self, replica: Replica) -> bool:
-        """Whether what `replica` refuses, others in the pool may well serve."""
+        """Whether others in the pool may serve a request that `replica` refuses."""
         return self._watch.answers.differs(replica)
 
     @property
     def serving(self) -> float:
-        """Replicas that get requests; one that is starting slowly counts in part."""
+        """Number of replicas that get requests. One in slow start counts in part."""
         return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
 
     def view(self, now: float, held: int, held_s: float) -> PoolView:
-        """A copy for people; `held` and `held_s` are of the ledger."""
+        """A copy for people. `held` and `held_s` come from `held_by_pool`."""
         return PoolView(
             name=self.spec.name,
             in_flight=self.in_flight,
@@ -380,12 +383,12 @@ class Pool(Slots[Replica]):
 
 
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
-    # A little more, for shares that are not exact in binary: .29 of 100 is 28.999999999999996.
+    # 1e-6 more, since shares are not exact in binary: .29 of 100 is 28.999999999999996.
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
 
 
 def _eased_in(free: list[Replica]) -> list[Replica]:
-    """Without those whose slow start lets them have no more than they have: a share of the mean of the others."""
+    """`free` without the replicas that have reached their slow-start share of the others' mean load."""
     others = [replica.in_flight for replica in free if replica.share >= 1.0]
     if not others:
         return free

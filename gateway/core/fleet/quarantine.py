@@ -1,9 +1,9 @@
-"""Requests that were with a replica when it broke off: one that was with two is not sent to a third.
+"""Quarantine: a request that was at two replicas when they broke off is not sent to a third.
 
-A request that kills its replica would otherwise kill the fleet, one replica for each time that it is tried again, by
-us, by its client or by the person behind it. Which request did it cannot be known, so each that was there is
-remembered; the innocent are served by the next replica, and forgotten. A connection that breaks off is no death yet: it
-counts as one until it could be known whether the replica is down, and from then on only if it is.
+A request that kills its replica would otherwise kill the fleet, one replica per retry: by us, by its client or by the
+person behind it. The guilty request cannot be told from the others at that replica, so each of them is a suspect.
+Innocent ones are served by the next replica, and forgotten. A broken connection may not be a death. It counts as one
+until health checks must have noticed a death, and after that only if the replica is down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ REPLICAS: Final = 2
 KEEP_S: Final = 300.0
 MAX: Final = 1024
 TELL_EVERY_S: Final = 60.0
-"""Refusals of one request are told of no more often."""
+"""Shortest time between two news about refusals of one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Of one request in quarantine, since it was last told of."""
+    """Events of one request in quarantine, since its last news."""
 
     request: int
     replicas: tuple[str, ...]
-    """Those that broke off while they had it."""
+    """Replicas that broke off while they had it."""
     caught: bool
-    """Whether it is only now in quarantine."""
+    """Whether it was quarantined since the last news."""
     refused: int
 
 
@@ -36,13 +36,13 @@ class News:
 class _Break:
     at: float
     until: float
-    """Then it counts no more."""
+    """End of its counting."""
 
 
 @dataclass(slots=True)
 class _Suspect:
     breaks: dict[str, _Break]
-    """By replica."""
+    """Broken connections by replica."""
     caught: bool = False
     refused: int = 0
     tell_at: float = 0.0
@@ -52,31 +52,31 @@ class _Suspect:
 
 
 def doubt_s(health: Health) -> float:
-    """After so long it would be known of a replica that it is down, even if each check hangs."""
+    """Seconds after which health checks have noticed a dead replica, even if each of them hangs."""
     return health.failures * (health.interval_s + health.timeout_s)
 
 
 class Quarantine:
-    """Known by a hash of what they ask, for `KEEP_S` seconds; of more than `most` the oldest are forgotten."""
+    """Suspects by the hash of their body, for `KEEP_S` seconds. Beyond `most` the oldest are forgotten."""
 
     def __init__(self, most: int = MAX) -> None:
         self._most = most
         self._broke: dict[int, _Suspect] = {}
-        """The latest are the last."""
+        """By hash, the latest last."""
         self._until = 0.0
-        """When all of them count no more."""
+        """When the last of them stops counting."""
 
     def __len__(self) -> int:
         return len(self._broke)
 
     def is_empty(self, now: float) -> bool:
-        """Whether nothing is remembered, so that no request needs to be looked at."""
+        """Whether there is no suspect, so that requests need no hash."""
         return not self._broke or self._until <= now
 
     def broke(self, request: int, replica: str, is_down: bool, doubt_s: float, now: float) -> None:
-        """The connection to `replica` broke off before any of its answer to this request was passed on.
+        """The connection to `replica` broke off before any of its answer to this request was forwarded.
 
-        `doubt_s`: how long it may take until it is known to be down, if it is not yet.
+        `doubt_s`: seconds until health checks have noticed that it is down, if they have not yet.
         """
         suspect = self._broke.pop(request, None) or _Suspect({})
         suspect.breaks = {name: one for name, one in suspect.breaks.items() if one.until > now}
@@ -90,7 +90,7 @@ class Quarantine:
             del self._broke[next(iter(self._broke))]
 
     def died(self, replica: str, now: float) -> None:
-        """It is known to be down: what broke off there of late was its death."""
+        """`replica` is down: its recently broken connections were its death."""
         for suspect in self._broke.values():
             one = suspect.breaks.get(replica)
             if one is not None and one.until > now:
@@ -112,14 +112,14 @@ class Quarantine:
         return suspect is not None and suspect.deaths(now) >= REPLICAS
 
     def refuses(self, request: int, now: float) -> bool:
-        """The same of one that has come anew; if so, it is counted as refused."""
+        """Whether a new request must not be sent to any replica. A yes is counted as a refusal."""
         if not self.bars(request, now):
             return False
         self._broke[request].refused += 1
         return True
 
     def news(self, now: float) -> list[News]:
-        """What is to be told of requests in quarantine, once: the core itself writes no log."""
+        """News of requests in quarantine, each returned once. The caller logs them, since the core writes no log."""
         found = []
         for request, suspect in self._broke.items():
             refused = suspect.refused if now >= suspect.tell_at else 0

@@ -1,4 +1,4 @@
-"""One engine: its slots, what it has to read and to keep in mind, its health. It does not know its pool."""
+"""One engine: its slots, its unread prompts, its context and its health. It does not know its pool."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from gateway.core.snapshot import CapacityBound, ReplicaState, ReplicaView
 
 
 class UnreadPrompt:
-    """A prompt that was sent to a replica, as long as its engine has not read it."""
+    """A prompt that was sent to a replica and that its engine has not read yet."""
 
     __slots__ = ("first_token", "number", "opened_at", "prediction", "prompt_tokens", "visible")
 
     def __init__(self, number: int, prompt_tokens: int, visible: bool, now: float) -> None:
         self.number = number
-        """Of all slots of its pool, in the order in which they were acquired."""
+        """Serial number among all slots of its pool, in the order of acquisition."""
         self.prompt_tokens = prompt_tokens
         self.visible = visible
         """Whether a first token will show that it was read."""
         self.opened_at = now
         self.first_token = False
-        """Whether that has come."""
+        """Whether the first token has come."""
         self.prediction: AttemptPrediction | None = None
-        """How long it should take; None where nothing was predicted."""
+        """Predicted latencies; None without a prediction."""
 
 
 class BaseReplica(RoutingTarget):
-    """One engine without its pool. Own counts first; the last scrape is kept beside them."""
+    """One engine without its pool. Own counts decide; the last scrape is kept beside them."""
 
     __slots__ = (
         "began_at",
@@ -68,44 +68,44 @@ class BaseReplica(RoutingTarget):
         self.breaker = Breaker()
         self.pulse = OutlierScore()
         self.drained = False
-        """Whether somebody wants it to be sent nothing new."""
+        """Whether an operator drained it."""
         self.began_at = -math.inf
-        """When it came, or came back,"""
+        """When it came, or came back: the start of its slow start."""
         self.share = 1.0
-        """and the share of its slots that slow start gives it."""
+        """Share (0-1) of its slots that slow start gives it."""
         self.slots = 0
-        """Slots it has: those of its pool or learned, one while it is probed, none while it is down or gone."""
+        """Its slots: written or learned, one while it is probed, none while it is down or removed."""
         self.max_slots = 0
-        """The same without anything learned: no slow start, and no bound where its pool has no slots written."""
+        """Slots by written bounds alone: no slow start, and unbounded if its pool has no slots written."""
         self.refusals = 0
         """429 and 503 in a row."""
         self.paused = 0
-        """Open attempts that nobody reads for now."""
+        """Open attempts that are not read for now."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
-        """Tokens of context in use by open attempts: prompts, and answers as far as they have come."""
+        """Tokens of context in use by open attempts: prompts, and answers so far."""
         self.reading: dict[int, UnreadPrompt] = {}
         """Prompts that the engine has not read yet, by number, oldest first: engines read them in that order."""
         self.kv = KvCache()
         self.kv_headroom: float | None = None
-        """Share (0-1) of its cache that is left free; None: as much as the forecast asks for."""
+        """Share (0-1) of its cache that is left free; None: the forecast decides."""
         self.learned = ConcurrencyLimit()
         self.budget = StepBudget()
         self.open = False
-        """Whether it stands among those that may be picked."""
+        """Whether it is in `Slots.open`."""
         self.below_max = False
-        """Whether it stands among those that a tier in shadow may pick."""
+        """Whether it is in `Slots.below_max`."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
     def read(self, prompt: UnreadPrompt) -> None:
-        """The engine has read a prompt; it may have been known before."""
+        """The engine has read `prompt`. Ignored if it counts as read already."""
         if self.reading.pop(prompt.number, None) is not None:
             self.unprefilled_tokens -= prompt.prompt_tokens
 
     def expire_unread(self, now: float) -> None:
-        """Whole answers show no first token: their prompts count as read once they should be, by prediction."""
+        """Count prompts of whole answers as read at their predicted TTFT, since these show no first token."""
         while self.reading:
             oldest = next(iter(self.reading.values()))
             if oldest.visible or oldest.prediction is None or now < oldest.opened_at + oldest.prediction.ttft_s:
@@ -119,34 +119,34 @@ class BaseReplica(RoutingTarget):
         return self.kv.has_room(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
 
     def saw_load(self) -> None:
-        """How many requests run, and how many prompts are unread, is known anew."""
+        """Tell the concurrency limit how many requests run and how many prompts are unread."""
         unread = len(self.reading)
         self.learned.saw(self.in_flight - unread, unread)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anything is expected to come from it."""
+        """Whether any of its answers is being read."""
         return self.in_flight > self.paused
 
     @property
     def state(self) -> ReplicaState:
-        """Whether it gets requests, and if not, what has to pass first."""
+        """Whether it gets requests, and if not, why."""
         if self.drained:
             return ReplicaState.DRAINED
         return self.breaker.state if self.pulse.out is None else ReplicaState.EJECTED
 
     @property
     def illness(self) -> int:
-        """0 well, 1 slow, 2 silent."""
+        """0: healthy, 1: slow or with odd answers, 2: silent."""
         out = self.pulse.out
         return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
 
     def begin(self, now: float) -> None:
-        """It comes, or comes back: slow start."""
+        """Begin its slow start."""
         self.began_at = now
 
     def pause(self, paused: bool, now: float) -> None:
-        """One more of its answers is not read for now, or is read again."""
+        """One of its answers is not read for now, or is read again."""
         if paused:
             self.paused += 1
             if not self.is_awaited:
@@ -157,7 +157,7 @@ class BaseReplica(RoutingTarget):
             self.paused -= 1
 
     def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
-        """A copy for people; `pool` passes it over for `rests_s` more."""
+        """A copy for people. `rests_s`: seconds of backoff left in `pool`."""
         limit_s = self.budget.limit_s
         return ReplicaView(
             name=self.spec.name,

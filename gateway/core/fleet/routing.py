@@ -1,4 +1,4 @@
-"""Which replica gets the request."""
+"""Routers: each picks one of the replicas that have room."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
-# Up to here every replica is compared; above, two drawn at random are, so that the cost does not grow with the fleet.
+# Up to this size all replicas are compared. Above it two are drawn at random, so the cost does not grow with the fleet.
 FULL_SCAN: Final = 16
 
 
 class RoutingTarget:
     """A replica as a router sees it.
 
-    A class and no Protocol: compiled code looks up every attribute of a Protocol by its name.
+    It is a class and no Protocol: compiled code looks up every attribute of a Protocol by its name.
     """
 
     __slots__ = ("imputed", "imputed_tokens", "in_flight", "rank", "unprefilled_tokens")
 
     def __init__(self, rank: int = 0, in_flight: int = 0, unprefilled_tokens: int = 0) -> None:
         self.rank = rank
-        """Its place in the pool."""
+        """Its index in the pool."""
         self.in_flight = in_flight
         """Open attempts."""
         self.unprefilled_tokens = unprefilled_tokens
         """Prompt tokens that its engine has not read yet."""
         self.imputed = 0
-        """Attempts that are over and that the router counts still: they ended sooner than useful ones do."""
+        """Failed attempts that still count as load until a useful attempt would have ended (imputed_load.py)."""
         self.imputed_tokens = 0
-        """Their prompt tokens that a useful attempt would not have read yet."""
+        """Prompt tokens of theirs that would still be unread."""
 
 
 C = TypeVar("C", bound=RoutingTarget)
@@ -38,7 +38,7 @@ _rank: Final[Callable[[RoutingTarget], int]] = attrgetter("rank")
 
 
 class Router(Protocol):
-    """Chooses among replicas that are all able to take the request."""
+    """Chooses among replicas that can all take the request."""
 
     def pick(self, free: list[C], random: float) -> C:
         """One of `free`, which is not empty and sorted by rank. `random` in [0, 1) is drawn by the caller."""
@@ -46,10 +46,10 @@ class Router(Protocol):
 
 
 class LeastPrefill:
-    """Fewest prompt tokens still to be read by the engine; ties go to fewest requests, then to chance.
+    """Fewest unread prompt tokens. Ties go to fewest requests, then to chance.
 
-    The waiting of a new request is the prefill work before it: at .9 load this had the lowest p99 TTFT of eight
-    routers in simulation (312 ms, against 491 for least requests and 558 for round robin).
+    A new request waits for the prefill work before it. At .9 load this router had the lowest p99 TTFT of eight in
+    simulation: 312 ms, against 491 for least requests and 558 for round robin.
     """
 
     def pick(self, free: list[C], random: float) -> C:
@@ -64,7 +64,7 @@ class LeastRequests:
 
 
 class RoundRobin:
-    """Each in turn, whatever its load; one that is full is passed over."""
+    """Each in turn, whatever its load. Full replicas are passed over."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -76,10 +76,10 @@ class RoundRobin:
 
 
 def _least(free: list[C], by_prefill: bool, random: float) -> C:
-    """The one that has least, of a large fleet the better of two drawn at random; ties go to chance."""
+    """The least loaded replica; in a large fleet the better of two drawn at random. Ties go to chance."""
     count = len(free)
     if count > FULL_SCAN:
-        # Both come from one draw: the first, which wins ties, is uniform; the second is at some distance from it.
+        # One draw gives both. The first, which wins ties, is uniform; the second is at a hashed distance from it.
         first = int(random * count)
         second = (first + 1 + int(random * count * 7919) % (count - 1)) % count
         return _lightest([free[first], free[second]], by_prefill)[0]
@@ -88,7 +88,7 @@ def _least(free: list[C], by_prefill: bool, random: float) -> C:
 
 
 def _lightest(free: list[C], by_prefill: bool) -> list[C]:
-    """Those that have least, by prompt tokens to read, if these count, and requests."""
+    """The replicas with the least load: unread prompt tokens (if `by_prefill`), then requests."""
     ties: list[C] = []
     least_tokens = least_requests = 0
     for candidate in free:

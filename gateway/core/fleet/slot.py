@@ -1,6 +1,6 @@
 """A slot is a lease: the right to have one request at a replica. It is acquired once and released once.
 
-The counts that slots change stand here as well, so that a pool knows nothing of attempts and requests.
+The counts that slots change are kept here as well, so that a pool does not know attempts and requests.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Slots(Generic[R]):
         self.acquired = 0
         """Slots given out since the start."""
         self.prefill_limit = math.inf
-        """Prompt tokens that an engine may have to read before it is sent more."""
-        # Counted anew when a replica comes or goes: those of replicas that may be sent to.
+        """Unread prompt tokens beyond which a replica is sent no more."""
+        # Of the replicas that get requests. Recounted when one comes or goes.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
         self.open: list[R] = []
-        """Those that may be picked, by rank: a slot is spare, and their engines are not behind."""
+        """Replicas with room by all bounds, by rank."""
         self.below_max: list[R] = []
-        """The same by written bounds alone, for tiers whose admission is not enforced."""
+        """Replicas with room by written bounds alone, by rank, for tiers whose admission is not enforced."""
 
     def acquire(self, replica: R, tier: str, prompt_tokens: int, visible: bool, now: float) -> Slot[R]:
-        """A slot of `replica` for a request of `tier`, beyond its own perhaps, or of an ejected one that is tried.
+        """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a canary.
 
         `visible`: the first token of the answer will be seen.
         """
@@ -61,7 +61,7 @@ class Slots(Generic[R]):
         return slot
 
     def bound(self, replica: R, now: float) -> CapacityBound | None:
-        """What keeps `replica` from one more request, whose size is not known yet; None if it has room."""
+        """The bound that keeps `replica` from one more request of unknown size; None if it has room."""
         if replica.in_flight >= replica.slots:
             return CapacityBound.SLOTS
         if replica.unprefilled_tokens >= self.prefill_limit:
@@ -71,7 +71,7 @@ class Slots(Generic[R]):
         return None if replica.budget.has_room(replica.held_tokens, now) else CapacityBound.TPOT
 
     def sync(self, replica: R, now: float) -> None:
-        """Put a replica among those that may be picked, or take it out, after its counts have changed."""
+        """Update `open` after the counts of `replica` have changed."""
         is_open = self.bound(replica, now) is None
         if is_open is replica.open:
             return
@@ -82,7 +82,7 @@ class Slots(Generic[R]):
             del self.open[bisect_left(self.open, replica.rank, key=_rank)]
 
     def sync_max(self, replica: R) -> None:
-        """The same by written bounds alone, after `in_flight` has changed."""
+        """Update `below_max` after its `in_flight` has changed."""
         is_below = replica.in_flight < replica.max_slots
         if is_below is replica.below_max:
             return
@@ -94,7 +94,7 @@ class Slots(Generic[R]):
 
 
 class Slot(UnreadPrompt, Generic[R]):
-    """One request at one replica, whatever becomes of the request."""
+    """The lease of one request at one replica, until its release."""
 
     __slots__ = ("_growth", "_sequences", "_slots", "paused", "replica", "tier", "tokens")
 
@@ -106,17 +106,17 @@ class Slot(UnreadPrompt, Generic[R]):
         self.tokens = 0
         """Tokens of the answer so far."""
         self._sequences = 0
-        """Its part in the budget of its replica; 0 before `expect`."""
+        """Sequences that it adds to the step budget of its replica; 0 before `expect`."""
         self._growth = 0.0
         self.paused = False
-        """Whether nobody reads its answer, because the client does not keep up."""
+        """Whether its answer is not read, because the client does not keep up."""
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "answering" if self.first_token else "open"
         return f"<Slot {self.number} of {self.replica.spec.name}, {self.tier}, {state}>"
 
     def prompt_read(self, now: float) -> None:
-        """The first token came: its prompt was read, and those of all whole answers sent there before it."""
+        """The first token came: its prompt was read, and so were those of whole answers sent there before."""
         replica = self.replica
         self.first_token = True
         for earlier in list(replica.reading.values()):
@@ -135,20 +135,20 @@ class Slot(UnreadPrompt, Generic[R]):
         self._slots.sync(self.replica, now)
 
     def expect(self, sequences: int, output_tokens: float) -> None:
-        """Answers of `sequences` (>= 1) begin, which are likely to have `output_tokens` together."""
+        """`sequences` (>= 1) answers begin, which are likely to have `output_tokens` together."""
         self._sequences = sequences
         self._growth = output_tokens
         self.replica.budget.add(sequences, self.prompt_tokens, output_tokens, self.opened_at)
         self._slots.sync(self.replica, self.opened_at)
 
     def expect_more(self, output_tokens: float) -> None:
-        """So many tokens are still likely to come."""
+        """`output_tokens` are still likely to come."""
         if self._sequences:
             self.replica.budget.grow(output_tokens - self._growth)
             self._growth = output_tokens
 
     def pause(self, now: float) -> None:
-        """Nobody reads the answer for now."""
+        """The answer is not read for now."""
         if not self.paused:
             self.paused = True
             self.replica.pause(True, now)
@@ -165,7 +165,7 @@ class Slot(UnreadPrompt, Generic[R]):
         replica.read(self)
         replica.expire_unread(now)
         if outcome is AttemptOutcome.COMPLETE and not self.visible:
-            replica.saw_load()  # nothing is seen of a whole answer before it is there
+            replica.saw_load()  # the end is the only sign of a whole answer
         replica.held_tokens -= self.prompt_tokens + self.tokens
         if self._sequences:
             replica.budget.remove(self._sequences, self._growth)

@@ -1,11 +1,11 @@
-"""The mean step of a replica with the requests that it has, against the longest that its TPOT objectives allow.
+"""Mean step of a replica with its present requests, against the longest step that its TPOT objectives allow.
 
     step = (base + per sequence x n + per context token x C) / (1 - u),    u = per prompt token x prompt tokens/s
 
-n sequences run, and every step gives each of them one token. C is the context they will read in the mean of the time
-that they run: what they have, and half of what is still to come. Prompts of newcomers are read in the same steps: at
-the rate of the last seconds they take the share u of the engine's time. So a request has a price, paid by all who run:
-its prompt at once, its sequence and its context until it ends.
+n sequences run, and every step gives each of them one token. C is the mean context that they read while they run: what
+they have, and half of what is still to come. Prompts of newcomers are read in the same steps. At the rate of the last
+seconds they take the share u of the engine's time. So a request has a price, which slows all requests there: its
+prompt at once, its sequence and its context until it ends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 from gateway.core.queueing.rates import Rate
 
 PROMPTS_TAU_S: Final = 5.0
-"""Prompts are counted over so long: TPOT is a mean over an answer, and most answers take longer."""
+"""Time constant of the prompt rate. TPOT is a mean over an answer, and most answers take longer."""
 
 MAX_SHARE: Final = 0.95
-"""Most of a step that prompts are said to take."""
+"""Upper bound on the share of a step that prompts take."""
 
 
 class StepPrices:
@@ -30,15 +30,15 @@ class StepPrices:
     def __init__(self, base_s: float, sequence_s: float, context_s: float, prompt_s: float) -> None:
         self.base_s = base_s
         self.sequence_s = sequence_s
-        """Per sequence,"""
+        """Per sequence."""
         self.context_s = context_s
-        """per token of context that the step reads,"""
+        """Per token of context that the step reads."""
         self.prompt_s = prompt_s
-        """and per token of a prompt that is read beside."""
+        """Per token of a prompt that is read in the same step."""
 
 
 class StepBudget:
-    """The sums over one replica's requests, the prices, and the limit on the step that follows from both."""
+    """Sums over one replica's requests, the prices, and the limit on the mean step."""
 
     __slots__ = ("_prompts", "growth_tokens", "limit_s", "prices", "sequences")
 
@@ -50,7 +50,7 @@ class StepBudget:
         self.prices: StepPrices | None = None
         """None until they are known."""
         self.limit_s = math.inf
-        """Longest mean step with which the promises of this replica are kept; inf where none is made."""
+        """Longest mean step that keeps the TPOT objectives in use here; inf without one."""
 
     def add(self, sequences: int, prompt_tokens: int, growth_tokens: float, now: float) -> None:
         """A request was sent."""
@@ -59,7 +59,7 @@ class StepBudget:
         self._prompts.add(now, prompt_tokens)
 
     def grow(self, more_tokens: float) -> None:
-        """So many more tokens of output are expected, or fewer (below 0)."""
+        """`more_tokens` more tokens of output are expected; fewer if negative."""
         self.growth_tokens += more_tokens
 
     def remove(self, sequences: int, growth_tokens: float) -> None:
@@ -67,14 +67,14 @@ class StepBudget:
         self.sequences -= sequences
         self.growth_tokens -= growth_tokens
         if not self.sequences:
-            self.growth_tokens = 0.0  # no rounding error outlives the requests
+            self.growth_tokens = 0.0  # drops rounding errors when no request is left
 
     def prompt_share(self, now: float) -> float:
         """Share of the engine's time that prompts take at the rate of the last seconds; may be above 1."""
         return 0.0 if self.prices is None else self.prices.prompt_s * self._prompts.per_s(now)
 
     def decode_s(self, held_tokens: int, more: int = 0) -> float:
-        """A step without prompts, of those that run and `more` like them; prices are known."""
+        """Seconds of a step without prompts, of the present requests and `more` like them. Prices must be known."""
         prices, n = self.prices, self.sequences
         assert prices is not None
         if not n:
@@ -89,7 +89,7 @@ class StepBudget:
         return self.decode_s(held_tokens) / max(1.0 - MAX_SHARE, 1.0 - self.prompt_share(now))
 
     def has_room(self, held_tokens: int, now: float) -> bool:
-        """Whether one more like those that run keeps the step within the limit. The first one always may."""
+        """Whether one more request like the present ones keeps the step within the limit. The first always does."""
         if self.limit_s == math.inf or not self.sequences or self.prices is None:
             return True
         return self.decode_s(held_tokens, 1) <= self.limit_s * (1.0 - self.prompt_share(now))
