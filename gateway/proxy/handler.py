@@ -71,7 +71,7 @@ _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
 class RequestHandler(ExchangeServices):
-    """Everything a connection needs to turn a request into an `Request`, or to turn it away.
+    """Everything a connection needs to turn a request into a `Request`, or to turn it away.
 
     `policy` is replaced between two requests; a request that has passed keeps the one it met.
     """

@@ -10,10 +10,10 @@ NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # Final, mypyc takes it for one that was nev
 
 
 class Ahead:
-    """Requests before one that would have to wait: of its own tier and above, and of these its own tier's.
+    """Requests ahead of one that would have to wait.
 
-    `higher_share`: what comes of higher tiers per second, over what the pool drains of all (0-1); `floor`: the share
-    (0-1) of service that its tier is guaranteed.
+    `requests`: those of its own tier and above; `own`: those of its own tier. `higher_share`: arrivals per second of
+    higher tiers over the drain rate of the pool (0-1). `floor`: share (0-1) of service guaranteed to its tier.
     """
 
     __slots__ = ("floor", "higher_share", "own", "requests")
@@ -35,7 +35,7 @@ NOTHING_AHEAD: Final = Ahead()
 
 
 class Forecast:
-    """Of one request, if it were admitted now. Seconds, none infinite."""
+    """Predicted latencies of one request if it were admitted now. Seconds, none infinite."""
 
     __slots__ = (
         "at",
@@ -58,9 +58,9 @@ class Forecast:
         self.at = at
         """When it was made."""
         self.wait_s = wait_s
-        """In the gateway, from then on."""
+        """Wait in the gateway, counted from `at`."""
         self.ttft_s = ttft_s
-        """From body complete, what had passed included."""
+        """Counted from body complete, so elapsed time is included."""
         self.tpot_s = tpot_s
         self.e2e_s = e2e_s
         self.breach = 0.0
@@ -68,15 +68,15 @@ class Forecast:
         self.raw = 0.0
         """The same before calibration."""
         self.features = NO_FEATURES
-        """What it was calibrated from."""
+        """Input of its calibration."""
         self.kind = DIRECT
-        """Of its spread (labels.py)."""
+        """Index into `Spread.of` (calibrator.py)."""
         self.load = 0.0
         self.weight = 0.0
-        """Requests that its label speaks for; 0: calibration does not learn from it."""
+        """Number of requests that its label stands for; 0: calibration does not learn from it."""
         self.judged = False
         """Whether it has its label, or will never have one."""
 
     def engine_s(self, body_at: float) -> float:
-        """From a slot to the first token, of a request that was complete at `body_at`."""
+        """Seconds from slot to first token, of a request with body complete at `body_at`."""
         return self.ttft_s - self.wait_s - (self.at - body_at)

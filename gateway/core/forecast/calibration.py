@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: an online logistic regression, and how reliable it has been."""
+"""Calibration of probabilities by an online logistic regression, and its reliability so far."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.core.forecast.regression import solve
 FORGET: Final = 0.9998
 """Weight that a label keeps when the next one comes: about the last 5,000 count."""
 BATCH: Final = 32
-"""Labels to a Newton step."""
+"""Labels per Newton step."""
 PRIOR_INFORMATION: Final = 20.0
-"""What the prior weighs, for ever: as much as some two hundred labels, each of which adds p(1 - p) x feature^2."""
+"""Permanent weight of the prior: that of about 200 labels, each of which adds p(1 - p) x feature^2."""
 WINDOW: Final = 3000
-"""Labels that reliability is read from."""
+"""Latest labels from which reliability is computed."""
 BINS: Final = 15
 MAX_LOGIT: Final = 8.0
 SIZE: Final = 5
@@ -50,7 +50,7 @@ class Logistic:
         L' = f L + (1 - f) R + sum p (1 - p) x x'
         w' = w + L'^-1 [(1 - f) R (w0 - w) + sum (y - p) x]        f: FORGET to the number of labels
 
-    so that what no label tests any more returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
+    so that a weight that no label tests returns to the prior w0 instead of drifting (stabilised forgetting, Kulhavy).
     """
 
     __slots__ = ("_batch", "_information", "_prior", "labels", "weights")
@@ -69,7 +69,7 @@ class Logistic:
         return w0 + w1 * a + w2 * b + w3 * c + w4 * d
 
     def add(self, features: Features, p: float, label: bool, weight: float = 1.0) -> None:
-        """Learn a label to which probability `p` was given; `weight` is one over the chance it had of being seen."""
+        """Learn a label that had probability `p`. `weight`: one over the probability that it was sampled."""
         self.labels += 1
         self._batch.append((features, weight * ((1.0 if label else 0.0) - p), weight * max(p * (1.0 - p), 1e-4)))
         if len(self._batch) == BATCH:
@@ -93,7 +93,7 @@ class Logistic:
         self._batch = []
 
     def _sum_up(self) -> tuple[list[float], list[float]]:
-        """Of the batch: the gradient, and the upper triangle of the information by rows. Written out for speed."""
+        """Gradient of the batch, and the upper triangle of its information by rows. Written out for speed."""
         g1 = ga = gb = gc = gd = 0.0
         h11 = h1a = h1b = h1c = h1d = haa = hab = hac = had = hbb = hbc = hbd = hcc = hcd = hdd = 0.0
         for (a, b, c, d), error, h in self._batch:
@@ -125,7 +125,7 @@ class Logistic:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """How good the probabilities of the last labels were. `bins`: (labels, mean probability, share that came true)."""
+    """Reliability of the probabilities of the last labels. `bins`: (labels, mean probability, share that came true)."""
 
     labels: int
     base_rate: float
@@ -138,7 +138,7 @@ class Reliability:
 
 
 def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:
-    """Of (probability, label) pairs, in bins of equal mass."""
+    """Reliability of (probability, label) pairs, in bins of equal mass."""
     n = len(pairs)
     if not n:
         return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
@@ -163,7 +163,7 @@ def _probability(pair: tuple[float, bool]) -> float:
 
 
 class Scores:
-    """The last labels with the probability that was given for each."""
+    """The last labels with their probabilities."""
 
     __slots__ = ("_pairs",)
 
@@ -171,9 +171,9 @@ class Scores:
         self._pairs: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
 
     def add(self, probability: float, label: bool) -> None:
-        """What was said, and what came."""
+        """Count a label and the probability forecast for it."""
         self._pairs.append((probability, label))
 
     def read(self) -> Reliability:
-        """Over the window. Sorts it: for people, not for requests."""
+        """Reliability over the window. It sorts the window, so it is not for the request path."""
         return reliability(list(self._pairs))

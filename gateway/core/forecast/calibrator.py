@@ -1,4 +1,4 @@
-"""What was said of requests and what came: the probability of a breach, made honest by its labels."""
+"""Calibration of the breach probability of one pool, from the labels of earlier requests."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from gateway.core.stats import Pace
 PROBIT: Final = 1.702
 """The normal distribution function is about logistic(1.702 z)."""
 LABELS_PER_S: Final = 50.0
-"""What is learned from; the 51st of a second would teach nothing, but cost as much."""
+"""Labels learned per second at most: more would teach nothing, at the same cost each."""
 MAX_SKIPPED: Final = 20
 KEEP: Final = 0.995
 PRIOR_VARIANCE: Final = 0.09
 MIN_SPREAD: Final = 0.03
 PRIOR_SLOPE: Final = 4.0
-"""The probability before calibration is believed, until labels say otherwise."""
+"""Prior weight of the first feature, which is logit / 4: the raw probability stands until labels change it."""
 HIGHER_SHARE: Final = 3
-"""Which feature that is."""
+"""Index of the share of higher tiers among the features."""
 DIRECT: Final = 3
 QUEUED: Final = 4
 KINDS: Final = QUEUED + 12
 
 
 def tpot_kind(output_tokens: float) -> int:
-    """Answers of few tokens scatter more: three kinds, by the expected length."""
+    """Kind of a TPOT, by the expected length of the answer: short answers scatter more."""
     return 0 if output_tokens < 32.0 else 1 if output_tokens < 128.0 else 2
 
 
 def queued_kind(requests_ahead: int) -> int:
-    """TTFT behind so many others, by powers of two."""
+    """Kind of a TTFT behind `requests_ahead` others, by powers of two."""
     return min(QUEUED + requests_ahead.bit_length(), KINDS - 1)
 
 
 class Spread:
-    """How far latencies lie around their forecasts: standard deviations of the logarithm, by kind."""
+    """Spread of latencies around their forecasts: standard deviations of the logarithm, by kind."""
 
     __slots__ = ("_squares", "_weights", "of")
 
@@ -47,7 +47,7 @@ class Spread:
         self.of = [math.sqrt(PRIOR_VARIANCE)] * KINDS
 
     def add(self, kind: int, error: float) -> None:
-        """A latency came out at exp(error) times its forecast."""
+        """A latency was exp(error) times its forecast."""
         error = max(-2.0, min(2.0, error))
         squares = self._squares[kind] = self._squares[kind] * KEEP + error * error
         weight = self._weights[kind] = self._weights[kind] * KEEP + 1.0
@@ -62,10 +62,10 @@ def over(expected_s: float, bound_s: float, spread: float) -> float:
 
 
 class Calibrator:
-    """Of one pool: calibration, its record, and whether it may be trusted.
+    """Calibration of one pool, its reliability, and whether it may be trusted.
 
-    Each tier has a calibration of its own: to the most urgent one little happens that its forecast did not see, while
-    the last in line is overtaken by whatever comes, so that the same forecast means less of it at both ends.
+    Each tier has a calibration of its own. Forecasts of the most urgent tier come true most often. Requests of the
+    least urgent tier are overtaken by later arrivals, so the same raw probability means more there.
     """
 
     __slots__ = ("_pace", "_skipped", "_tiers", "drift", "gate", "raw_scores", "scores", "spread")
@@ -77,12 +77,12 @@ class Calibrator:
         self._skipped = 0
         self.scores = Scores()
         self.raw_scores = Scores()
-        """Of the probabilities before calibration."""
+        """Scores of the probabilities before calibration."""
         self.drift = PageHinkley()
         self.gate = TrustMonitor()
 
     def features(self, raw: float, queued: bool, requests_ahead: int, higher_share: float) -> Features:
-        """What is calibrated on; all of them of size one."""
+        """Features of the logistic regression, all scaled to about one."""
         x = logit(raw) / PRIOR_SLOPE
         if queued:
             return x, max(0.0, x), math.log1p(requests_ahead) / 4.0, higher_share
@@ -94,9 +94,9 @@ class Calibrator:
         return logistic(PRIOR_SLOPE * features[0] if learned is None else learned.score(features))
 
     def weigh(self, now: float) -> float:
-        """How many requests one that is admitted now speaks for; 0 if it is not learned from.
+        """Number of requests that the label of one admitted now stands for; 0 if it is not learned from.
 
-        Decided now and not when its label comes: misses come all at once when a burst is over.
+        The choice is made at admission and not when the label comes: the misses of a burst come all at once.
         """
         if not self._pace.due(now):
             self._skipped += 1
@@ -105,7 +105,7 @@ class Calibrator:
         return weight
 
     def learn(self, features: Features, tier: str, breached: bool, weight: float) -> None:
-        """What became of a request with these features."""
+        """Learn the label of a request with these features."""
         learned = self._tiers.get(tier)
         if learned is None:
             learned = self._tiers[tier] = Logistic((0.0, PRIOR_SLOPE, 0.0, 0.0, 0.0))

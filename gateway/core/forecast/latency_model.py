@@ -1,12 +1,12 @@
-"""What the typical replica of a pool takes for a request, in coefficients that are learned.
+"""Latency model of a pool's typical replica: learned costs of steps, tokens and prompts.
 
     S     = c0 + c1 decodes + c2 context tokens          a step without prompts
     TPOT  = S / (1 - u),  u = c3 x prompt tokens sent to the replica per second
     TTFT  = t0 + t1 W + t2 p + t3 S                      W: prompt tokens before it; p: its own
 
-c is learned from finished answers: what a token took, against the mean load while the answer was made and the prompt
-tokens that the engine read meanwhile, because chunks of prompts share its steps (S + c3 x prompt tokens per step).
-t is learned from first tokens.
+The coefficients c are learned from finished answers. The time per token is regressed on the mean load during the
+answer and on the prompt tokens read meanwhile. Chunks of prompts share the steps: S + c3 x prompt tokens per step. The
+coefficients t are learned from first tokens.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ RATE_TAU_S: Final = 5.0
 STEP_AND_A_HALF: Final = 1.5
 """Half of the step that is under way, and one of its own."""
 MAX_BUSY: Final = 0.8
-"""Most of a step that prompts are believed to take for long."""
+"""Upper bound on the share of a step that prompts take for long."""
 SAMPLES_PER_S: Final = 50.0
-"""What a pool learns from; the 51st of a second would teach it nothing, but cost as much."""
+"""Samples learned per second at most: more would teach nothing, at the same cost each."""
 LOWER: Final = 0.1
 HIGHER: Final = 0.0125
-"""Weights of a sample below and above the low end of what was met: the expectile of 1/9, which one in four or so is
+"""Weights of a load below (`LOWER`) and above the low end: its expectile of 1/9, which about one load in four is
 below."""
 
 
 class LatencyModel:
-    """What was learned of a pool."""
+    """Learned costs of a pool."""
 
     __slots__ = (
         "_low",
@@ -62,18 +62,18 @@ class LatencyModel:
         """Low end of the loads from which steps were learned."""
         self.ttft = NonNegative(TTFT_PRIOR)
         self.residual = 0.0
-        """Mean logarithm of time per token over what was expected: speeds are relative to it."""
+        """Mean logarithm of time per token over expected: the speeds of replicas are relative to it."""
         self.stay_s = 0.0
         """Mean time from dispatch to end; 0: not known."""
         self.decode_s = 0.0
         """Mean time from first token to end."""
         self.pace = Pace(SAMPLES_PER_S)
         self.queued_backlog = self.queued_decodes = self.queued_context = self.queued_slot_s = 0.0
-        """The load that requests which had waited met at their replica."""
+        """Mean load that queued requests met at their replica."""
         self._rate = self._rate_at = 0.0
 
     def step_s(self, decodes: float, context: float) -> float:
-        """A step without prompts; the lightest that was seen, with its own, where all was put down to those."""
+        """Seconds of a step without prompts. If the fit puts all on prompts, that of the lightest load learned."""
         c0, c1, c2, _ = self.step.coefficients
         low = self._low
         step_s = c0 + c1 * max(low[0], decodes * DECODES) + c2 * max(low[1], context * CONTEXT)
@@ -86,10 +86,10 @@ class LatencyModel:
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 
     def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
-        """What a step takes under this load, or at the low end of those from which that was learned, if it is lighter.
+        """Seconds of a step under this load, which is raised to the low end of the loads learned from.
 
-        Beyond, coefficients say nothing: where all replicas are full, it is chance which of them the time is put down
-        to, and one that is nearly idle would be expected to take none.
+        Below that end the coefficients are not identified. If all replicas are full, chance decides which coefficient
+        gets the time, and the step of a nearly idle replica would be predicted as 0.
         """
         a, b, c = self._low
         return max(self.step.predict(max(a, decodes), max(b, context), max(c, prefill)), 1e-9)
@@ -100,13 +100,13 @@ class LatencyModel:
         return step_s / (1.0 - min(MAX_BUSY, self.step.coefficients[3] * TOKENS * rate / max(1, replicas)))
 
     def ttft_s(self, backlog: float, prompt_tokens: int, step_s: float) -> float:
-        """From sent to first token. Where none was ever seen, what steps have shown must do."""
+        """Seconds from sent to first token. Before first tokens are learned, it is derived from steps."""
         if self.ttft.samples < FIRST:
             return STEP_AND_A_HALF * step_s + self.prompt_token_s() * (backlog + prompt_tokens)
         return self.ttft.predict(backlog * TOKENS, prompt_tokens * TOKENS, step_s)
 
     def prompt_token_s(self) -> float:
-        """What reading one prompt token takes: the greater of what one of its own and one before it adds to TTFT."""
+        """Seconds to read one prompt token: the larger of the costs of an own and of an earlier token in TTFT."""
         if self.ttft.samples < FIRST:
             return max(self.step.coefficients[3], 1e-3) * TOKENS
         _, before, own, _ = self.ttft.coefficients
@@ -118,14 +118,14 @@ class LatencyModel:
         self._rate_at = now
 
     def met(self, backlog: float, decodes: int, context: int, slot_s: float) -> None:
-        """A request that had waited met this load: unread prompt tokens, sequences, their context, wait for a slot."""
+        """A queued request met this load: unread prompt tokens, sequences, their context, wait for a slot."""
         self.queued_backlog += 0.05 * (backlog - self.queued_backlog)
         self.queued_decodes += 0.05 * (decodes - self.queued_decodes)
         self.queued_context += 0.05 * (context - self.queued_context)
         self.queued_slot_s += 0.05 * (slot_s - self.queued_slot_s)
 
     def forget(self) -> None:
-        """Keep the newest quarter of what was seen."""
+        """Keep the newest quarter of the samples."""
         self.ttft.forget()
         self.step.forget()
 

@@ -1,12 +1,12 @@
-"""How long answers will be: quantiles of output tokens per route, learned as tokens stream.
+"""Output length: quantiles of output tokens per route, learned as tokens stream.
 
-An answer that is under way, was cut, or ran into its cap, says that answers may be at least so long, and no more: of
-all that had so many tokens, so many ended there (the product-limit estimator, Kaplan and Meier 1958). Were only those
-counted that have ended, a model that begins to ramble would be found out when its answers are over, and cutting the
-long ones would make all that is left look short.
+An answer that is open, was cut, or reached its cap is censored: its own length is only a lower bound. So the
+product-limit estimator is used: of all answers with so many tokens, so many ended there (Kaplan and Meier 1958). If
+only ended answers counted, a model that begins to ramble would be noticed too late. Cutting long answers would make
+the rest look short.
 
-Tokens are counted by edges. Of those that are not known to have ended between two of them, nor to have passed the
-second, half are taken to have been at risk there, as life tables do (Cutler and Ederer 1958).
+Tokens are counted by edges. An answer censored between two edges counts half at risk there, as in life tables (Cutler
+and Ederer 1958).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gateway.core.stats import log_edges
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
-"""Answers that the parent of a bucket counts for,"""
+"""Weight of a bucket's parent, in answers."""
 OWN: Final = 10.0 * SHRINK
-"""and those of its own after which it leans on its parent so little that news from elsewhere can wait for them."""
+"""With so many answers of its own a bucket no longer follows each update of its parent."""
 REFRESH: Final = 256
-"""News after which a bucket counts them, at the latest: after every eighth more than there were answers."""
+"""A bucket counts its events after so many at the latest, before that after an eighth of its answers."""
 PASSING: Final = 0.1
-"""What an answer that has gone on counts for there, against one that has ended."""
+"""Weight there of an answer that has gone on, against one that has ended."""
 KEEP: Final = 2000.0
-"""Answers that are remembered, about: counts are halved when there are twice as many."""
+"""Approximate memory in answers: counts are halved when there are twice as many."""
 LONG: Final = 0.99
 MIN_KNOWN: Final = 500.0
-"""Answers of a model and tier before a length is said to be unusual."""
+"""Answers of a model and tier before a length can be overlong."""
 PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-"""Equally likely before anything is known."""
+"""Lengths that are equally likely before any answer."""
 
 
 class Bucket:
-    """Output lengths of one kind of request, drawn to those of the broader kind above it."""
+    """Output lengths of one kind of request, shrunk towards those of the broader kind above it."""
 
     __slots__ = (
         "_above",
@@ -58,21 +58,21 @@ class Bucket:
         self._parent = parent
         self._root: Bucket = self if parent is None else parent._root
         self._taken = 0
-        """How often news were counted; at the root, which hears of all."""
+        """Number of updates; the root has those of all buckets."""
         self._as_of = -1
-        """How many of these the table knows of."""
+        """Updates of the root that the table includes."""
         self._ended = [0.0] * (len(EDGES) + 1)
-        """Answers whose end lies between edge i - 1 and edge i,"""
+        """Answers that ended between edge i - 1 and edge i."""
         self._passed = [0.0] * (len(EDGES) + 1)
-        """and of those that went beyond edge i, how many more than beyond edge i - 1."""
+        """Answers that passed edge i, less those that passed edge i - 1."""
         self._fresh: list[tuple[int, int, bool]] = []
         self._due = 0.0
         self._above: list[float] = []
         """The table: P(output > edge i)."""
         self._longest = 0
-        """The last bin that any answer has come to, here or above."""
+        """The last bin that any answer has reached, here or above."""
         self.seen = 0.0
-        """Answers that have begun to be told of."""
+        """Answers counted so far, open ones included."""
         self._median = self._mean = 1.0
         self._rest: list[float] = []
         """Integral of P(output > tokens) from edge i on."""
@@ -93,19 +93,19 @@ class Bucket:
         return self._mean
 
     def more(self, tokens: int) -> float:
-        """Tokens that are still to come in the mean of answers that have so many and go on: E[O - g | O > g]."""
+        """Mean tokens still to come of an answer that has `tokens` and goes on: E[O - g | O > g], g = `tokens`."""
         self._look()
         i = bisect_left(EDGES, tokens)
         if i >= self._longest or self._above[i] <= 0.0:
-            return 0.5 * tokens  # longer than any that was seen: as scale-free lengths go on
+            return 0.5 * tokens  # longer than any seen: as for scale-free lengths
         return (EDGES[i] - tokens) + self._rest[i] / self._above[i]
 
     def add(self, tokens: int, told: int = 0) -> None:
-        """An answer ended by itself after `tokens` (>= 1), of which `told` edges were passed before."""
+        """An answer ended by itself after `tokens` (>= 1). `told`: edges already counted for it by `passes`."""
         self._see(told, _bin(tokens), True)
 
     def passes(self, tokens: int, told: int) -> int:
-        """An answer has `tokens` so far, and goes on or was cut; the edges it has passed, `told` of them before."""
+        """An answer has `tokens` so far, and goes on or was cut. Returns its passed edges; `told`: those before."""
         if tokens <= EDGES[told]:
             return told
         index = _bin(tokens)
@@ -114,7 +114,7 @@ class Bucket:
         return index
 
     def is_long(self, tokens: int) -> bool:
-        """Whether all but one in a hundred are shorter, as far as that is known."""
+        """Whether all but one answer in a hundred are shorter; False before enough answers."""
         known = self if self._parent is None else self._parent
         return known.seen >= MIN_KNOWN and tokens > self.quantile(LONG)
 
@@ -150,9 +150,9 @@ class Bucket:
             self._longest = index
 
     def _look(self) -> None:
-        """Make the table anew if there were news, here or elsewhere: all buckets lean on the root.
+        """Rebuild the table if any bucket was updated, since all buckets lean on the root.
 
-        It follows from what was counted, whenever that is: one who only asks must not change what others are told.
+        The table depends on the counts alone, not on when it is read: a read must not change later results.
         """
         if self._as_of != self._root._taken and self.seen < OWN:
             self._as_of = self._root._taken
@@ -176,7 +176,7 @@ class Bucket:
             risk = max(known, 0.5 * (came + known))
             came = max(0.0, passed)
             if broader:
-                # The bucket above speaks for so many answers more, in those bins too that nobody has come to here.
+                # The bucket above adds the weight of SHRINK answers, also in bins that no answer here has reached.
                 after = SHRINK * broader[i]
                 risk += before
                 ended += before - after
@@ -187,7 +187,7 @@ class Bucket:
         self._above = above + [left] * (len(EDGES) - len(above))
         rest = [0.0] * (self._longest + 1)
         for i in range(self._longest, 0, -1):
-            # The middle of an edge and the next, as `exceeds` has it.
+            # Trapezoids between edges, since `exceeds` interpolates linearly.
             rest[i - 1] = rest[i] + 0.5 * (above[i - 1] + above[i]) * (EDGES[i] - EDGES[i - 1])
         self._rest = rest
         self._mean = max(1.0, 0.5 * (1.0 + above[0]) * EDGES[0] + rest[0])
@@ -204,7 +204,7 @@ class Bucket:
         return high_p + (low_p - high_p) * (tokens - low) / (EDGES[i] - low)
 
     def quantile(self, q: float) -> float:
-        """Output tokens that a share `q` (0-1) of answers stays within; no more than any was seen to have."""
+        """Output tokens that a share `q` (0-1) of answers stays within, at most the longest seen."""
         self._look()
         low, high = 0, self._longest
         above = self._above
@@ -235,13 +235,13 @@ class OutputLengths:
         self.buckets: dict[tuple[str, str, int], Bucket] = {}
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest bucket of such a request, made if there was none of its kind: it will be told of one."""
+        """The narrowest bucket of such a request, created if it is the first of its kind. For learning."""
         key = model, tier, prompt_tokens.bit_length()
         found = self.buckets.get(key)
         return found if found is not None else self._new(*key)
 
     def known(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
-        """The narrowest bucket that there is for such a request: a new one would say the same as the one above it."""
+        """The narrowest existing bucket for such a request. A new one would predict the same as its parent."""
         found = self.buckets.get((model, tier, prompt_tokens.bit_length()))
         if found is None:
             found = self.buckets.get((model, tier, -1)) or self.buckets.get((model, "", -1)) or self._root

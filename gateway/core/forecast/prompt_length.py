@@ -1,4 +1,4 @@
-"""How many tokens a prompt is, learned from what the engines report."""
+"""Prompt length in tokens, estimated from bytes by the ratios that engines report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX: Final = 4096
 class QuantileTracker:
     """A running quantile of positive samples, by stochastic approximation (Robbins-Monro) on their logarithm.
 
-    The step shrinks as 1/n down to a floor, so it learns fast and then follows drift for ever.
+    The step shrinks as 1/n down to a floor, so it learns fast and keeps following drift.
     """
 
     __slots__ = ("_down", "_n", "_quantile", "_up", "value")
@@ -59,10 +59,10 @@ class _Ratio:
 class PromptEstimator:
     """Low and high estimates of prompt tokens from prompt bytes, per model and power-of-two length bucket.
 
-    Buckets matter: the chat template is a fixed cost that dominates short prompts, and a ratio learned from those
-    would overcount long ones into the wrong pool. A bucket without samples uses its nearest shorter neighbour that
-    has some, else the prior. Under a catch-all clients may name models as they like: of more than `MOST` ratios the
-    oldest is forgotten.
+    Buckets are needed because the chat template is a fixed cost that dominates short prompts. A ratio learned from
+    those would overcount long prompts into the wrong pool. A bucket without samples uses its nearest shorter neighbour
+    that has some, else the prior. Under a catch-all clients may invent model names: beyond `MAX` ratios the oldest is
+    forgotten.
     """
 
     def __init__(self) -> None:

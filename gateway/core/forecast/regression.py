@@ -1,4 +1,4 @@
-"""Costs learned from what was seen: least squares on the last few hundred samples, with no coefficient below zero."""
+"""Non-negative least squares on the last few hundred samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ BLOCK: Final = 40
 BLOCKS: Final = 10
 """The window: the last 400 samples."""
 FIRST: Final = 10
-"""Samples after which they are fitted for the first time."""
+"""Samples before the first fit."""
 NOISE: Final = 0.3
-"""Relative error of one sample, against the prior's of 1: says how soon samples outweigh it."""
+"""Relative error of one sample, against 1 for the prior. It sets how soon samples outweigh the prior."""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
@@ -21,8 +21,8 @@ Sums = list[float]
 class NonNegative:
     """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
-    Each sample weighs one over the square of what was expected; each coefficient is drawn to its prior (ridge). Samples
-    are summed up by block, so that nothing is ever subtracted and no rounding error adds up.
+    Each sample weighs one over the square of its expected value. Each coefficient is shrunk towards its prior (ridge).
+    Samples are summed by block: nothing is ever subtracted, so rounding errors do not add up.
     """
 
     __slots__ = ("_blocks", "_new", "_priors", "coefficients", "samples")
@@ -33,22 +33,22 @@ class NonNegative:
         self._new: list[tuple[float, float, float, float, float]] = []
         self.coefficients = priors
         self.samples = 0
-        """Ever added."""
+        """Samples added since the start."""
 
     def predict(self, a: float, b: float, c: float) -> float:
-        """What the samples so far say of these features."""
+        """The fitted value for these features."""
         c0, c1, c2, c3 = self.coefficients
         return c0 + c1 * a + c2 * b + c3 * c
 
     def add(self, a: float, b: float, c: float, y: float, weight: float) -> None:
-        """Learn that these features gave `y` (> 0); `weight` (0-1] says how sure that is."""
+        """Learn that these features gave `y` (> 0). `weight` (0-1]: confidence in the sample."""
         self._new.append((a, b, c, y, weight))
         self.samples += 1
         if len(self._new) == BLOCK or self.samples == FIRST:
             self._fit()
 
     def forget(self) -> None:
-        """Keep the newest quarter: what the rest says is no longer so."""
+        """Keep the newest quarter of the samples: the others are outdated."""
         del self._blocks[: len(self._blocks) - BLOCKS // 4]
 
     def _fit(self) -> None:
@@ -72,10 +72,10 @@ class NonNegative:
         self.coefficients = (c0, c1, c2, c3)
 
     def _sum_up(self) -> Sums:
-        """Of the samples since the last full block. Written out, since it is the one loop over all samples."""
+        """Sums of the samples since the last full block. Written out, since it is the one loop over all samples."""
         s11 = s1a = s1b = s1c = s1y = saa = sab = sac = say = sbb = sbc = sby = scc = scy = 0.0
         for a, b, c, y, weight in self._new:
-            # Weighed by y itself, samples that happen to be short would count for more than long ones.
+            # A weight by y itself would favour samples that happen to be short.
             expected = min(max(self.predict(a, b, c), y / 3.0), y * 3.0)
             w = weight / (expected * expected)
             wa, wb, wc = w * a, w * b, w * c
@@ -109,7 +109,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
         for i in range(n):
             if i not in passive:
                 slope = target[i] - sum(matrix[i][j] * x[j] for j in passive)
-                # In units of what the term by itself would gain, so that no unit of a feature decides.
+                # Scaled by the diagonal, so that the unit of a feature does not matter.
                 slope /= matrix[i][i] ** 0.5
                 if slope > steepest + 1e-9 * abs(target[i]):
                     entering, steepest = i, slope
@@ -118,7 +118,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
         passive.append(entering)
         solution = solve(matrix, target, passive)
         while min(solution) <= 0.0:
-            # Go as far towards the solution as stays feasible; whoever reaches zero on the way leaves.
+            # Go towards the solution as far as it is feasible. A variable that reaches zero leaves the passive set.
             pairs = list(zip(passive, solution, strict=True))
             step, leaving = min((x[i] / (x[i] - s) if x[i] > s else 0.0, i) for i, s in pairs if s <= 0.0)
             for i, s in pairs:
@@ -134,7 +134,7 @@ def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
 
 
 def solve(matrix: list[list[float]], target: list[float], chosen: list[int]) -> list[float]:
-    """Gauss on the chosen rows and columns of a positive definite matrix."""
+    """Gaussian elimination on the chosen rows and columns of a positive definite matrix."""
     n = len(chosen)
     rows = [[matrix[i][j] for j in chosen] + [target[i]] for i in chosen]
     for i in range(n):

@@ -1,6 +1,6 @@
-"""The replicas of a pool as engines: what each is reading, the time integrals of its load, and its own speed.
+"""Replica model: the unread prompts of one engine, the time integrals of its load, and its own speed.
 
-Costs are of the pool's typical replica (costs.py); a replica's `factor` multiplies them.
+Costs are those of the pool's typical replica (latency_model.py). The `factor` of a replica multiplies them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SPEED_BOUND: Final = math.log(2.0)
 SCRAPE_TAU_S: Final = 5.0
 REPLICA_SAMPLES_PER_S: Final = 5.0
 HEAD_SHARE: Final = 0.9
-"""Most of a prompt that is believed to be read before its first token says so."""
+"""Largest share of a prompt that counts as read before its first token comes."""
 
 
 class ReplicaModel:
-    """What was learned of one replica, what it is reading, and the time integrals of its load."""
+    """Learned speed of one replica, its unread prompts, and the time integrals of its load."""
 
     __slots__ = (
         "_at",
@@ -48,7 +48,7 @@ class ReplicaModel:
         self.factor = 1.0
         """Its time per token over that of its pool."""
         self.residual = 0.0
-        """Mean logarithm of its time per token over what was expected."""
+        """Mean logarithm of its time per token over expected."""
         self.pace = Pace(REPLICA_SAMPLES_PER_S)
         self.decodes = 0
         self.context = 0
@@ -58,20 +58,20 @@ class ReplicaModel:
         self.prefilled = 0.0
         """Prompt tokens of all prompts read so far."""
         self._reading: dict[int, tuple[int, float]] = {}
-        """Attempts whose prompt is not read, oldest first: tokens, and when they are taken for read at the latest."""
+        """Unread prompts by attempt, oldest first: tokens, and the time after which they count as read."""
         self.unread = 0
-        """Their tokens."""
+        """Tokens of these prompts."""
         self._head_at = now
-        """When the engine turned to the oldest of these."""
+        """When the engine began to read the oldest of these."""
         self._foreign = 0.0
         """Requests that a scrape saw beyond our own: other gateways use the replica too."""
         self._foreign_at = now
         self._most = self._full = 0
-        """Requests that it works on at most: seen twice in a row while others waited in it. A single one may just have
-        waited for room in the next step. 0: not known."""
+        """Seats of the engine: the same number ran in two scrapes in a row while others waited in it. After a single
+        scrape a request may just have waited for the next step. 0: not known."""
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
-        """Account for the time since the load changed last, and take on the load there is now: our own counts."""
+        """Integrate the load since it last changed, and take on the present load, by our own counts."""
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
@@ -81,7 +81,7 @@ class ReplicaModel:
         self.context = max(0, held_tokens - self.unread)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
-        """The engine said how many requests it holds, while `in_flight` were ours."""
+        """A scrape gave the requests that wait and run in the engine, while `in_flight` were ours."""
         self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
         self._foreign_at = now
         if running > self._most:
@@ -91,19 +91,19 @@ class ReplicaModel:
         self._full = running if waiting > 0 else 0
 
     def foreign(self, now: float) -> float:
-        """Requests of others, believed less the older the scrape is that saw them."""
+        """Requests of others, discounted by the age of the scrape that saw them."""
         if self._foreign < 1.0:
             return 0.0
         return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
 
     def slot_s(self, in_flight: float) -> float:
-        """How long a newcomer waits inside the engine until one of those that it works on ends."""
+        """Seconds that a newcomer waits inside the engine for a seat."""
         if self._most == 0 or in_flight < self._most:
             return 0.0
         return (in_flight + 1.0 - self._most) * self.costs.decode_s / self._most
 
     def backlog(self, now: float) -> float:
-        """Prompt tokens before a newcomer, less what was probably done of the first of them."""
+        """Unread prompt tokens ahead of a newcomer, less the part of the first prompt that is probably read."""
         unread, since = self.unread, self._head_at
         for tokens, read_by in self._reading.values():
             if read_by > now:
@@ -115,7 +115,7 @@ class ReplicaModel:
         return 0.0
 
     def begin(self, attempt_id: int, prompt_tokens: int, read_by: float, now: float) -> None:
-        """An attempt was sent. `read_by`: inf where a first token will tell."""
+        """An attempt was sent. `read_by`: when its prompt counts as read; inf if a first token will show it."""
         while self._reading and next(iter(self._reading.values()))[1] <= now:
             self._pop(next(iter(self._reading.values()))[1])
         if not self._reading:
@@ -146,7 +146,7 @@ class ReplicaModel:
 
 
 class AttemptPrediction:
-    """The load that an attempt met, and where the integrals stood when its answer began."""
+    """The load that an attempt met, and the load integrals at the start of its answer."""
 
     __slots__ = (
         "backlog",
@@ -185,13 +185,13 @@ class AttemptPrediction:
         self.engine = engine
         self.bucket = bucket
         self.ttft, self.itl = scores
-        """The scores that it counts for: those of before its replica was ejected say nothing of it afterwards."""
+        """The scores that it counts for. An ejection replaces them, and later samples of earlier attempts are lost."""
         self.teaches = costs.pace.due(now)
-        """Whether its pool learns from it: decided before anything is known of it, so that it is no biased choice."""
+        """Whether its pool learns from it. It is decided in advance, so the selection is unbiased."""
         self.expects_at = 1
-        """Length of its answer from which on it is looked at again how much is still to come."""
+        """Length of its answer at which the expected rest is next updated."""
         self.edges = 0
-        """Lengths that its answer has passed, as far as its bucket knows."""
+        """Edges of lengths that its bucket has counted as passed."""
         self.backlog = engine.backlog(now)
         self.decodes = engine.decodes
         self.context = engine.context
@@ -201,12 +201,12 @@ class AttemptPrediction:
         engine_s = costs.ttft_s(self.backlog, prompt_tokens, self.step_s)
         self.ttft_s = engine_s * engine.factor + self.slot_s
         self.expected_s = max(engine_s + self.slot_s, 1e-6)
-        """What the pool's typical replica would take to the first token."""
+        """Seconds to the first token at the pool's typical replica."""
         self.early = False
         """Whether its pool learned from it before its end."""
         self.shown = False
-        """Whether the speed of its answer was looked at before its end."""
-        # Where no first token will tell, the answer is taken to begin now.
+        """Whether its speed was scored before its end."""
+        # Without a visible first token, the answer counts as begun now.
         self.since = now
         self.decodes_s = engine.decodes_s
         self.context_s = engine.context_s
@@ -221,7 +221,7 @@ class AttemptPrediction:
         self.prefilled = engine.prefilled + engine.unread - engine.backlog(now)
 
     def learn_ttft(self, costs: LatencyModel, prompt_tokens: int, seen_s: float) -> float:
-        """The first token came `seen_s` (> 0) after it was sent; the logarithm of that over what was expected."""
+        """The first token came `seen_s` (> 0) after it was sent. Returns the logarithm of seen over expected."""
         read_s = max(seen_s - self.slot_s, 0.1 * seen_s) / self.engine.factor
         costs.ttft.add(self.backlog * TOKENS, prompt_tokens * TOKENS, self.step_s, read_s, 1.0)
         return math.log(seen_s / max(self.ttft_s, 1e-6))
@@ -244,14 +244,14 @@ class AttemptPrediction:
             costs.learn_step(decodes, context, prefill, seen_s / engine.factor, weight)
 
     def learn_early(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """The answer has come so far: a cold pool learns from that, too."""
+        """A cold pool learns from the first `steps` of an open answer."""
         self.early = True
         span_s = now - self.since
         if span_s > 0.0:
             costs.learn_step(*self._met(steps, span_s, now), span_s / steps / self.engine.factor, _weight(steps))
 
     def show(self, costs: LatencyModel, steps: int, now: float) -> None:
-        """The answer has come so far: enough to score its replica, long before a long answer ends."""
+        """Score the replica by the first `steps` of an open answer, long before a long answer ends."""
         self.shown = True
         span_s = now - self.since
         if span_s > 0.0:
@@ -259,7 +259,7 @@ class AttemptPrediction:
             self.itl.add(math.log(span_s / steps / costs.typical_step_s(decodes, context, prefill)), _weight(steps))
 
     def _met(self, steps: int, span_s: float, now: float) -> tuple[float, float, float]:
-        """What its engine had to do since the answer began, as regressors of a step."""
+        """Mean load of its engine since the answer began, as regressors of a step."""
         engine = self.engine
         decodes = (engine.decodes_s - self.decodes_s) / span_s * DECODES
         context = (engine.context_s - self.context_s) / span_s * CONTEXT
@@ -268,5 +268,5 @@ class AttemptPrediction:
 
 
 def _weight(steps: int) -> float:
-    """Of so many steps: of few tokens, one chunk of somebody's prompt more or less is much."""
+    """Weight of a sample of so many steps. In a short answer one chunk of another prompt matters much."""
     return steps / (steps + 32.0)

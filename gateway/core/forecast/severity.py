@@ -1,21 +1,21 @@
-"""How much slower a replica is than the latency model expects, as a mean of logarithms."""
+"""Severity: how much slower a replica is than its latency model expects, as a mean of logarithms."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MEMORY: Final = 0.1
-"""Weight of a new sample,"""
+"""Weight of a new sample."""
 CLIP: Final = 2.0
-"""of which no one counts for more than this (7.4 times): a single one proves nothing."""
+"""Largest log-ratio of one sample (7.4 times), since a single sample proves nothing."""
 WINDOW_S: Final = 1.9
 """Two looks."""
 MIN_SAMPLES: Final = 5.0
 MAX_Z: Final = 3.0
-"""of its excess in the spread of the pool: beyond, it stands out."""
+"""Excess over the spread of the pool beyond which a replica stands out."""
 TYPICAL: Final = 0.35
-"""Excess up to which a replica is like the others: the pool learns from it, else what is slow becomes what is expected;
-and its canaries speak for it."""
+"""Largest excess of a replica that is like the others. Its pool learns only from such a replica, and a canary within
+it is good. Otherwise a slow pace would become the expected one."""
 
 
 class Severity:
@@ -32,12 +32,12 @@ class Severity:
         self.seen = 0.0
         """Weight of all samples."""
         self.window = 0.0
-        """Weight of those of the window under way,"""
+        """Weight of the samples in the present window."""
         self.began_at = 0.0
-        """which began then."""
+        """Start of that window."""
         self.strikes = 0
         self.excess = 0.0
-        """Over the median of its pool, when that was last looked at."""
+        """Mean less the median of its pool, as of the last look."""
         self.z = 0.0
 
     def add(self, error: float, weight: float = 1.0) -> None:
@@ -51,17 +51,17 @@ class Severity:
         self.mean += weight * rate * (clipped - self.mean)
 
     def add_overdue(self, error: float) -> None:
-        """One that was called off: it would have been that late at least, which says something if that is worse."""
+        """A sample that was cancelled when overdue, a lower bound. It counts only if it is worse than the mean."""
         if error > max(self.mean, self.least):
             self.add(error)
 
     @property
     def stands_out(self) -> bool:
-        """Whether it is above those of its peers, which are alike."""
+        """Whether it is clearly above those of its peers."""
         return self.excess > TYPICAL and self.z > MAX_Z
 
     def ends(self, samples: float, now: float) -> bool:
-        """Whether a window ends now, `samples` with what is overdue; then the next one begins."""
+        """Whether a window with `samples` (overdue ones included) ends now. If so, the next one begins."""
         if samples < MIN_SAMPLES or now - self.began_at < WINDOW_S:
             return False
         self.window, self.began_at = 0.0, now

@@ -6,44 +6,44 @@ from enum import StrEnum
 from typing import Final
 
 COLD_SAMPLES: Final = 30
-"""First tokens or whole answers seen before costs are believed."""
+"""First tokens or whole answers before costs are trusted."""
 COLD_LABELS: Final = 100
-"""Labels before probabilities are believed."""
+"""Labels before probabilities are trusted."""
 DRIFT_OFFSET: Final = 0.5
 """Log-offset of latencies while cold and after an alarm (x 1.65)."""
 OFFSET_KEPT: Final = 0.97
-"""What of the offset is left after one more sample: a tenth after 75."""
+"""Share of the offset left after each sample: a tenth after 75."""
 DRIFTED_OFFSET: Final = 0.1
 SCORE_WEIGHT: Final = 0.0005
-"""Of one label, in the running Brier scores: about the last 2,000 count,"""
+"""Weight of one label in the running Brier scores: about the last 2,000 count."""
 DOUBTED_WEIGHT: Final = 0.003
-"""and the last 330 while it is not trusted. What it said while it knew little would keep it shut for minutes, and in
-these nothing can be foretold: who waits until a deadline is in time, or just not, by chance."""
+"""The same while untrusted: about the last 330 count. Otherwise early bad forecasts would keep it untrusted for
+minutes. Outcomes are unpredictable in that time, since requests wait until their deadlines."""
 BASE_WEIGHT: Final = 0.0001
-"""Of one label, in the base rate. Slower: a base rate that follows every burst is itself a forecast, and a good one."""
+"""Weight of one label in the base rate. It is smaller, since a base rate that follows bursts is a good forecast."""
 MAX_EXCESS: Final = 0.02
-"""Brier score over that of always saying the base rate, from which on probabilities are no good."""
+"""Excess of the Brier score over that of the base rate beyond which probabilities are untrusted."""
 UNLABELLED: Final = 200
-"""Forecasts in a row without one label, or out of what labels covered, after which nothing is known of them."""
+"""Forecasts in a row without a label, or beyond the labelled load, after which forecasts are uncovered."""
 
 
 class Trust(StrEnum):
-    """TRUSTED, or why not."""
+    """Whether forecasts decide, or why not."""
 
     TRUSTED = "trusted"
     COLD = "cold"
-    """Too little was seen."""
+    """Too few samples or labels."""
     DRIFTED = "drifted"
-    """What is seen is not what was learned."""
+    """Latencies no longer match the learned costs."""
     UNCOVERED = "uncovered"
-    """The load is outside of what was seen, or labels have stopped coming."""
+    """The load is beyond that of all labels, or labels have stopped coming."""
 
 
 class PageHinkley:
-    """Says when the mean of a series has moved, up or down, by a cumulative test (Page 1954, Hinkley 1971).
+    """Detects a change of the mean of a series, up or down, by a cumulative test (Page 1954, Hinkley 1971).
 
-    `slack` per sample is tolerated; an alarm is `threshold` of the sum beyond it. The series is taken relative to its
-    own slow mean. After an alarm it begins anew.
+    `slack` per sample is tolerated. The alarm comes when the sum beyond it exceeds `threshold`. The series is taken
+    relative to its own slow mean. After an alarm the test begins anew.
     """
 
     __slots__ = ("_down", "_mean", "_n", "_up", "alarms", "slack", "threshold")
@@ -71,8 +71,11 @@ class PageHinkley:
 
 
 class TrustMonitor:
-    """The state, kept in O(1) per event. Lest it flutter, each bound has a second one inside it: it closes at the outer
-    one and opens at the inner. Scores lead it back faster than they lead it out (`DOUBTED_WEIGHT`)."""
+    """Decides whether forecasts are trusted, in O(1) per event.
+
+    Trust is lost at an outer bound and regained at an inner one, so that it does not flutter. It is regained faster
+    than it is lost (`DOUBTED_WEIGHT`).
+    """
 
     __slots__ = (
         "_base",
@@ -97,7 +100,7 @@ class TrustMonitor:
         self._brier = self._reference = 0.0
         self._excess = 0.0
         self._highest = 0.0
-        """The heaviest load that a label spoke of, slowly forgotten."""
+        """The heaviest load of a label, slowly forgotten."""
         self._unlabelled = 0
 
     def sampled(self, alarm: bool) -> None:
@@ -110,14 +113,14 @@ class TrustMonitor:
         self._judge()
 
     def forecast(self, load: float) -> None:
-        """A forecast was made of a request under `load` (any measure that grows with it)."""
+        """A forecast was made under `load` (any measure that grows with it)."""
         if load > 1.5 * self._highest or self._unlabelled > 0:
             self._unlabelled += 1
         if self._unlabelled == UNLABELLED:
             self._judge()
 
     def labelled(self, probability: float, breached: bool, load: float) -> None:
-        """A label has come, of a forecast made under `load`."""
+        """The label of a forecast made under `load` has come."""
         self.labels += 1
         self._unlabelled = 0
         self._highest = max(load, self._highest * 0.9999)

@@ -1,4 +1,4 @@
-"""What was learned of engines and of demand, copied out for people and metrics."""
+"""Learned facts of engines and demand, copied out for people and metrics."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ForecastView:
 
     pools: tuple[PoolLearnedView, ...]
     speeds: tuple[tuple[str, float], ...]
-    """Of replicas: time per token over that of its pool."""
+    """By replica: time per token over that of its pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleView:
-    """What a pool wants, and why."""
+    """Replicas that a pool wants, and why."""
 
     wanted: int
     serving: float
@@ -42,17 +42,17 @@ class ScaleView:
     requests_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
-    """Of the last minute or so; output as long as answers lately were."""
+    """Over the last minute or so, with the mean length of recent answers."""
     demand: float
     """Replicas' worth of work that arrives."""
     predicted: float
-    """The same, by the time a replica that is started now serves."""
+    """The same, at the time when a replica that is started now would serve."""
     worth: float
-    """Replicas for that: what `wanted` is rounded from and held against."""
+    """Replicas for the predicted work, before rounding and holding."""
     knee: float
     """Replicas' worth of work that one replica carries inside the objectives."""
     windows: int
-    """In which that was learned."""
+    """Windows that have moved the knee."""
     held_s: float
-    """For so long it will not fall."""
+    """Seconds before `wanted` may fall."""
     why: str

@@ -9,8 +9,8 @@
     [1, 2]                            a tuple
     {"map": {"a": 1}}                 a mapping
 
-Types are found by their values and not by annotations, of which a compiled core keeps only some. Left out is what
-nobody is to see: fields with `repr=False`, and the keys of a policy.
+Types are found by their values and not by annotations, of which a compiled core keeps only some. Secrets are left out:
+fields with `repr=False`, and the keys of a policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.core import request as model
 Code = Callable[[object], object]
 
 WITHHELD: Final[dict[tuple[str, str], object]] = {("Policy", "keys"): {}}
-"""Fields that are not written though they are shown elsewhere, and what they are when read."""
+"""Fields that are not written though they are shown elsewhere, with their values when read."""
 PLAIN: Final = frozenset({NoneType, bool, int, str})
 NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
@@ -42,7 +42,7 @@ RECORDS: Final[dict[str, type]] = {kind.__name__: kind for kind in _TYPES if is_
 
 
 class Unreadable(ValueError):
-    """Plain data that is not what it should be."""
+    """Plain data that cannot be read as a value of the core."""
 
 
 def brief(data: object) -> str:
@@ -58,7 +58,7 @@ def shown(kind: type) -> list[Field[object]]:
 
 
 def names_of(kind: type) -> list[str]:
-    """What those are called."""
+    """Names of the fields that are written."""
     return [field.name for field in shown(kind)]
 
 
@@ -68,7 +68,7 @@ def is_frozen(kind: type) -> bool:
 
 
 class Writer:
-    """Writes values. What is of a type in `references` is written by the function given for it."""
+    """Writes values. A value of a type in `references` is written by the function given for it."""
 
     def __init__(self, references: Mapping[type, Code]) -> None:
         self._codes: dict[type, Code] = {float: _number, tuple: self._items, list: self._items, dict: self._mapping}
@@ -79,7 +79,7 @@ class Writer:
         self._codes.update(references)
 
     def value(self, value: object) -> object:
-        """Any value. Raises TypeError if there is no way to write it."""
+        """Write any value. Raises TypeError for a type that has no form."""
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -89,7 +89,7 @@ class Writer:
         return code(value)
 
     def whole(self, kind: type) -> Code:
-        """Writes a dataclass in full, though elsewhere a reference may stand for it."""
+        """The function that writes a dataclass in full, even if references stand for it elsewhere."""
         name, frozen, names = kind.__name__, is_frozen(kind), names_of(kind)
         get = _getter(names)
 
@@ -112,14 +112,14 @@ class Writer:
 
 
 class Reader:
-    """Reads values. `fields` are what lists hold, by type; `references` find what a name or a number stands for."""
+    """Reads values. `fields`: names of the fields in lists, by type. `references`: functions that resolve them."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]], references: Mapping[str, Code]) -> None:
         self._fields = fields
         self._references = references
 
     def value(self, data: object) -> object:
-        """Any value. Raises `Unreadable` if it is none."""
+        """Read any value. Raises `Unreadable` for data that is none."""
         if isinstance(data, list):
             return tuple([self.value(item) for item in data])
         if not isinstance(data, dict):
@@ -151,7 +151,7 @@ class Reader:
         raise Unreadable(f"{brief(data)} cannot be read as {name}")
 
     def _record(self, name: str, data: Mapping[str, object]) -> object:
-        """What is missing takes its default, for data of an older version."""
+        """Missing fields take their defaults, for data of an older version."""
         known = shown(RECORDS[name])
         needed = {field.name for field in known if field.default is MISSING and field.default_factory is MISSING}
         unknown, missing = data.keys() - {field.name for field in known}, needed - data.keys()
@@ -164,7 +164,7 @@ class Reader:
 
 
 def _getter(names: Sequence[str]) -> Callable[[object], Sequence[object]]:
-    """Takes all fields at once. Of a single one attrgetter makes no tuple."""
+    """A function that gets all fields at once. For a single one attrgetter makes no tuple."""
     get: Callable[[object], Sequence[object]] = attrgetter(*names)
     return get if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 

@@ -5,11 +5,11 @@
     {"let": "2", "be": {"Policy": {...}}}                                                       a name for later use
     {"gap": 17}                                                                                 17 calls are missing
 
-A list is a call, an object says something about the journal; `plain` says how values are written. Policies, their tiers
-and their models are written once and referred to by name ("2", "2/premium"), requests inside an answer by their id.
+A list is a call; an object is about the journal itself. `codec` defines the form of values. Policies, their tiers and
+their models are written once and referred to by name ("2", "2/premium"), requests inside an answer by their id.
 
-The draws of a controller happen inside its calls, so a controller that is new, with the same policy and a random source
-of the same seed, gives the same answers to the same calls.
+A controller draws random numbers only inside its calls. So a new controller with the same policy and a random source of
+the same seed gives the same answers to the same calls.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The call did not answer: there was a bug. `error` is the type of the exception."""
+    """The call raised: a bug. `error` is the type of the exception."""
 
     error: str
 
 
 class Unnamed(Unreadable):
-    """Nothing said what a name stands for."""
+    """A name that no earlier line has defined."""
 
 
 Told = tuple[str, tuple[object, ...], list[Command] | Raised]
@@ -46,7 +46,7 @@ Row = tuple[object, str, Sequence[object], object]
 
 
 class Recorded(Controller):
-    """A controller that tells each call, with its answer, to whoever keeps them."""
+    """A controller that passes each call, with its answer, to `tell`."""
 
     def __init__(self, policy: Policy, random: Random, tell: Callable[[Told], object], share: float = 1.0) -> None:
         super().__init__(policy, random, share)
@@ -112,28 +112,28 @@ class Recorded(Controller):
 
 CALLS: Final = frozenset(name for name in vars(Recorded) if not name.startswith("_"))
 NOW_AT: Final = {"leave": 1}
-"""Which argument is `now`, where it is not the last."""
+"""Index of the argument `now`, where it is not the last."""
 
 
 class Encoder:
-    """Writes calls, and what they refer to before it is first referred to."""
+    """Writes calls, and the values they refer to before the first reference."""
 
     def __init__(self, policy: Policy) -> None:
         self._first = policy
         self._news: list[Mapping[str, object]] = []
         self._kept: list[object] = []
-        """What has a name, so that no other object ever gets its id()."""
+        """Values that have a name. They are kept so that no other object ever gets their id()."""
         self._names: dict[int, Mapping[str, str]] = {}
         self._value = Writer(dict.fromkeys((Policy, Tier, Model), self._name)).value
         self._add(policy)
 
     def header(self, seed: int, share: float) -> dict[str, object]:
-        """What a fresh controller needs, for the first line."""
+        """The first line: all that a fresh controller needs."""
         lists = {name: names_of(kind) for name, kind in RECORDS.items() if not is_frozen(kind)}
         return {"policy": WHOLE.value(self._first), "seed": seed, "share": share, "fields": lists}
 
     def rows(self, calls: Iterable[Told]) -> list[Row | Mapping[str, object]]:
-        """So many calls, for as many lines. Raises TypeError if there is no way to write one."""
+        """Lines for these calls, with definitions of names between. Raises TypeError for a value without a form."""
         out: list[Row | Mapping[str, object]] = []
         for name, args, answer in calls:
             rest = list(args)
@@ -172,7 +172,7 @@ class Encoder:
         return name
 
     def _add(self, value: object) -> None:
-        """Give a name to a policy and all that is in it, or to something of a policy that was never seen."""
+        """Name a policy with its tiers and models, or a tier or model of a policy that was never recorded."""
         self._kept.append(value)
         name = str(len(self._kept))
         self._names[id(value)] = {type(value).__name__: name}
@@ -186,7 +186,7 @@ class Encoder:
 
 
 class Decoder:
-    """Reads calls. Raises `Unreadable` for what is no journal, or one of another version."""
+    """Reads calls. Raises `Unreadable` for data that is no journal, or one of another format."""
 
     def __init__(self, header: Mapping[str, object]) -> None:
         fields, seed, share = header.get("fields"), header.get("seed"), header.get("share")
@@ -197,7 +197,7 @@ class Decoder:
         self.seed = seed
         self.share = share
         self.asks: dict[int, Request] = {}
-        """Those that are not over, by id."""
+        """Requests that are not over, by id."""
         self._named: dict[tuple[str, str], object] = {}
         references: dict[str, Code] = {"Request": self._over}
         for kind in ("Policy", "Tier", "Model"):
@@ -225,7 +225,7 @@ class Decoder:
         return name, tuple(args)
 
     def answer(self, row: Sequence[object]) -> list[object] | Raised:
-        """What the controller answered, after `call` of the same row."""
+        """The answer of the controller; to be called after `call` of the same row."""
         written = row[3]
         if isinstance(written, dict) and "raised" in written:
             return Raised(str(written["raised"]))
@@ -235,7 +235,7 @@ class Decoder:
 
     @staticmethod
     def ends(command: object) -> int | None:
-        """Which ask the `Ended` ends that one command of an answer is, as it is written; None if it is another."""
+        """Id of the request that a written command ends, if it is an `Ended`; else None."""
         match command:
             case {"Ended": [{"Record": [{"Request": int(ask_id)}, *_]}]}:
                 return ask_id
@@ -264,7 +264,7 @@ class Decoder:
         return find
 
     def _over(self, ask_id: object) -> object:
-        """The request of a record; nothing is said of it afterwards."""
+        """The request of a record. No later line refers to it."""
         ask = self.asks.pop(ask_id, None) if isinstance(ask_id, int) else None
         if ask is None:
             raise Unreadable(f"request {ask_id!r} never arrived, or ended before")
@@ -272,7 +272,7 @@ class Decoder:
 
 
 class Replay:
-    """A fresh controller that is told what another one was told."""
+    """A fresh controller that gets the calls of a recorded one."""
 
     def __init__(self, header: Mapping[str, object], random: Callable[[int], Random]) -> None:
         self._decoder = Decoder(header)
@@ -284,7 +284,7 @@ class Replay:
         self._decoder.let(row)
 
     def answer(self, row: Sequence[object]) -> object:
-        """What it answers to the call of a row, as plain data: what stands in the row, if all is well."""
+        """Its answer to the call of a row, as plain data. It equals the recorded one if the replay is exact."""
         name, args = self._decoder.call(row)
         try:
             answer: list[Command] = getattr(self.controller, name)(*args)

@@ -1,1 +1,1 @@
-"""Requests that wait, the order in which they are served, and what their tenants may use."""
+"""Queued requests, the order in which they are served, and the limits of their tenants."""

@@ -13,16 +13,16 @@ from gateway.core.snapshot import LimitView
 
 _log2: Final = math.log2
 FAIRNESS_HALF_LIFE_S: Final = 60.0
-"""How long tokens served count against a tenant in the waiting room (llm-d's default)."""
+"""Half-life of tokens served in the order of turns of tenants (llm-d's default)."""
 
 Rate = tuple[float, float, float]
 """(limit, what is left of it, seconds until it is full again)"""
 Left = tuple[Rate | None, Rate | None]
-"""Of requests and of tokens; None where the tier sets no limit."""
+"""Rates of requests and of tokens; None where the tier sets no limit."""
 
 
 class TokenBucket:
-    """A bucket that refills evenly by `per_min`; the whole minute is the burst, at least one. It may be overdrawn."""
+    """A bucket that refills evenly by `per_min`. Its burst is a whole minute, at least 1. It may be overdrawn."""
 
     __slots__ = ("_at", "_level", "burst", "per_min")
 
@@ -33,7 +33,7 @@ class TokenBucket:
         self._at = now
 
     def level(self, now: float) -> float:
-        """Tokens there are at `now`; below zero after an overdraft."""
+        """Tokens in the bucket at `now`; below zero after an overdraft."""
         return min(self.burst, self._level + (now - self._at) * self.per_min / 60.0)
 
     def wait_s(self, amount: float, now: float) -> float:
@@ -44,17 +44,17 @@ class TokenBucket:
         return missing * 60.0 / self.per_min if amount <= self.burst else math.inf
 
     def take(self, amount: float, now: float) -> None:
-        """Take `amount`, or give back what is negative."""
+        """Take `amount`; a negative amount is given back."""
         self._level = min(self.burst, self.level(now) - amount)
         self._at = now
 
     def left(self, now: float) -> Rate:
-        """What there is, as told to clients."""
+        """The rate as clients see it, never below zero."""
         level = self.level(now)
         return self.burst, level if level > 0.0 else 0.0, (self.burst - level) * 60.0 / self.per_min
 
     def resize(self, per_min: float, now: float) -> None:
-        """Change the rate; what has been used stays used."""
+        """Change the rate. Tokens used so far stay used."""
         used = self.burst - self.level(now)
         self.per_min = per_min
         self.burst = max(1.0, per_min)
@@ -64,7 +64,7 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """A limit is used up; `wait_s` inf means that this request can never pass it."""
+    """A limit is used up. `wait_s` inf: this request exceeds the limit of a whole minute."""
 
     why: Reason
     wait_s: float
@@ -83,16 +83,16 @@ class TenantUse:
         self.tokens: TokenBucket | None = None
         self.in_flight = 0
         self.served = -math.inf
-        """What it was served lately: the larger, the more. See `serve`."""
+        """Logarithm of the tokens served lately, with forgetting: see `serve`."""
 
     def configure(self, limits: Limits, share: float, now: float) -> None:
-        """Take on `limits`, of which this process may use `share` (0-1]; use so far is kept."""
+        """Take on `limits`, of which this process may use `share` (0-1]. Use so far is kept."""
         self.concurrency = None if limits.concurrency is None else max(1, int(limits.concurrency * share))
         self.requests = _bucket(self.requests, limits.requests_per_min, share, now)
         self.tokens = _bucket(self.tokens, limits.tokens_per_min, share, now)
 
     def check(self, tokens: int, now: float) -> LimitExceeded | None:
-        """Whether one more request of `tokens` (prompt and output reserved) would pass a limit."""
+        """The limit that one more request of `tokens` (prompt and output reserved) would exceed; None if none."""
         if self.concurrency is not None and self.in_flight >= self.concurrency:
             return LimitExceeded(Reason.LIMIT_CONCURRENCY, 1.0)
         if self.requests is not None and (wait_s := self.requests.wait_s(1, now)):
@@ -110,7 +110,7 @@ class TenantUse:
             self.tokens.take(tokens, now)
 
     def settle(self, reserved: int, used: int, reached: bool, now: float) -> None:
-        """End a lease: give back what was reserved and not used; what never reached an engine costs nothing."""
+        """End a lease and give unused tokens back. A request that never reached an engine costs nothing."""
         self.in_flight -= 1
         if self.tokens is not None and reserved != used:
             self.tokens.take(used - reserved, now)
@@ -118,10 +118,10 @@ class TenantUse:
             self.requests.take(-1, now)
 
     def serve(self, tokens: float, now: float) -> None:
-        """Tokens were dispatched for it, or, if below zero, turned out to be fewer.
+        """Tokens were dispatched for it. A negative number corrects an earlier one.
 
-        With a half-life h, the sum of tokens * 2^((t - now) / h) over all times t is 2^(served - now / h): kept as its
-        logarithm, it need not be touched as time passes for two tenants to be compared.
+        With a half-life h, the sum of tokens * 2^((t - now) / h) over all times t is 2^(served - now / h). `served` is
+        a logarithm, so two tenants can be compared without an update as time passes.
         """
         epoch = now / FAIRNESS_HALF_LIFE_S
         level = math.pow(2.0, self.served - epoch) + tokens
@@ -161,7 +161,7 @@ class Tenants:
         self._uses: dict[tuple[str, str], TenantUse] = {}
 
     def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
-        """The use of one tenant in one tier; it begins with nothing used."""
+        """The use of one tenant in one tier, created at its first request."""
         use = self._uses.get((tenant, tier.name))
         if use is None:
             use = self._uses[tenant, tier.name] = TenantUse(tenant, tier.name)
@@ -169,13 +169,13 @@ class Tenants:
         return use
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
-        """Take on the limits of a policy; use so far is kept."""
+        """Take on the limits of a policy. Use so far is kept."""
         for (_, name), use in self._uses.items():
             if name in tiers:
                 use.configure(tiers[name].limits, self._share, now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
-        """What the tenant has left; nothing is said of one that never came."""
+        """Requests and tokens that the tenant has left; None for a tenant that never came."""
         use = self._uses.get((tenant, tier))
         return (None, None) if use is None else use.left(now)
 
@@ -184,7 +184,7 @@ class Tenants:
         return tuple(use.view(now) for use in self._uses.values())
 
     def in_flight(self) -> dict[tuple[str, str], int]:
-        """Requests that are not over by tenant and tier, where there are any."""
+        """Requests under way by tenant and tier, zeros left out."""
         return {key: use.in_flight for key, use in self._uses.items() if use.in_flight}
 
 

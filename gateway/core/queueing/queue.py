@@ -1,4 +1,4 @@
-"""Where requests wait for a slot, and in which order."""
+"""Queues of requests that wait for a slot, by pool, tier and tenant, and the order in which they are served."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gateway.core.queueing.request import QueuedRequest
 
 ARRIVALS_TAU_S: Final = 5.0
 TURN_SHARE: Final = 0.5
-"""Of the time that it may wait, after which a tenant's turn goes before earlier deadlines of others,"""
+"""A tenant's turn goes before earlier deadlines of others after this share of its allowed wait."""
 MAX_TURN_S: Final = 1.0
-"""or so much, if that is less."""
+"""The same in seconds, if that is less."""
 FLOOR_MARGIN: Final = 1.25
-"""A floor is a share of every ten seconds, served in whole requests: aimed at exactly, it would often be missed."""
+"""Factor on a floor: a share of each ten seconds, served in whole requests, would often be missed without it."""
 STALE: Final = 32
-"""Entries of requests that are gone, beyond as many as wait, that a heap may hold."""
+"""Stale entries that a heap may hold, beyond as many as there are requests."""
 
 Entry = tuple[float, int, int, QueuedRequest]
-"""(start by, id, ticket, request): the entry of a request whose ticket is another one is stale."""
+"""(start by, id, ticket, request). An entry is stale if its request has another ticket."""
 BandKey = tuple[int, str]
 
 
 class TenantQueue:
-    """Those of one tenant, in the order in which they have to be sent."""
+    """Requests of one tenant in one tier, in the order in which they have to be sent."""
 
     __slots__ = ("bytes", "count", "heap", "use")
 
@@ -36,28 +36,27 @@ class TenantQueue:
         self.use = use
         self.count = 0
         self.bytes = 0
-        """Size of their bodies together."""
+        """Total size of their bodies."""
         self.heap: list[Entry] = []
 
     def from_last(self) -> list[QueuedRequest]:
-        """The requests that may be shed; the one that may be sent last comes first."""
+        """The requests that may be shed, the latest start first."""
         entries = sorted(self.heap, reverse=True)
         return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.ask.tier)]
 
 
 class TierQueue:
-    """Those of one tier: who has to be sent first, until the tenant that was served least has waited for a while.
+    """Requests of one tier, by latest start. The tenant served least goes first once it has waited for a while.
 
-    Were that tenant always next, a short burst would leave what others have in the room to wait until it is too late,
-    though there is time for all. It is next, with the first of its own, once that one has waited for
-    `TURN_SHARE` of the time that it has, or `MAX_TURN_S`: where there are too many for all to be in time, tenants take
-    turns, and those that ask for little are in time.
+    If that tenant were always next, a short burst of it would make the queued requests of others late, though there is
+    time for all. Its first request is next after a wait of `TURN_SHARE` of its allowed time, or `MAX_TURN_S`. So under
+    overload tenants take turns, and tenants with a small demand are in time.
 
-    A request has to be sent by its deadline less what its engine takes to its first token. By deadlines alone, the turn
-    of long prompts would come when it is too late for them, and for them only.
+    The latest start of a request is its deadline less its predicted engine TTFT. By deadlines alone, long prompts would
+    be sent too late.
 
-    What a tenant was served is counted in tokens, with a half-life (`TenantUse.serve`). The heap of tenants keeps
-    what that was when the tenant was put in; it only matters at the top, where it is looked up anew.
+    Tokens served to a tenant are counted with a half-life (`TenantUse.serve`). The heap of tenants holds the count of
+    when a tenant was added. Only the top matters, and it is updated when it is read.
     """
 
     __slots__ = (
@@ -80,27 +79,27 @@ class TierQueue:
         self.key: BandKey = (tier.priority, tier.name)
         self.count = 0
         self.fixed = self.fixed_bytes = 0
-        """Those of them that may not be shed, and the bytes of their bodies."""
+        """Requests that may not be shed, and the bytes of their bodies."""
         self.owed = 0.0
-        """Tokens that the tier's floor entitles it to and it has not had."""
+        """Tokens of its floor that the tier has not been served yet."""
         self.arrivals = Rate(ARRIVALS_TAU_S)
-        """Requests admitted per second, waiting or not,"""
+        """Requests admitted per second, sent or queued."""
         self.admitted_at = -math.inf
-        """and the last of them."""
+        """Time of the last admission."""
         self._flows: dict[str, TenantQueue] = {}
         self._turns: list[tuple[float, float, int, TenantQueue]] = []
         self._earliest: list[Entry] = []
         self._latest: list[Entry] = []
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All who wait, in no order that means anything."""
+        """All queued requests, in arbitrary order."""
         for flow in self._flows.values():
             for _, _, ticket, live in flow.heap:
                 if live.ticket == ticket:
                     yield live
 
     def admitted(self, now: float) -> None:
-        """One more was sent, or let wait."""
+        """A request was sent, or queued."""
         self.arrivals.add(now)
         self.admitted_at = now
 
@@ -149,14 +148,14 @@ class TierQueue:
         self._latest = _compacted(self._latest, self.count)
 
     def head(self, now: float) -> QueuedRequest | None:
-        """The one to be served next."""
+        """The request to serve next."""
         turn = self._turn()
         if turn is None or now - turn.ask.body_at >= min(MAX_TURN_S, TURN_SHARE * (turn.deadline - turn.ask.body_at)):
             return turn
         return self.first()
 
     def _turn(self) -> QueuedRequest | None:
-        """The first of the tenant that was served least."""
+        """The first request of the tenant that was served least."""
         turns = self._turns
         while turns:
             served, _, _, flow = turns[0]
@@ -170,19 +169,19 @@ class TierQueue:
         return None
 
     def first(self) -> QueuedRequest | None:
-        """The one that has to be sent first."""
+        """The request with the earliest latest start."""
         return _first(self._earliest)
 
     def last(self) -> QueuedRequest | None:
-        """The one that could be sent last of those that may be shed."""
+        """The request with the last latest start among those that may be shed."""
         return _first(self._latest)
 
     def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[QueuedRequest]:
-        """The requests that make way for a newcomer of `tenant` in a full room; none if it has its share already.
+        """The requests that make way for a newcomer of `tenant` in a full queue; none if it has its share already.
 
-        Every tenant of the tier has a like share of the requests, and of the bytes, that the tier holds. One that would
-        have no more than its share with the newcomer gets it, from those that have more; these keep theirs. `by_count`:
-        the room is full in requests, too. `spare_bytes` are left in it.
+        Every tenant of the tier has an equal share of the requests and of the bytes that the tier holds. A tenant that
+        stays within its share with the newcomer takes the place from tenants above theirs, which keep their share.
+        `by_count`: the queue is full in requests, too. `spare_bytes`: bytes left in it.
         """
         own = self._flows.get(tenant)
         tenants = len(self._flows) + (own is None)
@@ -213,7 +212,7 @@ class TierQueue:
         return out if (out or not by_count) and wanted <= 0 else []
 
     def ahead_of(self, tenant: str) -> int:
-        """How many of this tier go before a newcomer of `tenant`: tenants take turns."""
+        """Number of requests of this tier ahead of a newcomer of `tenant`, since tenants take turns."""
         flow = self._flows.get(tenant)
         mine = 0 if flow is None else flow.count
         others = len(self._flows) - (flow is not None)
@@ -221,14 +220,14 @@ class TierQueue:
 
 
 def _first(heap: list[Entry]) -> QueuedRequest | None:
-    """The top of a heap, without those that are gone."""
+    """The top of a heap, after its stale entries are dropped."""
     while heap and heap[0][3].ticket != heap[0][2]:
         heappop(heap)
     return heap[0][3] if heap else None
 
 
 def _compacted(heap: list[Entry], count: int) -> list[Entry]:
-    """A heap of which `count` still wait, rid of the others once they are many."""
+    """The heap, without stale entries if there are many. `count` of its requests still wait."""
     if len(heap) <= 2 * count + STALE:
         return heap
     kept = [entry for entry in heap if entry[3].ticket == entry[2]]
@@ -237,10 +236,10 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 
 
 class PoolQueue:
-    """A band for each tier. Priorities are strict, but for a tier that is owed some of its floor: it goes first.
+    """A `TierQueue` ("band") for each tier. Priorities are strict, except that a tier owed some of its floor is first.
 
-    Bands of one priority take turns by when their heads have to be sent. Bounded by its caller, in requests and in
-    bytes of held bodies. Every operation is O(log n) in the requests that wait, and looks at every band at most.
+    Bands of one priority are ordered by the latest starts of their heads. The caller bounds the queue, in requests and
+    in bytes of bodies. Every operation is O(log n) in the queued requests, times the number of bands at most.
     """
 
     def __init__(self) -> None:
@@ -253,11 +252,11 @@ class PoolQueue:
         return self._count
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All who wait, by priority and by when they have to be sent."""
+        """All queued requests, by priority and latest start."""
         return iter(sorted((live for band in self._bands.values() for live in band), key=_turn))
 
     def band(self, tier: Tier) -> TierQueue:
-        """The band of a tier; it outlives those who wait in it."""
+        """The band of a tier. It outlives its requests."""
         key = tier.priority, tier.name
         band = self._bands.get(key)
         if band is None:
@@ -267,7 +266,7 @@ class PoolQueue:
         return band
 
     def push(self, live: QueuedRequest) -> None:
-        """Let `live` wait; its `deadline` and its forecast say where it stands."""
+        """Queue `live`. Its `deadline` and its forecast give its place."""
         self._tickets += 1
         band = self.band(live.ask.tier)
         band.tier = live.ask.tier
@@ -276,7 +275,7 @@ class PoolQueue:
         self.bytes += live.ask.body_bytes
 
     def remove(self, live: QueuedRequest) -> None:
-        """Take `live` out, wherever it stands: it is served, it left, or its deadline passed."""
+        """Take `live` out: it is served, its client left, or its deadline passed."""
         self.band(live.ask.tier).remove(live)
         self._count -= 1
         self.bytes -= live.ask.body_bytes
@@ -287,21 +286,21 @@ class PoolQueue:
         return band is not None and band.count > 0
 
     def heads(self, now: float) -> list[QueuedRequest]:
-        """The first of every band, in the order in which they are served."""
+        """The head of every band, in the order in which they are served."""
         heads = [(band.owed <= 0.0, _turn(head), head) for band in self._bands.values() if (head := band.head(now))]
         if len(heads) > 1:
             heads.sort(key=_place)
         return [head for _, _, head in heads]
 
     def last_below(self, priority: int) -> QueuedRequest | None:
-        """The one to be served last of those that may be shed and are less urgent than `priority`."""
+        """The request to serve last among those that may be shed and are less urgent than `priority`."""
         lasts = (band.last() for band in self._bands.values() if band.count and band.key[0] > priority)
         return max((last for last in lasts if last is not None), key=_turn, default=None)
 
     def shared_with(self, priority: int) -> tuple[int, int]:
-        """How many wait, and bytes of their bodies, of those that a newcomer of `priority` has to share the room with.
+        """Number of queued requests that share the bounds with a newcomer of `priority`, and bytes of their bodies.
 
-        Less urgent ones that may not be shed do not count: they cannot make way.
+        Less urgent requests that may not be shed do not count, since they cannot make way.
         """
         count, held = self._count, self.bytes
         for band in self._bands.values():
@@ -311,11 +310,11 @@ class PoolQueue:
         return count, held
 
     def ahead_of(self, priority: int) -> int:
-        """How many wait of this priority and above."""
+        """Number of queued requests of this priority and above."""
         return sum(band.count for band in self._bands.values() if band.key[0] <= priority)
 
     def above(self, tier: Tier, now: float) -> tuple[int, float]:
-        """Of tiers that go before `tier`: how many wait, and how many come per second."""
+        """Queued requests and arrivals per second of the tiers above `tier`."""
         count, rate = 0, 0.0
         for band in self._bands.values():
             if band.key[0] < tier.priority:
@@ -324,14 +323,14 @@ class PoolQueue:
         return count, rate
 
     def served(self, tier: Tier, tokens: float) -> None:
-        """`tokens` were dispatched, of `tier`: tiers with a floor are owed their share of it while they wait."""
+        """`tokens` of `tier` were dispatched. Tiers with a floor are owed their share of them while they wait."""
         key = tier.priority, tier.name
         for band in self._bands.values():
             if band.tier.floor <= 0.0:
                 continue
             owed = band.owed + band.tier.floor * FLOOR_MARGIN * tokens
             if band.key == key:
-                # What it was given on top of its floor is no debt: nobody else wanted it.
+                # Service beyond its floor is no debt: no other tier needed it.
                 owed = max(owed - tokens, -tokens)
             elif not band.count:
                 owed = min(owed, 0.0)

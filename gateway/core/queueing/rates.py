@@ -1,4 +1,4 @@
-"""How often something happens: what arrives, and how fast those that wait are served."""
+"""Rates of events: arrivals, and the drain rate of a queue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ DRAIN_TAU_S: Final = 5.0
 DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
 ENOUGH_ENDS: Final = 20.0
-"""Until so many ends were seen of late, while slots were short, whatever makes room counts."""
+"""Recent ends, while slots were short, before the drain rate is that of ends alone."""
 
 
 class Rate:
-    """Events, or what comes with them, per second; forgotten exponentially over `tau_s`."""
+    """Events or amounts per second, forgotten exponentially over `tau_s`."""
 
     __slots__ = ("_at", "_count", "_tau_s")
 
@@ -23,7 +23,7 @@ class Rate:
         self._at = 0.0
 
     def add(self, now: float, amount: float = 1.0) -> None:
-        """One happened, or brought so much."""
+        """An event of `amount` happened at `now`."""
         self._count = self._count * math.exp((self._at - now) / self._tau_s) + amount
         self._at = now
 
@@ -33,19 +33,19 @@ class Rate:
 
 
 class OpeningRate:
-    """How often something happens, per second in which a newcomer would have to wait.
+    """Events per second of the time in which a newcomer would have to wait ("saturated").
 
-    Measured at any other time it would be the arrival rate; measured only while somebody does wait, it would hardly
-    ever be measured where most of those who would are shed. Counts and the time they took are forgotten alike,
-    exponentially over `DRAIN_TAU_S`. Where that was hardly ever so, the rate at all times is a better lower bound: a
-    few that came in a short moment say little.
+    At any other time the rate would be that of arrivals. Measured only while a request waits, it would hardly ever be
+    measured where most newcomers are shed. Counts and saturated time are forgotten alike, exponentially over
+    `DRAIN_TAU_S`. After little saturated time the rate over all time is a better lower bound, since few events in a
+    short moment are mostly chance.
     """
 
     __slots__ = ("_all", "_all_at", "_last_at", "_seconds", "count")
 
     def __init__(self) -> None:
         self.count = 0.0
-        """While it was so, less what is forgotten."""
+        """Events while saturated, with forgetting."""
         self._seconds = 0.0
         self._last_at: float | None = None
         self._all = 0.0
@@ -53,14 +53,14 @@ class OpeningRate:
 
     @property
     def per_s(self) -> float | None:
-        """The rate; None before there was a backlog. What was seen for less than `DRAIN_WINDOW_S` is spread over it."""
+        """The rate; None before there was a backlog. Less saturated time than `DRAIN_WINDOW_S` counts as that much."""
         if not self.count:
             return None
         rate = self.count / max(self._seconds, DRAIN_WINDOW_S)
         return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
 
     def add(self, saturated: bool, now: float) -> None:
-        """It happened at `now`; `saturated`: until then a newcomer would have had to wait."""
+        """An event at `now`. `saturated`: until then a newcomer would have had to wait."""
         self._all = self._all * math.exp((self._all_at - now) / DRAIN_TAU_S) + 1.0
         self._all_at = now
         last, self._last_at = self._last_at, now if saturated else None
@@ -73,11 +73,10 @@ class OpeningRate:
 
 
 class DrainRate:
-    """How often a pool has room for one more.
+    """Rate at which a pool gets room for one more request.
 
-    Where slots are what is short, room is made by requests that end, and their rate is the steadier one. But while
-    slots fill up nothing ends, and yet nobody waits for long, since room is made by each prompt that was read: until
-    `ENOUGH_ENDS` were seen, whatever makes room counts.
+    If slots are short, room is made by requests that end, and their rate is the steadier one. While slots fill up no
+    request ends, but each prompt that is read makes room. So until `ENOUGH_ENDS` every event that makes room counts.
     """
 
     __slots__ = ("_ends", "_openings")
@@ -92,9 +91,9 @@ class DrainRate:
         return self._ends.per_s if self._ends.count >= ENOUGH_ENDS else self._openings.per_s
 
     def ended(self, full: bool, now: float) -> None:
-        """A request has ended; `full`: until then no slot was free."""
+        """A request has ended. `full`: until then no slot was free."""
         self._ends.add(full, now)
 
     def opened(self, saturated: bool, now: float) -> None:
-        """There is room for one more, who may be one that waited; `saturated`: until then there was none."""
+        """There is room for one more request, new or queued. `saturated`: until then there was none."""
         self._openings.add(saturated, now)

@@ -1,4 +1,4 @@
-"""What a queue knows of a request."""
+"""The part of a request's state that queues use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class QueuedRequest:
         self.ask = ask
         self.use: TenantUse | None = None
         self.deadline = math.inf
-        """When its first token, or the whole of an answer that is not streamed, would come too late."""
+        """When its first token, or the whole of an unstreamed answer, would come too late."""
         self.start_by = math.inf
-        """When it has to be sent, to be in time by its forecast; known once it waits."""
+        """Latest start: when it has to be sent to be in time, by its forecast. Set when it is queued."""
         self.forecast: Forecast | None = None
-        """The one on which it was admitted."""
+        """The forecast on which it was admitted."""
         self.ticket = 0
-        """Where it stands in a waiting room; 0: nowhere."""
+        """Serial number of its entry in a queue; 0: not queued."""

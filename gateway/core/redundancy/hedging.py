@@ -1,16 +1,15 @@
-"""Whether a request is sent a second time, to another replica, because its first token is late.
+"""Hedging: a request whose first token is late is sent a second time, to another replica.
 
-The clock starts when the first attempt has been sent, and rings at a quantile (p95 unless the tier says otherwise) of
-the time to the first token, in the same pool, with prompts of about the same length (`core.redundancy.ttft_quantiles`).
-Then it is asked whether a duplicate is worth it now; `HedgeDenied` says what may speak against it. The first token of
-either attempt commits it; the other is closed at once. At most one duplicate is made, none of what was tried again
-already, and none of answers whose first token cannot be seen (`Request.visible`).
+The hedge timer starts when the first attempt has been sent. It fires at a quantile (p95 unless the tier says otherwise)
+of the TTFT of prompts of similar length in the same pool (`core.redundancy.ttft_quantiles`). Then a duplicate is sent,
+unless a reason of `HedgeDenied` holds. The first token of either attempt commits it, and the other is cancelled. At
+most one duplicate is sent. Retried requests and those without a visible first token (`Request.visible`) get none.
 
-A share of the requests that could be duplicated, drawn by chance, never is. An attempt and its duplicate tend to be
-slow together, so that those alone show what the tail would be without.
+A random share of the requests that could be hedged never is: the holdout. An attempt and its duplicate tend to be slow
+together, so only the holdout shows the tail without hedging.
 
-Duplicates are paid for out of two buckets per tier, a share of its requests and the same share of its prompt tokens,
-and out of the budget that they share with retries (`core.redundancy.retry_budget`).
+Duplicates are paid for out of two buckets per tier, a share of its requests and the same share of its prompt tokens.
+They also draw on the budget that they share with retries (`core.redundancy.retry_budget`).
 """
 
 from __future__ import annotations
@@ -33,31 +32,31 @@ from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
 
 FLOOR_FACTOR: Final = 1.5
-"""No duplicate before this multiple of the forecast: what is expected to take long is not late."""
+"""No duplicate before this multiple of the predicted TTFT: a long prompt is not late."""
 BURST: Final = 20.0
 """Duplicates that a tier may save up."""
 BUSY: Final = 0.8
-"""Share of a pool's slots, or of a replica's KV cache, in use beyond which duplicates would take from others."""
+"""Share in use of a pool's slots, or of a replica's KV cache, beyond which duplicates would delay other requests."""
 MAX_BREACH: Final = 0.2
-"""A duplicate that itself is likelier than this to miss the objective is not worth sending."""
+"""Largest P(breach) of a duplicate that is worth sending."""
 LAST_HEDGES: Final = 200
 MIN_WON: Final = 28
 REST_S: Final = 60.0
-"""A pool of whose last 200 duplicates fewer than 28 won gets none for a minute, then is tried anew. A fifth should win,
-and fewer than 28 of 200 is no bad luck then (two standard deviations)."""
+"""If fewer than 28 of its last 200 duplicates won, a pool gets none for a minute. A fifth should win, and 28 of 200 is
+two standard deviations below that."""
 
 
 class HedgeDenied(StrEnum):
-    """Why a request whose clock rang got no duplicate."""
+    """Why a request whose hedge timer fired got no duplicate."""
 
     BUDGET = "budget"
     """The tier's share of requests is used up."""
     TOKENS = "tokens"
     """The tier's share of prompt tokens is used up."""
     SHARED = "shared"
-    """Half of the budget of retries and duplicates together is used up: what is left is for retries."""
+    """Half of the budget of retries and duplicates together is used up. The other half is for retries."""
     QUEUE = "queue"
-    """Others wait for a slot of the pool."""
+    """The queue of the pool is not empty."""
     BUSY = "busy"
     """More than .8 of the pool's slots are in use."""
     KV = "kv"
@@ -77,34 +76,34 @@ class TierHedges:
 
     def __init__(self) -> None:
         self.requests = 0.0
-        """Duplicates that it may make."""
+        """Duplicates that it may send."""
         self.tokens = 0.0
-        """Prompt tokens that it may have read twice."""
+        """Prompt tokens that duplicates may cost."""
         self.mean_tokens = 0.0
         self.held = 0
-        """Requests that were drawn never to be hedged."""
+        """Requests of the holdout."""
         self.outcomes = dict.fromkeys(HedgeResult, 0)
         self.denied = dict.fromkeys(HedgeDenied, 0)
         self.wasted_prompt_tokens = 0
         self.wasted_output_tokens = 0
 
     def deposit(self, share: float, prompt_tokens: int) -> None:
-        """A request of the tier was sent for the first time: `share` (0-1) of it is earned."""
+        """A request of the tier was sent for the first time. It earns `share` (0-1) of a duplicate."""
         self.requests = min(BURST, self.requests + share)
         self.mean_tokens = prompt_tokens if not self.mean_tokens else 0.99 * self.mean_tokens + 0.01 * prompt_tokens
         self.tokens = min(BURST * self.mean_tokens, self.tokens + share * prompt_tokens)
 
     def denies(self) -> HedgeDenied | None:
-        """Whether it cannot pay for one more duplicate.
+        """Why it cannot pay for one more duplicate; None if it can.
 
-        Tokens may be overdrawn: a long prompt is as late as a short one, and what it took is earned before the next.
+        Tokens may be overdrawn: a late long prompt may be hedged too, and its tokens are earned before the next hedge.
         """
         if self.requests < 1.0:
             return HedgeDenied.BUDGET
         return HedgeDenied.TOKENS if self.tokens <= 0.0 else None
 
     def pay(self, prompt_tokens: int) -> None:
-        """A duplicate is made."""
+        """Pay for a duplicate."""
         self.requests -= 1.0
         self.tokens -= prompt_tokens
 
@@ -123,7 +122,7 @@ class TierHedges:
 
 
 class PoolHedges:
-    """What is known of one pool: how long its first tokens take, and how its last duplicates fared."""
+    """TTFT quantiles of one pool, and the results of its last duplicates."""
 
     def __init__(self) -> None:
         self.first_tokens = TtftQuantiles()
@@ -131,7 +130,7 @@ class PoolHedges:
         self.rests_until = -math.inf
 
     def rests(self, now: float) -> bool:
-        """Whether duplicates lose too often here to be worth it."""
+        """Whether hedging is off here, since too few duplicates won."""
         if len(self.won) == LAST_HEDGES and sum(self.won) < MIN_WON:
             self.won.clear()
             self.rests_until = now + REST_S
@@ -144,7 +143,7 @@ class PoolHedges:
 
 
 class Hedges(Learner):
-    """The clocks of all requests, what they are set by, and what speaks against a duplicate when one rings."""
+    """Hedge timers of all requests, the quantiles that set them, and the budgets."""
 
     def __init__(
         self, policy: Policy, admission: Admission, quarantine: Quarantine, extra: RetryBudget, random: Random
@@ -157,16 +156,16 @@ class Hedges(Learner):
         self._tiers: dict[str, TierHedges] = {}
         self.timers = Timers()
         self.on = False
-        """Whether any tier hedges; as long as none does, nothing is kept."""
+        """Whether any tier hedges. Otherwise no statistics are kept."""
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
-        """Take on a policy. Requests under way keep the tier that they came with; of what is gone nothing is kept."""
+        """Take on a policy. Requests under way keep their tier. Removed pools and tiers are forgotten."""
         self._pools = {name: pool for name, pool in self._pools.items() if name in policy.pools}
         self._tiers = {name: tier for name, tier in self._tiers.items() if name in policy.tiers}
         self.on = len(self.timers) > 0 or any(tier.hedge is not None for tier in policy.tiers.values())
 
-    # ---- what happens to requests and attempts, in this order
+    # ---- events of requests and attempts, in this order
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """The first attempt of a request earns its tier a share of a duplicate."""
@@ -176,7 +175,7 @@ class Hedges(Learner):
             self.of_tier(live.ask.tier).deposit(hedge.budget, live.prompt_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """An attempt whose tokens can be seen is with its replica."""
+        """Set the hedge timer of an attempt with visible tokens, which has been sent to its replica."""
         live = attempt.live
         hedge = live.ask.tier.hedge
         if hedge is None or not attempt.first or live.ask.choices > 1:
@@ -191,19 +190,19 @@ class Hedges(Learner):
             self.timers.set(live.ask.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
-        """The first token is there: no duplicate is needed."""
+        """The first token has come: no duplicate is needed."""
         if not self.on or not attempt.live.visible:
             return
         self.timers.clear(attempt.live.ask.id)
         self._learn(attempt, False, now)
 
     def committed(self, winner: Attempt) -> None:
-        """The first token of a hedged request is there."""
+        """The first token of a hedged request has come."""
         winner.live.hedged = HedgeResult.WON if winner.hedge else HedgeResult.LOST
         self.of_pool(winner.replica.pool).won.append(winner.hedge)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
-        """An attempt is over, whatever ended it: one without a token would have taken longer than it did."""
+        """An attempt is over. Without a first token its time is censored: it would have taken longer."""
         live = attempt.live
         if not self.on or not live.visible:
             return
@@ -224,23 +223,23 @@ class Hedges(Learner):
             self.of_tier(live.ask.tier).outcomes[live.hedged] += 1
 
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
-        """Of first attempts alone: others are made when things are slow, so that their times are not like any."""
+        """Learn the TTFT of a first attempt. Second attempts are not typical: they are made when replicas are slow."""
         if attempt.first and attempt.sent_at is not None:
             first_tokens = self.of_pool(attempt.replica.pool).first_tokens
             first_tokens.add(bucket_of(attempt.prompt_tokens), now - attempt.sent_at, censored, now)
 
-    # ---- when a clock rings
+    # ---- when a timer fires
 
     def next_at(self) -> float:
-        """When a clock rings next; inf: none is set."""
+        """When the next hedge timer is due; inf without one."""
         return self.timers.next_at()
 
     def due(self, now: float) -> list[int]:
-        """The requests whose clocks have rung."""
+        """The requests whose hedge timers are due."""
         return self.timers.due(now)
 
     def backup(self, live: RequestState, now: float) -> Replica | None:
-        """The first token of a request is late: who gets the duplicate, which is paid for; None: there will be none."""
+        """The replica for the duplicate of a late request, which is paid for; None if it gets none."""
         if live.outcome is not None or live.committed is not None or live.attempts > 1 or live.open[0].cancelled:
             return None
         tier = self.of_tier(live.ask.tier)
@@ -253,7 +252,7 @@ class Hedges(Learner):
         return found
 
     def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
-        """The replica for a duplicate, or what speaks against it: what costs least to find out is asked first."""
+        """The replica for a duplicate, or the reason against it. The cheapest checks come first."""
         pool, ask = first.pool, live.ask
         if self.of_pool(pool).rests(now):
             return HedgeDenied.LOSING
@@ -287,7 +286,7 @@ class Hedges(Learner):
         return tuple(tier.view(name) for name, tier in self._tiers.items())
 
     def of_pool(self, pool: Pool) -> PoolHedges:
-        """How long first tokens of this pool take, and how its duplicates fared."""
+        """TTFT quantiles and results of duplicates of this pool."""
         found = self._pools.get(pool.spec.name)
         if found is None:
             found = self._pools[pool.spec.name] = PoolHedges()

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is tried once more, elsewhere."""
+"""Retries: whether a failed attempt is tried once more, at another replica."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.request import AttemptOutcome, Random
 from gateway.core.request_state import Attempt, RequestState
 
-# What never ran, and what broke off before a byte of the answer. It may have been the request itself that killed its
-# replica: then one more sees it, and no third (quarantine.py).
+# Attempts that never ran, or broke off before a byte of the answer. The request itself may have killed its replica.
+# Then it reaches one more replica, but no third (fleet/quarantine.py).
 RETRYABLE: Final = (
     AttemptOutcome.UNREACHABLE,
     AttemptOutcome.CONNECT_TIMEOUT,
@@ -21,33 +21,33 @@ RETRYABLE: Final = (
     AttemptOutcome.CANCELLED,
 )
 
-# Of something between us and the engine, which did not get the request to it.
+# From an intermediary that could not reach the engine.
 BAD_GATEWAY: Final = 502
 
-# Refusals that may be the replica's own: it has not the model, or is not meant to serve it. Another one is asked if it
-# refuses less (answers.py).
+# Refusals that the replica may cause itself: it lacks the model, or may not serve it. Another replica is tried if it
+# refuses less often (fleet/odd_answers.py).
 OWN_REFUSALS: Final = (403, 404)
 
-# A replica that refuses is passed over for a while, each time in a row for twice as long: what refuses at once looks
-# idle, and would get everything. If it says when to come back (`Retry-After`), until then at least.
+# Backoff of a replica that refuses, doubled with each refusal in a row: a replica that refuses at once looks idle, and
+# would get every request. It lasts at least until the replica's `Retry-After`.
 FIRST_REST_S: Final = 0.25
 MAX_BACKOFF_S: Final = 8.0
 MAX_REST_S: Final = 60.0
 
 
 def rest_s(refusals: int, retry_after_s: float | None) -> float:
-    """How long a replica is passed over that has refused so many requests (>= 1) in a row."""
+    """Seconds of backoff for a replica that has refused so many requests (>= 1) in a row."""
     own_s = min(MAX_BACKOFF_S, FIRST_REST_S * 2.0 ** min(refusals - 1, 10))
     return max(own_s, min(retry_after_s or 0.0, MAX_REST_S))
 
 
 def is_retried(end: AttemptOutcome, status: int | None) -> bool:
-    """Whether an attempt that ended so, before its answer began, may be made once more."""
+    """Whether an attempt that ended like this, before its answer began, may be retried."""
     return end in RETRYABLE or status == BAD_GATEWAY
 
 
 class Retries:
-    """Finds who tries again. At most one further attempt is made for a request, within the budget."""
+    """Finds the replica for a retry. A request is retried at most once, within the budget."""
 
     def __init__(self, fleet: Fleet, extra: RetryBudget, random: Random) -> None:
         self._fleet = fleet
@@ -55,7 +55,7 @@ class Retries:
         self._random = random
 
     def elsewhere(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
-        """The replica that tries after `failed`: another of its pool, or else of the request's route; None: nobody.
+        """The replica to retry `failed` at: another of its pool, or else of the request's route; None without one.
 
         `in_pool`: of its pool alone.
         """
@@ -67,7 +67,7 @@ class Retries:
         return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
-        """Whether a request that is at `replica` would be tried again in its pool, beside so many others."""
+        """Whether a request at `replica` could be retried in its pool, beside the retries of `others`."""
         tier = live.ask.tier
         return (
             live.attempts == 1

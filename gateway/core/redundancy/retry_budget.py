@@ -1,10 +1,10 @@
-"""What is sent twice, as a share of what is sent: one budget for retries and duplicates together.
+"""One budget for retries and duplicates together, as a share of the requests sent.
 
-Each request that is sent deposits a share of one, each second attempt takes one out, and there is never more than
-`BURST` in it: gRPC's throttle for retries (proposal A6), by what was tried again instead of by what failed. So a fleet
-that fails, or is slow, as a whole is not sent twice the work. What found no connection was sent to nobody: its next
-attempt is free (A6's transparent retry). Duplicates leave the lower half to retries: a request that is late may still
-be answered, one that failed is lost.
+Each request that is sent deposits a share of one, and each second attempt takes one out. The budget never holds more
+than `BURST`. This is gRPC's throttle for retries (proposal A6), counted by retries instead of failures. So a fleet that
+fails or slows down as a whole is not sent twice the work. An attempt without a connection was never sent, so its retry
+is free (A6's transparent retry). Duplicates leave the lower half to retries: a late request may still be answered, a
+failed one is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BURST: Final = 10.0
 
 
 class RetryBudget:
-    """Second attempts that may be made."""
+    """Second attempts that are left."""
 
     __slots__ = ("left",)
 
@@ -30,14 +30,11 @@ class RetryBudget:
         self.left = min(BURST, self.left + max(tier.retry.budget, hedged))
 
     def retry(self, tier: Tier, was_sent: bool) -> bool:
-        """Take out a retry; False if there is not enough, or its tier says that there shall be none.
-
-        Free if the first attempt was not sent.
-        """
+        """Take out a retry; False if too little is left, or the tier allows none. Free if the first was not sent."""
         return tier.retry.budget > 0.0 and (not was_sent or self._take(1.0))
 
     def hedge(self) -> bool:
-        """Take out a duplicate; False if there is not enough."""
+        """Take out a duplicate; False if too little is left."""
         return self._take(BURST / 2)
 
     def _take(self, least: float) -> bool:

@@ -1,8 +1,8 @@
-"""Quantiles of times of which some were cut short: Kaplan and Meier's estimate over buckets.
+"""Quantiles of censored times: Kaplan and Meier's estimate over buckets.
 
-A first attempt that lost to its duplicate would have taken longer than it was let; how much longer nobody knows. Left
-out, or taken for what was seen of it, it makes the tail look shorter than it is, and the next threshold comes too soon.
-The product-limit estimate (Kaplan and Meier, JASA 1958) counts it among those at risk for as long as it was seen:
+A first attempt that lost to its duplicate is censored: it would have taken longer, by an unknown time. If it were left
+out, or counted with its own time, the tail would look too short, and the next threshold would come too soon. The
+product-limit estimate (Kaplan and Meier, JASA 1958) counts it among those at risk for as long as it ran:
 
     S(t) = product over buckets i up to t of (1 - events_i / at_risk_i)
 
@@ -15,19 +15,19 @@ import math
 from typing import Final
 
 RATIO: Final = 1.02
-"""Of the upper edges of two buckets that are neighbours: their middles are within 1%."""
+"""Ratio of the upper edges of neighbouring buckets: a bucket's middle is within 1% of its values."""
 _STEP: Final = math.log(RATIO)
 MIN_S: Final = 1e-4
 
 
 class Survival:
-    """Times by bucket: those that came to their end, and those that were cut short."""
+    """Times by bucket, ended and censored."""
 
     __slots__ = ("counts", "events", "total")
 
     def __init__(self) -> None:
         self.counts: dict[int, list[int]] = {}
-        """[came to their end, cut short] by bucket."""
+        """[ended, censored] by bucket."""
         self.events = 0
         self.total = 0
 
@@ -42,7 +42,7 @@ class Survival:
         self.events += not censored
 
     def merged(self, other: Survival) -> Survival:
-        """Both together."""
+        """The times of both together."""
         out = Survival()
         for of in (self, other):
             for bucket, (ended, cut) in of.counts.items():
@@ -54,7 +54,7 @@ class Survival:
         return out
 
     def quantile(self, q: float) -> float | None:
-        """The time (seconds) by which a share `q` (0-1) comes to its end; None where so few were let take that long.
+        """The time (seconds) by which a share `q` (0-1) has ended; None if too many are censored before.
 
         Within a bucket ends are spread evenly over its logarithm.
         """

@@ -1,8 +1,7 @@
-"""How long first tokens take after a request was sent, in one pool, by the length of the prompt.
+"""TTFT quantiles of one pool, counted from sent, by the length of the prompt.
 
-The quantile is that of first attempts alone, with those that were cut short counted as such
-(`core.redundancy.survival`). A bucket of prompt lengths that has few samples leans on those of the whole pool; a pool
-that has few says nothing.
+Only first attempts count. Cancelled ones count as censored (`core.redundancy.survival`). A bucket of prompt lengths
+with few samples leans on those of the whole pool. A pool with few samples has no quantiles.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from gateway.core.redundancy.survival import Survival
 from gateway.core.snapshot import HedgeThresholdView
 
 MIN_SAMPLES: Final = 50
-"""Of a pool, before it says anything; of a bucket of prompt lengths, before it stands for itself."""
+"""Samples of a pool before it has quantiles, and of a bucket of prompt lengths before it stands alone."""
 REFRESH_S: Final = 3.0
 HALF_S: Final = 30.0
 HALF_SAMPLES: Final = 200
@@ -28,7 +27,7 @@ def bucket_of(prompt_tokens: int) -> int:
 
 
 class TtftQuantiles:
-    """Of one pool: a sliding window of times, and quantiles of it that are taken anew every few seconds."""
+    """A sliding window of one pool's TTFTs, and its quantiles, which are updated every few seconds."""
 
     def __init__(self) -> None:
         self._old: dict[int, Survival] = {}
@@ -39,10 +38,10 @@ class TtftQuantiles:
         """Both halves together, as of the last refresh."""
         self._quantiles: dict[tuple[int, float], float | None] = {}
         self.refresh_at = -math.inf
-        """When quantiles are taken anew."""
+        """When quantiles are next updated."""
 
     def add(self, bucket: int, elapsed_s: float, censored: bool, now: float) -> None:
-        """One first attempt came to its first token, or was cut short before, so long after it was sent."""
+        """A first attempt had its first token, or was cancelled before (`censored`), `elapsed_s` after it was sent."""
         if self._began is None:
             self._began = now
         age_s = now - self._began
@@ -56,7 +55,7 @@ class TtftQuantiles:
         survival.add(elapsed_s, censored)
 
     def quantile(self, bucket: int, quantile: float, now: float) -> float | None:
-        """The quantile for prompts of that bucket, seconds since sent; None as long as too little is known."""
+        """The quantile for prompts of that bucket, in seconds since sent; None before enough samples."""
         if now >= self.refresh_at:
             self._refresh(now)
         key = bucket, quantile
@@ -65,7 +64,7 @@ class TtftQuantiles:
         return self._quantiles[key]
 
     def views(self) -> tuple[HedgeThresholdView, ...]:
-        """Every bucket that has samples, with its p95. Nothing is changed: whoever looks must not move a threshold."""
+        """Every bucket with samples, with its p95. Changes nothing: a read must not move a threshold."""
         merged = self._merged()
         return tuple(
             HedgeThresholdView(

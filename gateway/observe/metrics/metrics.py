@@ -42,7 +42,7 @@ _EARLY: Final = {
 
 
 def early_outcome(why: Reason) -> Outcome:
-    """The outcome of a request that never became an `Request`: it was wrong in itself, unless `why` says otherwise."""
+    """The outcome of a request that never became a `Request`: it was wrong in itself, unless `why` says otherwise."""
     return _EARLY.get(why, Outcome.INVALID)
 
 
