@@ -49,23 +49,23 @@ class OnTotal(StrEnum):
     """Treatment of an answer that has begun when its time is up."""
 
     CUT = "cut"
-    """It ends as one that ran into its length, and says why."""
+    """It ends as if it had reached its length limit, and names the reason."""
     ERROR = "error"
 
 
 class Report(StrEnum):
-    """Which name of the model stands in answers."""
+    """Model name in answers."""
 
     __hash__ = str.__hash__  # Enum's own is a function in Python
 
     ASKED = "asked"
-    """The one that the client asked for."""
+    """The name that the client asked for."""
     UPSTREAM = "upstream"
-    """The engine's own."""
+    """The engine's own name."""
 
 
 ASKED_QUANTILE: Final = 0.99
-"""Of an objective that a request asks for where its tier has none."""
+"""Quantile of an objective that a request asks for where its tier has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Slo:
         )
 
     def tightened(self, ttft_s: float | None, tpot_s: float | None) -> Slo:
-        """The same with bounds that are at most these, as a request may ask for; a looser wish changes nothing."""
+        """The same, tightened to the bounds that a request asks for. Looser bounds are ignored."""
         return replace(self, ttft=_tightened(self.ttft, ttft_s), tpot=_tightened(self.tpot, tpot_s))
 
     def covers(self, output_tokens: int) -> bool:
@@ -134,12 +134,12 @@ class Caps:
     """Upper bounds on what one request may cost. All counts are >= 1 unless said otherwise."""
 
     max_tokens_default: int = 0
-    """0: where a request asks for nothing the engine is told nothing, and does as it likes."""
+    """Cap of a request that names none; 0: the engine is told none either."""
     max_tokens_limit: int = 32768
-    """The most that one request may name: about the longest answers of reasoning models."""
+    """Largest cap that a request may name: about the longest answers of reasoning models."""
     degrade: bool = False
     watch: bool = False
-    """Whether an answer that is longer than nearly all of its kind is cut short where others need its place."""
+    """Whether an overlong answer is cut where others need its slot."""
     n: int = 1
     best_of: int = 1
     top_logprobs: int = 20
@@ -155,10 +155,10 @@ class Caps:
     media: bool = False
     """Whether messages may carry images, audio or video."""
     aggregate: bool = False
-    """Whether answers that are not streamed are asked of engines as streams, and put together."""
+    """Whether unstreamed answers are requested from engines as streams, and assembled."""
 
     def granted(self, asked: int | None) -> int:
-        """Tokens that an answer may have where so many were asked for, or none were named."""
+        """Output tokens granted to a request that asks for so many; None: it names no cap."""
         wanted = self.max_tokens_default if asked is None else asked
         return min(wanted or self.max_tokens_limit, self.max_tokens_limit)
 
@@ -199,7 +199,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSpec:
-    """When a request whose objective is in doubt is let in (0-1 each)."""
+    """Largest P(breach) that is admitted, and the share of doubtful requests that explore (0-1 each)."""
 
     mode: AdmissionMode = AdmissionMode.ENFORCE
     max_breach_probability: float = 0.5
@@ -246,34 +246,34 @@ class Tier:
     timeouts: Timeouts = Timeouts()
     on_total: OnTotal = OnTotal.CUT
     keep_alive_s: float = 0.0
-    """For how long the client of a stream may hear nothing before a comment is sent; 0: for ever."""
+    """Longest silence of a stream before a comment is sent, in seconds; 0: no comments."""
     repetition: RepetitionSpec | None = None
     limits: Limits = Limits()
     admission: AdmissionSpec = AdmissionSpec()
     hedge: Hedge | None = None
     retry: Retry = Retry()
     apis: tuple[tuple[str, bool], ...] = ()
-    """(API, whether it is served) pairs, for those of which the policy says it."""
+    """(API, whether it is served) pairs, for the APIs that the policy names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """When a replica that is slower than its pool, or silent, is left out. Durations in seconds, shares 0-1."""
+    """When a replica that is slower than its pool, or silent, is ejected. Durations in seconds, shares 0-1."""
 
     slowdown: float = 2.0
-    """Times the pool's median latency that are put up with, > 1."""
+    """Largest tolerated multiple of the pool's median latency, > 1."""
     time_s: float = 30.0
-    """How long the first ejection lasts, the second twice as long, and so on,"""
+    """Duration of the first ejection. The second lasts twice as long, and so on."""
     max_time_s: float = 300.0
-    """up to this."""
+    """Longest ejection."""
     max_share: float = 0.1
-    """Of the pool's replicas, what may be out for slowness; but at least one, and two of eight or more."""
+    """Share of the pool that may be ejected for slowness; at least one replica, and two of eight or more."""
     panic_share: float = 0.5
-    """With less than this share of the pool well, the slow ones are used all the same."""
+    """If a smaller share of the pool is healthy, slow replicas are used as well."""
     canary_s: float = 5.0
-    """One request per so much time goes to a replica that is out."""
+    """Interval of canaries to an ejected replica."""
     stall_s: float = 5.0
-    """Least silence, of a replica that has something to do, that counts as a stall."""
+    """Shortest silence of a busy replica that counts as a stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +290,9 @@ class Health:
     metrics_path: str = "/metrics"
     scrape_interval_s: float = 1.0
     warmup: int = 0
-    """Completions of one token that a replica is asked for before it is known to be well again."""
+    """One-token completions that a replica must answer before it serves again."""
     slow_start_s: float = 30.0
-    """Over which a replica that comes, or comes back, is given its slots; 0: it has them at once."""
+    """Duration of the slow start of a replica that comes, or comes back; 0: none."""
     ejection: Ejection | None = Ejection()
 
 
@@ -316,21 +316,21 @@ class PoolSpec:
     queue_limit: int = 256
     """Requests that may wait for a slot."""
     queue_bytes: int = 256 * 1024 * 1024
-    """Bytes of request bodies that may wait for a slot. Those of agents, with files and pictures, have 2 to 10 MB."""
+    """Bytes of request bodies that may wait for a slot. Bodies of agents, with files and pictures, have 2 to 10 MB."""
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
     kv_headroom: float | None = None
-    """Share (0-1) of the engines' KV cache that is left for answers to grow into; None: by forecast."""
+    """Share (0-1) of the engines' KV cache kept free for growing answers; None: the forecast decides."""
     reserve: tuple[tuple[str, float], ...] = ()
     """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
     spill_from: tuple[str, ...] = ()
     router: str = "least-prefill"
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
-    """Bearer token that the replicas want, if any."""
+    """Bearer token that the replicas require, if any."""
 
     def takes(self, prompt_tokens: int, prompts: int = 1) -> bool:
-        """Whether so many prompts, together of so many tokens, are short enough: a batch is judged by its mean."""
+        """Whether a batch of so many prompts with so many tokens together fits, by the mean length."""
         return self.max_prompt_tokens is None or prompt_tokens <= self.max_prompt_tokens * prompts
 
 
@@ -347,13 +347,13 @@ class Model:
     report: Report = Report.ASKED
 
     def sent_as(self, asked: str) -> str:
-        """The name that replicas get where a client asked for `asked`."""
+        """The model name sent to replicas where a client asked for `asked`."""
         return self.upstream or (asked if self.any_name else self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A client's key, known by the SHA-256 of it (32 bytes)."""
+    """A client's key, stored as its SHA-256 (32 bytes)."""
 
     sha256: bytes = field(repr=False)
     tenant: str
@@ -368,26 +368,26 @@ class Policy:
     """One whole policy. `generation` counts loads of this process; `digest` is of the source text."""
 
     models: Mapping[str, Model]
-    """By name and by alias; the key "*" holds the catch-all, if there is one."""
+    """Models by name and by alias. The key "*" holds the catch-all, if any."""
     pools: Mapping[str, PoolSpec]
     tiers: Mapping[str, Tier]
     keys: Mapping[bytes, Key]
-    """By SHA-256; empty: nobody needs a key, every request is of `default_tier`."""
+    """Keys by SHA-256. If empty, no key is needed, and every request is of `default_tier`."""
     default_tier: str
     generation: int = 0
     digest: str = ""
     open_on_any_address: bool = False
-    """Whether serving without keys on other than loopback was asked for in words."""
+    """Whether the policy explicitly allows serving without keys beyond loopback."""
     host_names: tuple[str, ...] = ()
     """Names in a Host header that are served without keys, in lower case."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may use the API, in lower case; "*" is every one."""
     max_body_bytes: int | None = None
-    """Largest request body, decoded; None: what the process is set to."""
+    """Largest request body, decoded; None: the setting of the process."""
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Routes found so far: a policy is read by every request and written by none."""
+    """Cache of routes. Otherwise a policy is never changed."""
     _timeouts: dict[tuple[str, str], Timeouts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def model(self, name: str) -> Model | None:
@@ -404,7 +404,7 @@ class Policy:
         return route
 
     def timeouts(self, tier: Tier, pool: str) -> Timeouts:
-        """The tighter of those of `tier` and of the pool, in every phase."""
+        """Timeouts of `tier` and of the pool, the tighter in every phase."""
         timeouts = self._timeouts.get((tier.name, pool))
         if timeouts is None:
             timeouts = self._timeouts[tier.name, pool] = tier.timeouts.narrowed(self.pools[pool].timeouts)
