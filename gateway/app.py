@@ -170,7 +170,7 @@ class Gateway:
         """For the next policy: made outside the event loop, before it is in force."""
         self._tokenizers = Tokenizers()
         self._reload = Reload(time.time())
-        self._little = Little(self.metrics, self._presences, monotonic())
+        self.little = Little(self.metrics, self._presences, monotonic())
         self._lag = LoopLag(monotonic, partial(self._supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self._states: dict[str, tuple[ReplicaState, str]] = {}
@@ -356,6 +356,16 @@ class Gateway:
             await self.journal.aclose()
 
     @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """API port, admin port, and the admin socket where there is one."""
+        return tuple(self._listeners)
+
+    @property
+    def last_reload(self) -> Reload:
+        """Time of the latest reload of the policy, and its error."""
+        return self._reload
+
+    @property
     def url(self) -> str:
         """Where the API is."""
         scheme = "https" if self.settings.ssl_certfile else "http"
@@ -395,7 +405,7 @@ class Gateway:
             loop_lag_s=self._lag.read,
             loop_waits=self._lag.waits,
             watched=self._watched,
-            little=lambda snapshot: self._little.read(snapshot.at, snapshot.held),
+            little=lambda snapshot: self.little.read(snapshot.at, snapshot.held),
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             explain=lambda ask: self.controller.explain(ask, monotonic()),
             now=monotonic,
@@ -451,8 +461,8 @@ class Gateway:
             self.driver.supervisor.caught(Callback.TIMER, error)
 
     def _hold_little(self, now: float) -> None:
-        if self._little.is_due(now):
-            self._little.read(now, self.controller.held(now))
+        if self.little.is_due(now):
+            self.little.read(now, self.controller.held(now))
 
     def _tell_quarantine(self, now: float) -> None:
         log_quarantine(self.controller.quarantined(now))

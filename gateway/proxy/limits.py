@@ -59,11 +59,13 @@ class ConnectionLimits:
         self._max_receiving_bytes = max_receiving_bytes
         self.parts: dict[LimitedConnection, int] = {}
         """Bytes of bodies that are not whole yet."""
-        self._part_bytes = 0
+        self.part_bytes = 0
+        """Sum of `parts`."""
         self.presences: dict[str, Presence] = {}
         """Requests that are in a pool, by its name; pools that are gone keep theirs."""
         self.turns = Turns()
-        self._doors: set[LimitedConnection] = set()
+        self.doors: set[LimitedConnection] = set()
+        """Client connections that are open."""
         self.receiving: Deadline[LimitedConnection] = Deadline(receive_timeout_s, lambda door: door.too_slow(), _broke)
         self.idle: Deadline[LimitedConnection] = Deadline(keep_alive_s, lambda door: door.close(), _broke)
         self.stalled: Deadline[LimitedConnection] = Deadline(write_stall_s, lambda door: door.stalled(), _broke)
@@ -72,16 +74,16 @@ class ConnectionLimits:
     @property
     def connections(self) -> int:
         """Client connections that are open."""
-        return len(self._doors)
+        return len(self.doors)
 
     def opened(self, door: LimitedConnection) -> bool:
         """A client has connected; False if there are too many."""
-        self._doors.add(door)
-        return self.max_connections is None or len(self._doors) <= self.max_connections
+        self.doors.add(door)
+        return self.max_connections is None or len(self.doors) <= self.max_connections
 
     def closed(self, door: LimitedConnection) -> None:
         """A client is gone."""
-        self._doors.discard(door)
+        self.doors.discard(door)
         self.let_go(door)
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
             deadline.stop(door)
@@ -95,9 +97,9 @@ class ConnectionLimits:
 
     def holds(self, door: LimitedConnection, part_bytes: int) -> bool:
         """A door has so much of a body by now; False if all of them together have too much."""
-        self._part_bytes += part_bytes - self.parts.get(door, 0)
+        self.part_bytes += part_bytes - self.parts.get(door, 0)
         self.parts[door] = part_bytes
-        return self._part_bytes <= self._max_receiving_bytes
+        return self.part_bytes <= self._max_receiving_bytes
 
     def too_large(self) -> Problem:
         """The refusal of a body beyond the limit."""
@@ -108,11 +110,11 @@ class ConnectionLimits:
 
     def let_go(self, door: LimitedConnection) -> None:
         """The partial body of a door is complete, or dropped."""
-        self._part_bytes -= self.parts.pop(door, 0)
+        self.part_bytes -= self.parts.pop(door, 0)
 
     def abort_all(self) -> None:
         """Close every connection at once."""
-        for door in list(self._doors):
+        for door in list(self.doors):
             try:
                 door.abort()
             except Exception as error:  # noqa: BLE001 - the others are closed all the same

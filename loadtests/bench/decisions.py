@@ -18,6 +18,7 @@ from gateway.core.commands import Command, Dispatch, Ended
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Request, Sample
+from gateway.core.snapshot import Snapshot
 from gateway.policy.load import load as load_policy
 from loadtests.bench import canned
 from loadtests.bench.policy import policy
@@ -79,6 +80,10 @@ class Fleet:
                 self._decode(self._prefilling.popleft())
             if len(self._prefilling) + len(self._decoding) > self._most:
                 self._end(self._decoding.popleft())
+
+    def snapshot(self) -> Snapshot:
+        """State of the controller now."""
+        return self._controller.snapshot(self._now)
 
     def _scrape(self) -> None:
         self._owed_scrapes += self._scrapes_per_step

@@ -83,7 +83,7 @@ def main() -> None:
         return
     status = 1
     try:
-        _draw(pictures, folder)
+        draw_all(pictures, folder)
         status = 0
     finally:
         if status:
@@ -93,7 +93,8 @@ def main() -> None:
         os._exit(status)
 
 
-def _draw(pictures: Sequence[Picture], folder: Path) -> None:
+def draw_all(pictures: Sequence[Picture], folder: Path) -> None:
+    """Draw each as `folder/NAME.png`, on all cores."""
     cores = min(_cores(), len(pictures))
     if cores <= 1:
         for picture in pictures:

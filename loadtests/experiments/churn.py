@@ -78,7 +78,7 @@ class Churn:
         self._heap: list[tuple[float, int, str, Any]] = []
         """When, in which order, what befalls which attempt, request or replica."""
         self._planned = 0
-        self._clients: dict[int, Client] = {}
+        self.clients: dict[int, Client] = {}
         self._open: dict[int, tuple[int, str]] = {}
         """Ask and replica of every open attempt."""
         self._written: set[int] = set()
@@ -117,9 +117,9 @@ class Churn:
                 arrived += 1
                 rate = CALM_PER_S if int(self._now / TURN_S) % 2 else BURST_PER_S
                 next_at = self._now + random.expovariate(rate)
-                self._arrive(arrived)
-        self.wrong["answers"] += sum(not client.answered_once for client in self._clients.values())
-        self.wrong["ends"] += sum(client.ends != 1 for client in self._clients.values())
+                self.arrive(arrived)
+        self.wrong["answers"] += sum(not client.answered_once for client in self.clients.values())
+        self.wrong["ends"] += sum(client.ends != 1 for client in self.clients.values())
 
     @property
     def leaked(self) -> dict[str, int]:
@@ -141,7 +141,7 @@ class Churn:
 
     # ---- clients
 
-    def _arrive(self, number: int) -> None:
+    def arrive(self, number: int) -> None:
         random, policy = self._random, self._policy
         tier = random.choice(list(policy.tiers.values()))
         body = random.randrange(BODIES)
@@ -163,14 +163,14 @@ class Churn:
             body_at=self._now,
             body_hash=body if self._controller.suspects(self._now) else None,
         )
-        self._clients[number] = Client(ask)
+        self.clients[number] = Client(ask)
         self._living += 1
         if random.random() < LEAVES:
             self._plan(random.expovariate(1.0 / PATIENCE_S), "leave", number)
         self._act(self._controller.arrive(ask, self._now))
 
     def _leave(self, number: int) -> None:
-        client = self._clients[number]
+        client = self.clients[number]
         if client.ends or client.refusals or client.cuts:
             return
         client.left = True
@@ -200,7 +200,7 @@ class Churn:
         rest_s = random.expovariate(1.0 / ANSWER_S)
         end = AttemptOutcome.TRUNCATED if random.random() < BREAKS_OFF else AttemptOutcome.COMPLETE
         self._plan(first_s + rest_s, end, attempt)
-        if self._clients[number].ask.stream:
+        if self.clients[number].ask.stream:
             self._plan(first_s, "first", attempt)
             for step in range(1, int(rest_s / PROGRESS_S) + 1):
                 self._plan(first_s + step * PROGRESS_S, "progress", attempt)
@@ -249,7 +249,7 @@ class Churn:
         if attempt not in self._open:
             return
         number, _ = self._open.pop(attempt)
-        client = self._clients[number]
+        client = self.clients[number]
         self.happened["faults"] += end in BROKEN
         self.happened["closed although cancelled"] += attempt in self._cancelled and end is not AttemptOutcome.CANCELLED
         self._written.discard(attempt)
@@ -310,7 +310,7 @@ class Churn:
             if isinstance(command, Ended):
                 self._over(command)
                 continue
-            client = self._clients[command.ask]
+            client = self.clients[command.ask]
             self.wrong["answers"] += client.ends > 0
             if isinstance(command, Dispatch):
                 self._open[command.attempt] = (command.ask, command.replica)
@@ -332,7 +332,7 @@ class Churn:
 
     def _over(self, command: Ended) -> None:
         record = command.record
-        client = self._clients[record.ask.id]
+        client = self.clients[record.ask.id]
         client.ends += 1
         self._living -= 1
         self.happened[f"ended {record.outcome.value}"] += 1

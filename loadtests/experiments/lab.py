@@ -60,7 +60,8 @@ class Lab:
     effort: Effort
     jobs: int = 1
     tell: Callable[[str], None] = lambda _: None
-    _one_x: dict[str, float] = field(default_factory=dict)
+    one_x_rates: dict[str, float] = field(default_factory=dict)
+    """Requests per second at 1x by workload, measured once."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -84,9 +85,9 @@ class Lab:
 
     def one_x(self, name: str) -> float:
         """1x of a committed workload on the committed fleet, in requests/s."""
-        if name not in self._one_x:
-            self._one_x[name] = self.one_x_of(self.workload(name), self.policy())
-        return self._one_x[name]
+        if name not in self.one_x_rates:
+            self.one_x_rates[name] = self.one_x_of(self.workload(name), self.policy())
+        return self.one_x_rates[name]
 
     def one_x_of(self, workload: Synthetic, policy: Policy) -> float:
         """1x of any workload under any policy, in requests/s."""

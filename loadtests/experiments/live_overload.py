@@ -73,7 +73,7 @@ class _Plan:
 def live_overload(lab: Lab) -> Findings:
     """One run of each candidate, one after the other."""
     quick = lab.effort.quick
-    plan = _plan(lab, QUICK if quick else FULL)
+    plan = planned(lab, QUICK if quick else FULL)
     caps = _best_caps(lab)[: 1 if quick else 3]
     others = caps if quick else [*caps, ROUND_ROBIN]
     lab.tell("the optimum of these requests")
@@ -85,7 +85,7 @@ def live_overload(lab: Lab) -> Findings:
     return findings
 
 
-def _plan(lab: Lab, times: _Times) -> _Plan:
+def planned(lab: Lab, times: _Times) -> _Plan:
     policy = lab.policy()
     until = SCALE * (times.warmup_s + times.seconds)
     workload = replace(lab.workload("main"), duration_s=until).at_rate(OVERLOAD * lab.one_x("main"))

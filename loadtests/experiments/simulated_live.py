@@ -171,7 +171,7 @@ def simulated_live(lab: Lab) -> Findings:
     on_the_way_s = asyncio.run(ways_s(first, first.contenders[0], *measured))
     mean_s, most_s = fmean(on_the_way_s), rank(on_the_way_s, 0.95)
     asked = [test for name, of in scenarios.items() for test in _tests(name, of)]
-    every = [_test(lab, title, scenario, seeds, on_the_way_s) for title, scenario in asked]
+    every = [run_test(lab, title, scenario, seeds, on_the_way_s) for title, scenario in asked]
     tests = [test for test in every if test.live.kept]
     if not tests:
         raise Broken("\n".join(text for test in every for text in (*test.notes, *test.live.broken)))
@@ -232,7 +232,7 @@ def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFil
             yield title, scenario.model_copy(update={"contenders": [of], "sweep": [times]})
 
 
-def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], on_the_way_s: Sequence[float]) -> Test:
+def run_test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], on_the_way_s: Sequence[float]) -> Test:
     """A scenario that is one test."""
     part = QUICK if lab.effort.quick else 1.0
     told = lab.map(_simulated, [(scenario, part, seed, on_the_way_s) for seed in seeds])
@@ -241,7 +241,7 @@ def _test(lab: Lab, title: str, scenario: ScenarioFile, seeds: Sequence[int], on
     count, live = min(MAX_RUNS, needed), Live()
     while len(live.kept) < count and live.played < count + MAX_AGAIN:
         try:
-            report, ttft_s = _once(lab, f"{title}, live run {len(live.kept) + 1} of {count}", scenario, part)
+            report, ttft_s = play_once(lab, f"{title}, live run {len(live.kept) + 1} of {count}", scenario, part)
         except Broken as error:
             live.broken.append(f"{error}")
             continue
@@ -258,7 +258,7 @@ def _missed_by_chance(pair: Pair) -> list[bool]:
     return [pair.by_chance(draw).missed for _ in range(CHANCES)]
 
 
-def _once(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
+def play_once(lab: Lab, title: str, scenario: ScenarioFile, part: float) -> tuple[Report, TtftS]:
     """A scenario of one test, once."""
     with tempfile.TemporaryDirectory(prefix="tailgate-simulated-live-") as out:
         played = play_scenario(scenario, Path(out), lab.effort.quick, lambda _, text: lab.tell(f"{title}: {text}"))

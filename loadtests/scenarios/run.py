@@ -71,7 +71,7 @@ def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable
             folder = out / name.replace(" ", "-")
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                test = _Test(scenario, contender, times, part, folder, partial(tell, name))
+                test = ScenarioTest(scenario, contender, times, part, folder, partial(tell, name))
                 played.reports[contender.called, times] = asyncio.run(test.run())
             except Skipped as why:
                 played.skipped[contender.called] = str(why)
@@ -93,7 +93,7 @@ def _hopeless(policy: Policy, now_s: float, under_way: Iterable[Request]) -> boo
     return True
 
 
-class _Test:
+class ScenarioTest:
     """One contender at one rate."""
 
     def __init__(
@@ -106,7 +106,7 @@ class _Test:
         tell: Callable[[str], None],
     ) -> None:
         self._scenario = scenario
-        self._contender = contender
+        self.contender = contender
         self._times = times
         self._part = part
         self._folder = folder
@@ -116,7 +116,7 @@ class _Test:
         self._tell(STARTING)
         with tempfile.TemporaryDirectory(prefix="tailgate-scenario-") as files:
             async with Children(lambda name, line: None) as children:
-                stage = await start(self._scenario, self._contender, children, Path(files))
+                stage = await start(self._scenario, self.contender, children, Path(files))
                 policy = load(self._policy_file, environment(stage.replicas))
                 await self._play(stage, policy, children)
         run = read_run(self._folder)
@@ -130,7 +130,7 @@ class _Test:
 
     @property
     def _policy_file(self) -> Path:
-        return policy_path(self._contender.policy or self._scenario.policy)
+        return policy_path(self.contender.policy or self._scenario.policy)
 
     async def _play(self, stage: Stage, policy: Policy, children: Children) -> None:
         of = self._scenario
@@ -188,7 +188,7 @@ class _Test:
     def _about(self, stage: Stage) -> About:
         of = self._scenario
         return About(
-            target=f"{self._contender.called} at {stage.url}",
+            target=f"{self.contender.called} at {stage.url}",
             traffic=f"{of.title} ({self._times:g}x)",
             seed=SEED,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -55,6 +55,26 @@ class JournalRows:
         self._lengths: dict[tuple[str, str], int] = {}
         self._per_byte: dict[str, float] = {}
 
+    @property
+    def now(self) -> float:
+        """Time of the last call that was read, by the clock of the journal."""
+        return self._now
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have arrived and are not given as rows yet."""
+        return len(self._waiting)
+
+    @property
+    def open(self) -> int:
+        """Requests whose end was neither read nor given up."""
+        return len(self._open)
+
+    @property
+    def given_up(self) -> int:
+        """Requests that were given as rows before their end was read."""
+        return len(self._given_up)
+
     def rows(self) -> Iterator[TraceRow]:
         """A request leaves when all that came before it have ended, so what is held are those under way.
 

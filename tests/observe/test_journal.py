@@ -35,7 +35,7 @@ def journal(path: Path, **more: int) -> Journal:
 
 def fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
     """Let these writes (0: the first from now on) write half of what they should and fail: the disk is full."""
-    count, write = [0], parts._write
+    count, write = [0], parts.write_all
 
     def full(fd: int, data: bytes) -> None:
         count[0] += 1
@@ -44,7 +44,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, *which: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(fd, data)
 
-    monkeypatch.setattr(parts, "_write", full)
+    monkeypatch.setattr(parts, "write_all", full)
 
 
 # ---- the files
@@ -174,13 +174,13 @@ async def test_a_disk_that_hangs_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     written = journal(tmp_path / "j", buffer_bytes=10)
-    moves, write = threading.Event(), parts._write
+    moves, write = threading.Event(), parts.write_all
 
     def hang(fd: int, data: bytes) -> None:
         moves.wait()
         write(fd, data)
 
-    monkeypatch.setattr(parts, "_write", hang)
+    monkeypatch.setattr(parts, "write_all", hang)
     for at in (1.0, 2.0, 3.0):
         written.tell(("wake", (at,), []))
         written.flush()
@@ -209,5 +209,5 @@ def test_calls_are_kept_only_until_their_batch_is_full(tmp_path: Path) -> None:
     longest = 0
     for _ in range(3 * BATCH):
         written.tell(("wake", (1.0,), []))
-        longest = max(longest, len(written._told))
+        longest = max(longest, written.pending)
     assert longest == BATCH - 1

@@ -277,7 +277,7 @@ class Wire(asyncio.Transport):
         self.eof = False
         self.reading = True
         self.takes = True
-        self._unsent = 0
+        self.unsent = 0
         self._high = 0
         self._is_lost = False
 
@@ -286,13 +286,13 @@ class Wire(asyncio.Transport):
             return
         self.out += bytes(data)
         if not self.takes:
-            before, self._unsent = self._unsent, self._unsent + len(data)
-            if before <= self._high < self._unsent:
+            before, self.unsent = self.unsent, self.unsent + len(data)
+            if before <= self._high < self.unsent:
                 self.protocol.pause_writing()
 
     def take_all(self) -> None:
         """The other side has read everything."""
-        self.takes, was_full, self._unsent = True, self._unsent > self._high, 0
+        self.takes, was_full, self.unsent = True, self.unsent > self._high, 0
         if was_full:
             self.protocol.resume_writing()
 
@@ -306,7 +306,7 @@ class Wire(asyncio.Transport):
     def _end(self, state: str) -> None:
         if self.state in ("open", "closed") and state != self.state:
             self.state = state
-            if state == "aborted" or not self._unsent:
+            if state == "aborted" or not self.unsent:
                 asyncio.get_running_loop().call_soon(self.lose)
 
     def close(self) -> None:
@@ -332,7 +332,7 @@ class Wire(asyncio.Transport):
         self.reading = True
 
     def get_write_buffer_size(self) -> int:
-        return self._unsent
+        return self.unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = high or 0

@@ -22,10 +22,10 @@ async def test_they_are_probed_and_hold_little_in_the_kernel() -> None:
         pytest.skip("this platform has no time for keep-alive")
     settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
     async with Gateway(settings, builtin(["http://127.0.0.1:1"])) as gateway:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway._api.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.listeners[0].port)
         writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"}")
-        (door,) = gateway.guard._doors
+        (door,) = gateway.guard.doors
         accepted = cast(Any, door).transport.get_extra_info("socket")
         with socket.socket(fileno=os.dup(accepted.fileno())) as raw:
             assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -202,7 +202,7 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
         [
             *SLOW,
             Wait(15.0),
-            Do(lambda play: setattr(play.client, "_unsent", play.client._unsent - WRITE_HIGH_WATER_BYTES)),
+            Do(lambda play: setattr(play.client, "unsent", play.client.unsent - WRITE_HIGH_WATER_BYTES)),
             Wait(10.0),
             ClientIs("open"),
             Reads,

@@ -57,7 +57,7 @@ async def gateway() -> AsyncIterator[GatewayFactory]:
 
 def _hurry(gw: Gateway) -> None:
     """End the listeners together: one after the other, each takes a few of uvicorn's looks at the clock."""
-    for listener in gw._listeners:
+    for listener in gw.listeners:
         listener.should_exit = True
 
 

@@ -23,7 +23,7 @@ EACH = 8
 
 
 def law(gw: Gateway) -> LittleView:
-    (view,) = gw._little.read(now := monotonic(), gw.controller.held(now))
+    (view,) = gw.little.read(now := monotonic(), gw.controller.held(now))
     return view
 
 

@@ -255,4 +255,4 @@ async def test_bodies_of_all_clients_together(
     await until(lambda: gw.guard.parts)
     await left.close()
     await until(lambda: not gw.guard.parts)
-    assert gw.guard._part_bytes == 0
+    assert gw.guard.part_bytes == 0

@@ -60,7 +60,7 @@ def _rss_bytes(pid: int | str = "self") -> int:
 
 def _buffered(gw: Gateway) -> int:
     """The fullest buffer of any client connection."""
-    return max((cast(Any, door).unsent_bytes for door in gw.guard._doors), default=0)
+    return max((cast(Any, door).unsent_bytes for door in gw.guard.doors), default=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")

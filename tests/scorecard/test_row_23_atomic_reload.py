@@ -167,7 +167,7 @@ async def test_a_file_that_changes_is_read_without_being_asked_to(tmp_path: Path
         _write(file, _policy(1, [capture.url]).encode())
         await until(lambda: list(gw.gate.policy.tiers) == ["odd"])
         _write(file, b"pools: [")
-        await until(lambda: gw._reload.error)
+        await until(lambda: gw.last_reload.error)
         assert list(gw.gate.policy.tiers) == ["odd"]
         _write(file, _policy(2, [capture.url]).encode())
         await until(lambda: list(gw.gate.policy.tiers) == ["even"])

@@ -42,7 +42,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD")
 
 def _paths(gw: Gateway) -> set[str]:
     """Every path of the admin port."""
-    app = gw._admin.config.app
+    app = gw.listeners[1].config.app
     assert isinstance(app, FastAPI)
     return {path.replace("{action}", "reload") for path in app.openapi()["paths"]}
 

@@ -72,7 +72,7 @@ class Run:
 def bounds_hold(replica: SimulatedReplica) -> None:
     assert replica.running <= replica.profile.max_num_seqs
     assert 0 <= replica.kv_fraction <= 1
-    assert 0 <= replica._context <= replica._held <= replica.profile.kv_capacity_tokens
+    assert 0 <= replica.kv_fraction <= replica.held_tokens / replica.profile.kv_capacity_tokens <= 1
 
 
 def calls_of(arrivals: list[Arrival]) -> list[tuple[float, int, EngineRequest | None]]:
@@ -130,7 +130,7 @@ def test_every_request_finishes_once_or_was_aborted_and_tokens_are_conserved(arr
     first = run.of(ReplicaEventKind.FIRST_TOKEN)
     assert len(first) == len(set(first))
     assert set(first) == {id for id, tokens in run.tokens.items() if tokens}
-    assert (replica.running, replica.waiting, replica.kv_fraction, replica._held) == (0, 0, 0, 0)
+    assert (replica.running, replica.waiting, replica.kv_fraction, replica.held_tokens) == (0, 0, 0, 0)
     assert replica.step_at() == replica.next_at() == math.inf
 
 
@@ -248,7 +248,7 @@ def test_progress_changes_exactly_at_the_end_of_a_step(
     replica.add(EngineRequest(0, prompt_tokens, 48), began)
     replica.step()
     for tokens in range(2, 48):
-        at = replica._end(tokens - 1)
+        at = replica.end_of(tokens - 1)
         assert replica.generated(0, math.nextafter(at, -math.inf)) == tokens - 1
         assert replica.generated(0, at) == tokens
 

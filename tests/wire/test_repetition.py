@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.answers.repetition import RepetitionDetector
+from tests.footprint import footprint
 
 CHARACTERS, REPEATS = 2000, 6
 WORDS = [
@@ -220,17 +221,19 @@ def test_text_resembling_a_loop_raises_no_alarm(made: object) -> None:
 
 def test_repetition_detector_memory_is_bounded() -> None:
     guard = RepetitionDetector(CHARACTERS, REPEATS)
+    empty = footprint(guard)
     random = Random(1)
     for _ in range(3000):
         guard.add(random.choice(WORDS) * 9)
-    assert len(guard._text) <= REPEATS * CHARACTERS + 64
+    full = footprint(guard)
     guard.add(prose(200_000))
-    assert len(guard._text) <= REPEATS * CHARACTERS + 64
+    assert max(full, footprint(guard)) <= empty + REPEATS * CHARACTERS + 1000
 
 
 def test_empty_pieces_are_nothing() -> None:
     guard = RepetitionDetector(CHARACTERS, REPEATS)
+    empty = footprint(guard)
     for _ in range(10_000):
         guard.add("")
     assert not guard.found
-    assert not guard._fresh
+    assert footprint(guard) == empty

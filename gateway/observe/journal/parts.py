@@ -45,7 +45,7 @@ class Parts:
         if self._size + len(lines) > self._max_bytes and not self._empty:
             self._turn()
         try:
-            _write(self._fd, lines)
+            write_all(self._fd, lines)
         except OSError:
             with suppress(OSError):  # the first error is the one to tell of
                 os.ftruncate(self._fd, self._size)
@@ -66,7 +66,7 @@ class Parts:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(fd, header)
+            write_all(fd, header)
             self._make_room()
             os.replace(new, self.path)
         except OSError:
@@ -102,7 +102,7 @@ def _refuse_if_in_use(path: Path) -> None:
         os.close(fd)
 
 
-def _write(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]

@@ -68,6 +68,11 @@ class Journal:
         self._thread.start()
 
     @property
+    def pending(self) -> int:
+        """Calls that are kept as objects: told, and not encoded yet."""
+        return len(self._told)
+
+    @property
     def dropped(self) -> int:
         """Calls that are not in the journal."""
         return self._dropped + self._lost

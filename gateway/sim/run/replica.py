@@ -113,6 +113,11 @@ class SimulatedReplica:
         return len(self._running)
 
     @property
+    def held_tokens(self) -> int:
+        """Tokens of KV cache that are spoken for: prompts of running requests in full, and their output so far."""
+        return self._held
+
+    @property
     def kv_fraction(self) -> float:
         """Share of the KV cache that is filled (0-1), as of the last call."""
         return self._context / self.profile.kv_capacity_tokens
@@ -122,11 +127,11 @@ class SimulatedReplica:
 
     def next_at(self) -> float:
         """When to call `advance` next, if nothing is added or aborted before; inf while idle."""
-        return self._end(self._steps) if self._steps else math.inf
+        return self.end_of(self._steps) if self._steps else math.inf
 
     def step_at(self) -> float:
         """When the step in flight ends; inf while idle."""
-        return self._end(1) if self._steps else math.inf
+        return self.end_of(1) if self._steps else math.inf
 
     def generated(self, id: int, now: float) -> int:
         """Tokens that request `id` has got by `now`. Raises KeyError if it is not here."""
@@ -177,7 +182,7 @@ class SimulatedReplica:
     def advance(self, now: float) -> list[ReplicaEvent]:
         """Run everything that ends at or before `now` and say what happened, in order."""
         events: list[ReplicaEvent] = []
-        while self._steps and (end := self._end(self._steps)) <= now:
+        while self._steps and (end := self.end_of(self._steps)) <= now:
             self._pass(self._steps)
             self._finish(end, [], events)
             self._schedule(end, events)
@@ -187,7 +192,7 @@ class SimulatedReplica:
         """End the step in flight, at `step_at()`. Raises RuntimeError while idle."""
         if not self._steps:
             raise RuntimeError("no step in flight")
-        at = self._end(1)
+        at = self.end_of(1)
         step = Step(at, [id for id, sequence in self._running.items() if sequence.decoding], [])
         self._pass(1)
         if not self._steps:
@@ -197,21 +202,21 @@ class SimulatedReplica:
 
     # The run in flight.
 
-    def _end(self, steps: int) -> float:
+    def end_of(self, steps: int) -> float:
         """When the first `steps` steps of the run are over: each takes `_growth_s` longer than the one before."""
         return self._began + steps * self._step_s + self._growth_s * (steps * (steps - 1) / 2)
 
     def _done(self, now: float) -> int:
-        """Steps of the run that are over by `now`: `_end` inverted, then corrected for rounding."""
-        if now < self._end(1):
+        """Steps of the run that are over by `now`: `end_of` inverted, then corrected for rounding."""
+        if now < self.end_of(1):
             return 0
         elapsed = now - self._began
         half = self._step_s - self._growth_s / 2
         root = 2 * elapsed / (half + math.sqrt(half * half + 2 * self._growth_s * elapsed))
         steps = min(int(root), self._steps)
-        while steps < self._steps and self._end(steps + 1) <= now:
+        while steps < self._steps and self.end_of(steps + 1) <= now:
             steps += 1
-        while steps and self._end(steps) > now:
+        while steps and self.end_of(steps) > now:
             steps -= 1
         return steps
 
@@ -221,7 +226,7 @@ class SimulatedReplica:
         self._held += tokens
         self._context += tokens
         self._tick += steps
-        self._began = self._end(steps)
+        self._began = self.end_of(steps)
         self._step_s += steps * self._growth_s
         self._steps -= steps
 

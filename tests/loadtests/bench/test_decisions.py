@@ -25,7 +25,7 @@ def test_everything_a_user_would_switch_on_is_on() -> None:
 def test_a_steady_fleet_answers_every_request_and_keeps_its_load() -> None:
     fleet = Fleet(8)
     fleet.serve(500)
-    [short, long] = fleet._controller.snapshot(fleet._now).pools
+    [short, long] = fleet.snapshot().pools
     assert (short.in_flight, long.in_flight, short.queued) == (8 * IN_FLIGHT, 0, 0)
     # Spread over the replicas, not piled up.
     assert max(replica.in_flight for replica in short.replicas) <= 2 * IN_FLIGHT

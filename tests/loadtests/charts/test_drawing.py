@@ -126,7 +126,7 @@ def test_pictures_are_the_same_on_any_number_of_cores(
 ) -> None:
     monkeypatch.setattr(module, "_cores", lambda: cores)
     charts = [chart("a"), chart("bb"), chart("ccc")]
-    module._draw(charts, tmp_path / "there")
+    module.draw_all(charts, tmp_path / "there")
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"a.png", "bb.png", "ccc.png"}
     for one in charts:
         here = draw(one, tmp_path / "here")

@@ -33,11 +33,11 @@ def compared(
         return {"trusted": trusted, "totals": {"goodput": goodput}}, {"a": [ttft_s]}
 
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), {"a": [1.0]})
-    monkeypatch.setattr(simulated_live, "_once", once)
+    monkeypatch.setattr(simulated_live, "play_once", once)
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
     monkeypatch.setattr(simulated_live, "runs_needed", lambda _: needed)
     lab = cast("Lab", SimpleNamespace(effort=Effort(), map=lambda of, items: [of(item) for item in items]))
-    test = simulated_live._test(lab, "it", load_scenario("overload"), (1, 2), [0.001])
+    test = simulated_live.run_test(lab, "it", load_scenario("overload"), (1, 2), [0.001])
     assert not runs, "it was played less often than it could be"
     return test
 
@@ -101,7 +101,7 @@ def played(monkeypatch: pytest.MonkeyPatch, trusted: Callable[[str], bool]) -> F
         return [0.001, 0.002, 0.004]
 
     told = Simulated(cast("Result", SimpleNamespace(good=3, counted=4, tiers={})), ttft_s)
-    monkeypatch.setattr(simulated_live, "_once", once)
+    monkeypatch.setattr(simulated_live, "play_once", once)
     monkeypatch.setattr(simulated_live, "_simulated", lambda _: told)
     monkeypatch.setattr(simulated_live, "ways_s", ways_s)
     return simulated_live.simulated_live(Lab(QUICK))
@@ -145,4 +145,4 @@ def test_who_interrupts_it_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(simulated_live, "play_scenario", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        simulated_live._once(Lab(QUICK), "it", load_scenario("overload"), 1.0)
+        simulated_live.play_once(Lab(QUICK), "it", load_scenario("overload"), 1.0)

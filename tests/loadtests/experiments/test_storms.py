@@ -42,7 +42,7 @@ def test_churn_leaks_nothing_and_answers_everybody_once() -> None:
 def test_churn_sees_what_is_held_while_it_is_under_way() -> None:
     churn = Churn(policies(), 1)
     for number in range(1, 60):
-        churn._arrive(number)
+        churn.arrive(number)
     assert min(churn.leaked[what] for what in ("requests", "attempts", "slots", "alarms", "leases", "tokens")) > 0
 
 
@@ -65,7 +65,7 @@ def test_an_answer_is_one_and_may_break_off_once(
     commits: int, refusals: int, cuts: int, left: bool, once: bool
 ) -> None:
     ask = Churn(policies(), 1)
-    ask._arrive(1)
-    client: Client = ask._clients[1]
+    ask.arrive(1)
+    client: Client = ask.clients[1]
     client.commits, client.refusals, client.cuts, client.left = commits, refusals, cuts, left
     assert client.answered_once is once

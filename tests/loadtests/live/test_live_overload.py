@@ -22,7 +22,7 @@ def waits(edge_s: float) -> tuple[float, ...]:
 
 def lab() -> Lab:
     made = Lab(replace(QUICK, seeds=1))
-    made._one_x["main"] = 10.0
+    made.one_x_rates["main"] = 10.0
     return made
 
 
@@ -52,7 +52,7 @@ def runner(edges: list[float], called: list[str]) -> Runner:
 
 
 def test_the_load_is_the_workload_in_slow_motion() -> None:
-    plan = experiment._plan(lab(), experiment.QUICK)
+    plan = experiment.planned(lab(), experiment.QUICK)
     assert len(plan.load.shots) == len(plan.arrivals) > 100
     for shot, arrival in zip(plan.load.shots, plan.arrivals, strict=True):
         assert shot.at == arrival.at / experiment.SCALE

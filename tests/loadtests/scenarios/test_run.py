@@ -41,14 +41,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def round_robin_ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its test alone; those of others are played."""
-    whole = run._Test.run
+    whole = run.ScenarioTest.run
 
-    async def broken(test: run._Test) -> run.Report:
-        if test._contender.kind == "round-robin":
+    async def broken(test: run.ScenarioTest) -> run.Report:
+        if test.contender.kind == "round-robin":
             raise error
         return await whole(test)
 
-    monkeypatch.setattr(run._Test, "run", broken)
+    monkeypatch.setattr(run.ScenarioTest, "run", broken)
 
 
 def test_a_scenario_from_end_to_end(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def lengths(rows: Sequence[TraceRow]) -> dict[float, int]:
 
 def followed(journal: JournalRows) -> dict[float, float]:
     """When each request left, by when it came: the time of the journal at which it was given."""
-    return {row.at: journal._now for row in journal.rows()}
+    return {row.at: journal.now for row in journal.rows()}
 
 
 def test_a_request_whose_arrival_is_missing_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_nothing_is_kept_of_those_whose_end_was_missing(tmp_path: Path, monkeypa
     monkeypatch.setattr("loadtests.traces.journal.Decoder", kept)
     rows = lost(answered(300), *(is_call("finish", number) for number in range(1, 300, 2)))
     journal = JournalRows([written(tmp_path, rows)])
-    held = [max(len(journal._waiting), len(journal._open), len(decoders[0].asks)) for _ in journal.rows()]
+    held = [max(journal.waiting, journal.open, len(decoders[0].asks)) for _ in journal.rows()]
     assert max(held) <= TOTAL_S + 2
     assert (journal.missing, journal.guessed) == (150, 150)
 
@@ -156,7 +156,7 @@ def test_an_end_that_comes_after_it_was_given_up_is_no_request_of_its_own(tmp_pa
     rows = list(journal.rows())
     assert len(rows) == 20
     assert (journal.missing, journal.guessed, journal.only_ended) == (1, 1, 0)
-    assert not journal._given_up
+    assert journal.given_up == 0
 
 
 def test_without_a_gap_every_end_is_waited_for(tmp_path: Path) -> None:
