@@ -8,40 +8,15 @@ It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
 from __future__ import annotations
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
-from gateway.core.fleet.breaker import Breaker
-from gateway.core.fleet.routing import ROUTERS, RoutingTarget
+from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Policy, PoolSpec
 from gateway.core.queueing.limits import Tenants
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Random, Reason, Request, Sample
 from gateway.core.request_state import RequestState
-from gateway.core.snapshot import ReplicaState
 from gateway.core.timers import Timers
+from gateway.sim.run.server import Server
 
 NEVER_SENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
-DOWN = ReplicaState.DOWN
-
-
-class _Server(RoutingTarget):
-    """One replica, by its own counts."""
-
-    __slots__ = (
-        "breaker",
-        "context_tokens",
-        "name",
-        "pool",
-    )
-
-    def __init__(self, name: str, rank: int, pool: PoolSpec) -> None:
-        super().__init__(rank)
-        self.name = name
-        self.pool = pool
-        self.breaker = Breaker()
-        self.context_tokens: int | None = None
-
-    def up(self, now: float) -> bool:
-        if self.breaker.state is DOWN:
-            self.breaker.cooled(self.pool.health, now)
-        return self.breaker.state is not DOWN
 
 
 class _Job:
@@ -52,8 +27,8 @@ class _Job:
     def __init__(self, live: RequestState) -> None:
         self.live = live
         self.attempt = 0
-        self.server: _Server | None = None
-        self.tried: list[_Server] = []
+        self.server: Server | None = None
+        self.tried: list[Server] = []
         self.unread = False
         self.committed = False
 
@@ -65,7 +40,7 @@ class Balancer:
         self._random = random
         self._routers = {name: ROUTERS[router]() for name in policy.pools}
         self._servers = {
-            name: [_Server(replica.name, rank, pool) for rank, replica in enumerate(pool.replicas)]
+            name: [Server(replica.name, rank, pool) for rank, replica in enumerate(pool.replicas)]
             for name, pool in policy.pools.items()
         }
         self._tenants = Tenants(1.0)

@@ -1,0 +1,32 @@
+"""A replica as a balancer sees it. Compiled with its base: interpreted classes cannot inherit from compiled ones."""
+
+from __future__ import annotations
+
+from gateway.core.fleet.breaker import Breaker
+from gateway.core.fleet.routing import RoutingTarget
+from gateway.core.policy import PoolSpec
+from gateway.core.snapshot import ReplicaState
+
+
+class Server(RoutingTarget):
+    """One replica, by the balancer's own counts."""
+
+    __slots__ = (
+        "breaker",
+        "context_tokens",
+        "name",
+        "pool",
+    )
+
+    def __init__(self, name: str, rank: int, pool: PoolSpec) -> None:
+        super().__init__(rank)
+        self.name = name
+        self.pool = pool
+        self.breaker = Breaker()
+        self.context_tokens: int | None = None
+
+    def up(self, now: float) -> bool:
+        """Whether it may be sent to; an open breaker whose time is over lets one request try."""
+        if self.breaker.state is ReplicaState.DOWN:
+            self.breaker.cooled(self.pool.health, now)
+        return self.breaker.state is not ReplicaState.DOWN
