@@ -31,7 +31,7 @@ from gateway.fleet.board import ModelBoard
 from gateway.fleet.counts import EngineCounts
 from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
-from gateway.observe.admin import MAX_BODY_BYTES, Done, admin_app
+from gateway.observe.admin import MAX_BODY_BYTES, Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
 from gateway.observe.logs import AccessLog, log_quarantine
 from gateway.observe.metrics.lag import LoopLag
@@ -191,7 +191,7 @@ class Gateway:
         )
         token = settings.admin_token
         self._admin = self._listener(
-            self._admin_app(token.get_secret_value() if token else None),
+            self._admin_app(Access(token.get_secret_value() if token else None, names=settings.admin_names)),
             settings.admin_host,
             settings.admin_port,
             http=partial(AdminDoor, self._admin_guard, self.driver.supervisor),
@@ -202,7 +202,7 @@ class Gateway:
         if settings.admin_uds is not None:
             self._listeners.append(
                 self._listener(
-                    self._admin_app(None, trusted=True),
+                    self._admin_app(Access(None, trusted=True, names=settings.admin_names)),
                     uds=str(settings.admin_uds),
                     http=partial(AdminDoor, self._admin_guard, self.driver.supervisor),
                     backlog=ADMIN_BACKLOG,
@@ -394,7 +394,7 @@ class Gateway:
         )
         return Listener(config)
 
-    def _admin_app(self, token: str | None, trusted: bool = False) -> Callable[..., object]:
+    def _admin_app(self, access: Access) -> Callable[..., object]:
         sources = Sources(
             version=version("tailgate"),
             policy=lambda: self.gate.policy,
@@ -412,8 +412,7 @@ class Gateway:
         )
         actions = {"reload": self.reload, "drain": self._stop}
         of_replicas = {"drain": partial(self._drain, True), "undrain": partial(self._drain, False)}
-        names = self.settings.admin_names
-        return admin_app(self.metrics, sources, actions, of_replicas, token=token, trusted=trusted, names=names)
+        return admin_app(self.metrics, sources, actions, of_replicas, access)
 
     def _presences(self, now: float) -> dict[str, float]:
         return {pool: presence.held_s(now) for pool, presence in self.guard.presences.items()}

@@ -10,15 +10,6 @@ import pytest
 from tests import names
 
 ROOT = Path(__file__).resolve().parents[1]
-WIDE_YET = {  # functions with too many parameters; this list may only shrink
-    "gateway/cli/explanation.py: _ask",
-    "gateway/cli/plan.py: _search",
-    "gateway/observe/admin.py: admin_app",
-    "gateway/proxy/handler.py: enter",
-    "gateway/sim/analysis/results.py: result",
-    "gateway/sim/run/run.py: simulate",
-    "gateway/sim/workload/synthetic.py: _arrival",
-}
 
 
 def read(*folders: str) -> dict[Path, str]:
@@ -46,8 +37,7 @@ def test_no_folder_has_too_many_files() -> None:
 
 
 def test_no_function_has_too_many_parameters() -> None:
-    found = {f"{path}: {name}" for path, source in GATEWAY.items() for name in names.parameters(source)}
-    assert found == WIDE_YET
+    assert broken(names.parameters, GATEWAY) == ""
 
 
 @pytest.mark.parametrize("rule", [names.constants, names.repeated], ids=lambda rule: rule.__name__)

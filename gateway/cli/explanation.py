@@ -132,7 +132,24 @@ def _decided(
     exact = parsed.prompt_exact
     if exact is None and model.tokenizer is not None:
         exact = Tokenizer.load(model.tokenizer).count(parsed)
-    ask = _ask(policy, caller, tier, model, parsed, exact, body_bytes)
+    ask = Request(
+        id=1,
+        policy=policy,
+        tier=tier,
+        model=model,
+        tenant=caller.tenant,
+        endpoint=parsed.endpoint,
+        stream=parsed.stream,
+        assembled=parsed.assembled,
+        prompt_bytes=parsed.prompt_bytes,
+        prompt_exact=exact,
+        max_tokens=parsed.max_tokens,
+        choices=parsed.choices,
+        batch=parsed.batch,
+        body_bytes=body_bytes,
+        head_at=0.0,
+        body_at=0.0,
+    )
     # A pool takes the prompts of a batch one by one, the limit of tokens counts them together.
     batch = parsed.batch
     low, high = controller.prompts.estimate(model.name, parsed.prompt_bytes // batch)
@@ -173,35 +190,6 @@ def _decided(
         limits=tier.limits,
         reserved_tokens=total + reserved * parsed.choices,
         slo=tier.slo,
-    )
-
-
-def _ask(
-    policy: Policy,
-    caller: ExplainedCaller,
-    tier: Tier,
-    model: Model,
-    parsed: Parsed,
-    exact: int | None,
-    body_bytes: int,
-) -> Request:
-    return Request(
-        id=1,
-        policy=policy,
-        tier=tier,
-        model=model,
-        tenant=caller.tenant,
-        endpoint=parsed.endpoint,
-        stream=parsed.stream,
-        assembled=parsed.assembled,
-        prompt_bytes=parsed.prompt_bytes,
-        prompt_exact=exact,
-        max_tokens=parsed.max_tokens,
-        choices=parsed.choices,
-        batch=parsed.batch,
-        body_bytes=body_bytes,
-        head_at=0.0,
-        body_at=0.0,
     )
 
 

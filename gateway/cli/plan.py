@@ -26,11 +26,13 @@ from gateway.cli.traffic import (
     source_of,
     workload_of,
 )
+from gateway.core.policy import Policy
 from gateway.plan.knee import Knee, Search
 from gateway.plan.sizing import Load, plan
 from gateway.plan.terms import Terms, above_0, share
 from gateway.policy import PolicyErrors
 from gateway.sim.run.fleet import fleet_of
+from gateway.sim.run.profiles import Profile
 from gateway.sim.run.simulation import Options
 
 OF_SEARCHES = ("workload", "trace", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")
@@ -128,7 +130,20 @@ def plan_command(
     try:
         terms = Terms(spare, price, output_tokens)
         if policy is not None:
-            found = _search(policy, workload, trace, rate, target, fleet, seeds, duration, warmup, mix, model, jobs)
+            above_0("--rate", rate, "requests per second, such as 40")
+            share("--target", target, "0.99 for 99% of the requests")
+            source, loaded = source_of(workload, trace), loaded_policy(policy)
+            search = Search(
+                policy=loaded,
+                workload=workload_of(source, loaded, mix, model, rate, duration),
+                profiles=_by_pool(fleet, loaded),
+                target=target,
+                seeds=tuple(range(1, seeds + 1)),
+                options=Options(duration_s=math.inf if duration is None else duration, warmup_s=warmup),
+                jobs=jobs,
+            )
+            with progress(None) as search.on_run:
+                found = search.run()
             _print_knee(found, terms, as_json)
             return
         if rate is None:
@@ -149,32 +164,12 @@ def plan_command(
         print_plan(worked_out, console())
 
 
-def _search(
-    file: Path,
-    workload: str | None,
-    trace: str | None,
-    rate: float | None,
-    target: float,
-    fleet: str,
-    seeds: int,
-    duration: float | None,
-    warmup: float,
-    mix: str | None,
-    model: str | None,
-    jobs: int,
-) -> Knee:
-    """Raises PolicyErrors and ValueError that say what is wrong."""
-    above_0("--rate", rate, "requests per second, such as 40")
-    share("--target", target, "0.99 for 99% of the requests")
-    source = source_of(workload, trace)
-    policy = loaded_policy(file)
+def _by_pool(fleet: str, policy: Policy) -> dict[str, Profile]:
+    """The profiles of --fleet. Raises ValueError if it names a replica, whose number is searched for."""
     profiles = fleet_of(fleet, policy)
     if strangers := [name for name in profiles if name not in policy.pools]:
         raise ValueError(f"--fleet names {', '.join(strangers)}: here it is by pool, since their replicas are counted")
-    options = Options(duration_s=math.inf if duration is None else duration, warmup_s=warmup)
-    traffic = workload_of(source, policy, mix, model, rate, duration)
-    with progress(None) as done:
-        return Search(policy, traffic, profiles, target, tuple(range(1, seeds + 1)), options, jobs, done).run()
+    return profiles
 
 
 def _print_knee(found: Knee, terms: Terms, as_json: bool) -> None:

@@ -45,17 +45,26 @@ Action = Callable[[], Awaitable[Done]]
 ReplicaAction = Callable[[str], Done]
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Rights at an admin port, and the names by which a browser may call it."""
+
+    token: str | None
+    """Bearer token of every change; None: no change is allowed, unless `trusted`."""
+    trusted: bool = False
+    """Whether any connection may change something, as at the unix socket."""
+    names: Collection[str] = ()
+    """Hosts it is known by, beside addresses and localhost."""
+
+
 def admin_app(
     metrics: Metrics,
     sources: Sources,
     actions: Mapping[str, Action],
     replica_actions: Mapping[str, ReplicaAction],
-    *,
-    token: str | None,
-    trusted: bool = False,
-    names: Collection[str] = (),
+    access: Access,
 ) -> FastAPI:
-    """The app. Each of `actions` ("reload") is a POST to /admin/<its name>; `names` are hosts it is known by.
+    """The app. Each of `actions` ("reload") is a POST to /admin/<its name>.
 
     Each of `replica_actions` is one with the body {"replica": NAME}; one of the same name without a body is another.
 
@@ -64,8 +73,8 @@ def admin_app(
     app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(_probes(sources))
     app.include_router(_metrics(metrics, sources))
-    app.include_router(_console(metrics, sources, names))
-    app.include_router(_actions(actions, replica_actions, token, trusted))
+    app.include_router(_console(metrics, sources, access.names))
+    app.include_router(_actions(actions, replica_actions, access))
     return app
 
 
@@ -130,15 +139,13 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     return router
 
 
-def _actions(
-    actions: Mapping[str, Action], replica_actions: Mapping[str, ReplicaAction], token: str | None, trusted: bool
-) -> APIRouter:
+def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, ReplicaAction], access: Access) -> APIRouter:
     async def allowed(request: Request) -> None:
-        if trusted:
+        if access.trusted:
             return
-        if not token:
+        if not access.token:
             raise HTTPException(403, NO_TOKEN)
-        if not _is_token(request.headers.get("authorization", ""), token):
+        if not _is_token(request.headers.get("authorization", ""), access.token):
             raise HTTPException(401, "wrong or missing admin token", {"www-authenticate": "Bearer"})
 
     router = APIRouter(dependencies=[Depends(allowed)])

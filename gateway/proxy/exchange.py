@@ -78,13 +78,12 @@ class Exchange(AttemptOwner):
         client: Client,
         dialect: Dialect,
         head: RequestHead,
-        request_id: str,
         parsed: Parsed,
         ask: Request,
     ) -> None:
         super().__init__(gate.driver, ask, parsed)
-        self.request_id = request_id
-        self._rid = request_id.encode()
+        self.request_id = head.request_id
+        self._rid = head.request_id.encode()
         self._gate = gate
         self._client: Client | None = client
         self._dialect = dialect

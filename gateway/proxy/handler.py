@@ -173,9 +173,7 @@ class RequestHandler(ExchangeServices):
         caller: Caller,
         dialect: Dialect,
         head: RequestHead,
-        request_id: str,
         body: bytes,
-        head_at: float,
     ) -> Exchange | Problem:
         """Start a request that is complete."""
         policy, tier = self.policy, caller.tier
@@ -209,7 +207,7 @@ class RequestHandler(ExchangeServices):
             max_tokens=parsed.max_tokens,
             choices=parsed.choices,
             body_bytes=len(body),
-            head_at=head_at,
+            head_at=head.at,
             body_at=body_at,
             batch=parsed.batch,
             asked_model=parsed.model if model.any_name else "",
@@ -217,7 +215,7 @@ class RequestHandler(ExchangeServices):
             slo=slo,
             assembled=parsed.assembled,
         )
-        return Exchange(self, client, dialect, head, request_id, parsed, ask)
+        return Exchange(self, client, dialect, head, parsed, ask)
 
     def count_exactly(self, model: Model, parsed: Parsed) -> int | None:
         """Tokens of a prompt by the model's tokenizer; None if the policy names none."""

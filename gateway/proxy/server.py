@@ -29,7 +29,7 @@ from gateway.proxy.outgoing import TRANSPORT_HIGH_WATER_BYTES
 from gateway.proxy.presence import Presence
 from gateway.wire.errors.replies import OPENAI, Problem
 from gateway.wire.http.encoding import coding_of
-from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, request_id, status_line, without_upgrade
+from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, status_line, without_upgrade
 from gateway.wire.http.lines import number
 from gateway.wire.malformed import malformed
 from gateway.wire.target import COUNTING, POSTS, read_target
@@ -87,7 +87,6 @@ class ClientConnection(Client):
 
     def _begin(self) -> None:
         self._head = _NO_HEAD
-        self._head_at = 0.0
         self._head_done = False
         self._raw_head: bytes | bytearray = b""
         self._received_bytes = 0
@@ -236,9 +235,10 @@ class ClientConnection(Client):
         if self._pipelined or self.parser.should_upgrade():
             return
         self._head_done = True
-        self._head_at = monotonic()
+        at = monotonic()
         parser = self.parser
         head = self._read_head()
+        head.at = at
         self._raw_head = b""
         version = "1.1" if head.http_11 else parser.get_http_version()
         self.chunked = version == "1.1"
@@ -333,7 +333,7 @@ class ClientConnection(Client):
         gate, endpoint, caller = self._gate, self._endpoint, self._caller
         assert endpoint is not None
         assert caller is not None
-        rid = request_id(self._head.fields.get(b"x-request-id"))
+        rid = self._head.request_id
         if self._path in COUNTING:
             asker = CountAsker(self, caller.tenant, rid.encode())
             count = gate.counting.start(asker, gate.policy, caller.tier, body)
@@ -343,7 +343,7 @@ class ClientConnection(Client):
                 self._turn_away(count, rid, close=not self._keep_alive)
                 self.done()
             return
-        entered = gate.enter(self, endpoint, caller, self._dialect, self._head, rid, body, self._head_at)
+        entered = gate.enter(self, endpoint, caller, self._dialect, self._head, body)
         if isinstance(entered, Exchange):
             self._relay = entered
             gate.driver.arrive(entered.ask, entered)
@@ -361,7 +361,7 @@ class ClientConnection(Client):
 
     def _refuse(self, problem: Problem) -> None:
         """Say what is wrong with a request that has come whole."""
-        self._turn_away(problem, request_id(self._head.fields.get(b"x-request-id")), close=not self._keep_alive)
+        self._turn_away(problem, self._head.request_id, close=not self._keep_alive)
         self.done()
 
     def _answer_read(self, status: int, body: bytes, lines: bytes = b"") -> None:
@@ -390,7 +390,7 @@ class ClientConnection(Client):
             self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
             self._read_head()
         head = self._head
-        self._turn_away(problem, request_id(head.fields.get(b"x-request-id")), close=True)
+        self._turn_away(problem, head.request_id, close=True)
         self.hand_on()
         self._phase = _LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
@@ -513,9 +513,7 @@ class ClientConnection(Client):
         try:
             if relay is None and self._phase is _ANSWERING and not self.transport.is_closing():
                 self._keep_alive = False
-                self._turn_away(
-                    Problem(Reason.INTERNAL), request_id(self._head.fields.get(b"x-request-id")), close=True
-                )
+                self._turn_away(Problem(Reason.INTERNAL), self._head.request_id, close=True)
                 self.done()
             else:
                 self.abort()

@@ -195,7 +195,7 @@ def _day(of: tuple[Policy, Synthetic, int]) -> Day:
     policy, workload, seed = of
     decider = Scaled(policy, Random(f"{seed} controller"))
     options = Options(duration_s=workload.duration_s, warmup_s=0.0)
-    result = simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, name="follows")
+    result = simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider)
     return Day(result, tuple(look for look in decider.looks if look.at < workload.duration_s))
 
 

@@ -229,7 +229,7 @@ def _simulated(name: str, plan: _Plan) -> float:
     setup = baselines.Setup(plan.policy) if name == OURS else candidate.setup()
     decider = None if name == OURS else setup.decider(setup.policy, Random(SEED))
     options = Options(duration_s=end, warmup_s=begin)
-    return simulate(setup.policy, plan.arrivals, seed=SEED, options=options, decider=decider, name=name).weighted
+    return simulate(setup.policy, plan.arrivals, seed=SEED, options=options, decider=decider).weighted
 
 
 def _latencies(scores: dict[str, dict[str, TierScore]]) -> Grid:

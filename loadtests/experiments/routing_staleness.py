@@ -179,7 +179,8 @@ def _run(of: tuple[str, Policy, Synthetic, int, Options]) -> Result:
         decider = setup.decider(policy, random)
     else:
         decider = ROUTERS[name](policy, random)
-    return simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider, name=name)
+    served = simulate(policy, workload.arrivals(seed), seed=seed, options=options, decider=decider)
+    return replace(served, policy=name)
 
 
 def _p99(result: Result) -> float:

@@ -107,7 +107,6 @@ def simulated(
         fleet=fleet,
         options=options,
         decider=Overheard(decider, hear),
-        name=contender.called,
     )
     # Looked at now: the clocks of a request that was tried again are set back to its first try after it was heard of.
     ttft_s: dict[str, list[float]] = {name: [] for name in policy.tiers}

@@ -163,7 +163,7 @@ def test_rows_of_0_tokens_are_left_out_and_named(policy: Path, trace: Path) -> N
 def test_every_request_may_ask_for_another_model(policy: Path, trace: Path) -> None:
     policy.write_text(POLICY.replace("SLOTS", "64").replace("{default: {pools", "{llama: {pools"))
     wrong = run("simulate", "--policy", policy, "--workload", trace, "--seeds", "1")
-    assert "what wide does not have: model default (it has llama)" in wrong.stderr
+    assert "wide: the workload asks for what the policy does not have: model default (it has llama)" in wrong.stderr
     found = simulate("--policy", policy, "--workload", trace, "--seeds", "1", "--model", "llama")
     assert found["runs"][0]["goodput"] > 0.95
 
@@ -173,8 +173,8 @@ def test_every_tier_and_model_that_a_policy_lacks_is_told_at_once(policy: Path, 
     trace.write_text(TRACE.replace('"gold"', '"silver"') + late + late.replace("21", "90").replace("lead", "tin"))
     result = run("simulate", "--policy", policy, "--workload", trace, "--duration", "60")
     assert result.exit_code == 2
-    told = "the workload asks for what wide does not have: tier silver, lead (it has gold, bulk); model llama (it has "
-    assert result.stderr == f"{told}default)\n"
+    told = "tier silver, lead (it has gold, bulk); model llama (it has default)"
+    assert result.stderr == f"wide: the workload asks for what the policy does not have: {told}\n"
 
 
 def test_a_broken_policy_is_told_by_line(policy: Path, trace: Path) -> None:

@@ -13,7 +13,7 @@ import yaml
 from fastapi.testclient import TestClient
 
 from gateway.app import CLOSE_GRACE_S
-from gateway.observe.admin import admin_app
+from gateway.observe.admin import Access, admin_app
 from gateway.observe.metrics.gauges import ProcessFamilies
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.load import load
@@ -118,7 +118,7 @@ def test_every_port_that_is_named_exists() -> None:
 
 
 def test_probed_and_scraped_paths_are_served() -> None:
-    client = TestClient(admin_app(Metrics(POLICY), SOURCES, {}, {}, token=None))
+    client = TestClient(admin_app(Metrics(POLICY), SOURCES, {}, {}, Access(token=None)))
     paths = [CONTAINER[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert paths == ["/livez", "/livez", "/readyz"]
     for path in (*paths, "/metrics"):

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from gateway.core.request import Outcome, Reason
-from gateway.observe.admin import Done, admin_app
+from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload, Sources
 
@@ -57,7 +57,7 @@ class Process:
         actions = {"reload": self.reload, "drain": self.stop}
         of_replicas = {what: partial(self.drain, what) for what in ("drain", "undrain")}
         names = {"admin.example"}
-        app = admin_app(self.metrics, sources, actions, of_replicas, token=token, trusted=trusted, names=names)
+        app = admin_app(self.metrics, sources, actions, of_replicas, Access(token, trusted, names))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base)
 
 

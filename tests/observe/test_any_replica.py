@@ -22,7 +22,7 @@ from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed
 from gateway.fleet.metrics_text import read_page
 from gateway.fleet.models_json import read_models
-from gateway.observe.admin import admin_app
+from gateway.observe.admin import Access, admin_app
 from gateway.observe.metrics.metrics import Metrics
 from gateway.wire.numbers import MAX_COUNT
 
@@ -117,7 +117,7 @@ class Gateway:
             explain=lambda asked: self.controller.explain(asked, self.now),
             now=lambda: self.now,
         )
-        app = admin_app(Metrics(RULES), sources, {}, {}, token=None)
+        app = admin_app(Metrics(RULES), sources, {}, {}, Access(token=None))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             for path in ("/livez", "/readyz", "/"):
                 assert (await client.get(path)).status_code == 200
@@ -160,7 +160,7 @@ def test_a_question_with_any_number_is_answered_or_refused(field: str, number: i
 
     async def explained() -> httpx.Response:
         sources = replace(SOURCES, policy=lambda: RULES, explain=lambda a: gateway.controller.explain(a, gateway.now))
-        app = admin_app(Metrics(RULES), sources, {}, {}, token=None)
+        app = admin_app(Metrics(RULES), sources, {}, {}, Access(token=None))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
             return await client.post("/admin/explain", content=b'{"%s": %d}' % (field.encode(), number))
 

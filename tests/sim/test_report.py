@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from random import Random
 from typing import Any, cast
 
@@ -188,7 +188,7 @@ class TestSummary:
     @staticmethod
     def runs(slots: int, name: str) -> list[Result]:
         return [
-            simulate(policy(slots=slots), Poisson(30.0, 20.0).arrivals(seed), seed=seed, name=name)
+            replace(simulate(policy(slots=slots), Poisson(30.0, 20.0).arrivals(seed), seed=seed), policy=name)
             for seed in (1, 2, 3)
         ]
 

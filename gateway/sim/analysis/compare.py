@@ -62,15 +62,18 @@ class Comparison:
     def run(self, candidate: Contender, seed: int) -> Result:
         """One run. The arrivals are those of the seed, whoever serves them. Raises ValueError as `simulate` does."""
         setup = candidate.setup()
-        return simulate(
-            setup.policy,
-            self.workload.arrivals(seed),
-            seed=seed,
-            fleet=candidate.fleet,
-            options=self.options,
-            decider=setup.decider(setup.policy, Random(f"{seed} controller")),
-            name=candidate.name,
-        )
+        try:
+            found = simulate(
+                setup.policy,
+                self.workload.arrivals(seed),
+                seed=seed,
+                fleet=candidate.fleet,
+                options=self.options,
+                decider=setup.decider(setup.policy, Random(f"{seed} controller")),
+            )
+        except ValueError as error:
+            raise ValueError(f"{candidate.name}: {error}") from None
+        return replace(found, policy=candidate.name)
 
     def run_all(self, jobs: int = 1, on_done: Callable[[Result], None] = lambda _: None) -> list[list[Result]]:
         """Every candidate with every seed, in their order. With `jobs` > 1 in that many processes."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gateway.core.request import Outcome
 from gateway.sim.analysis.tally import LENGTHS, WINDOW_S, Tally, TallyCell, TierTally
 from gateway.sim.run.meter import MeterReading
+from gateway.sim.run.simulation import Simulation
 
 PERCENTS = (0.50, 0.95, 0.99)
 
@@ -98,6 +99,7 @@ class Result:
     """One run: one policy, one seed."""
 
     policy: str
+    """Its name in a comparison."""
     seed: int
     seconds: float
     """Of virtual time in which requests arrived that are counted."""
@@ -145,23 +147,23 @@ def latency(values: Sequence[float]) -> Latency:
     return Latency(len(ordered), p50, p95, p99)
 
 
-def result(
-    policy: str,
-    seed: int,
-    tally: Tally,
-    opened: MeterReading,
-    closed: MeterReading,
-    replicas: int,
-    events: int,
-    cpu_s: float,
-) -> Result:
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that counts: the meter at the end of the warm-up, and at the last arrival."""
+
+    opened: MeterReading
+    closed: MeterReading
+
+
+def result(run: Simulation, window: Window, seed: int, cpu_s: float) -> Result:
     """Reads the counts of a run that is over."""
+    tally, opened, closed = run.tally, window.opened, window.closed
     seconds = closed.at - opened.at
-    tiers = {name: _tier(tier, tally, opened, closed) for name, tier in tally.tiers.items()}
+    tiers = {name: _tier(tier, tally, window) for name, tier in tally.tiers.items()}
     rows = tiers.values()
     offered, counted, good = (sum(getattr(row, name) for row in rows) for name in ("offered", "counted", "good"))
     return Result(
-        policy=policy,
+        policy="policy",
         seed=seed,
         seconds=seconds,
         arrived=closed.arrived,
@@ -176,7 +178,7 @@ def result(
         good_per_s=_ratio(good, seconds),
         output_tokens=_ratio(sum(tier.output_tokens for tier in tally.tiers.values()), counted),
         tiers=tiers,
-        busy=_ratio(closed.busy_s - opened.busy_s, seconds * replicas),
+        busy=_ratio(closed.busy_s - opened.busy_s, seconds * len(run.hosts)),
         slots=_ratio(sum(tally.slots), len(tally.slots)),
         kv=_ratio(sum(tally.kv), len(tally.kv)),
         kv_max=max(tally.kv, default=0.0),
@@ -184,14 +186,14 @@ def result(
         timeline=Timeline(*(tuple(second[i] for second in tally.seconds) for i in range(3))),
         in_system=_ratio(closed.in_system_s - opened.in_system_s, seconds),
         little=_ratio(tally.sojourn_s, seconds),
-        events=events,
+        events=run.events,
         cpu_s=cpu_s,
         requests_per_cpu_s=_ratio(closed.arrived, cpu_s),
-        events_per_cpu_s=_ratio(events, cpu_s),
+        events_per_cpu_s=_ratio(run.events, cpu_s),
     )
 
 
-def _tier(tier: TierTally, tally: Tally, opened: MeterReading, closed: MeterReading) -> TierResult:
+def _tier(tier: TierTally, tally: Tally, window: Window) -> TierResult:
     counted = sum(cell.counted for cell in tier.cells)
     finished = sum(cell.finished for cell in tier.cells)
     good = sum(cell.good for cell in tier.cells)
@@ -213,7 +215,7 @@ def _tier(tier: TierTally, tally: Tally, opened: MeterReading, closed: MeterRead
         tokens=tier.tokens,
         finished_tokens=tier.finished_tokens,
         good_tokens=tier.good_tokens,
-        floor=_floor(tier, tally, opened, closed),
+        floor=_floor(tier, tally, window),
     )
 
 
@@ -221,25 +223,25 @@ def _share(cell: TallyCell) -> Share:
     return Share(cell.counted, cell.finished, cell.good, cell.good / cell.counted if cell.counted else None)
 
 
-def _floor(tier: TierTally, tally: Tally, opened: MeterReading, closed: MeterReading) -> Floor:
+def _floor(tier: TierTally, tally: Tally, window: Window) -> Floor:
     """Windows that lie wholly between the warm-up and the last arrival."""
-    windows = range(math.ceil(opened.at / WINDOW_S), math.floor(closed.at / WINDOW_S))
+    windows = range(math.ceil(window.opened.at / WINDOW_S), math.floor(window.closed.at / WINDOW_S))
     spans = [*tier.spans, *([(tier.waiting_since, math.inf)] if tier.waiting else [])]
     own = totals = 0
     shares: list[float | None] = []
     backlogged: list[float | None] = []
     short: list[float | None] = []
-    for window in windows:
-        total = sum(other.dispatched[window] for other in tally.tiers.values())
+    for number in windows:
+        total = sum(other.dispatched[number] for other in tally.tiers.values())
         totals += total
-        begin, end = window * WINDOW_S, (window + 1) * WINDOW_S
-        own += tier.dispatched[window]
-        share = tier.dispatched[window] / total if total else None
+        begin, end = number * WINDOW_S, (number + 1) * WINDOW_S
+        own += tier.dispatched[number]
+        share = tier.dispatched[number] / total if total else None
         shares.append(share)
         waited = any(since <= begin and until >= end for since, until in spans)
         if waited:
             backlogged.append(share)
-        if waited or window in tier.short:
+        if waited or number in tier.short:
             short.append(share)
     return Floor(
         windows=len(windows),

@@ -9,7 +9,7 @@ from time import process_time
 
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.sim.analysis.results import Result, result
+from gateway.sim.analysis.results import Result, Window, result
 from gateway.sim.analysis.tally import Tally
 from gateway.sim.run.decider import Decider
 from gateway.sim.run.fleet import FleetSpec
@@ -26,7 +26,6 @@ def simulate(
     fleet: FleetSpec | None = None,
     options: Options | None = None,
     decider: Decider | None = None,
-    name: str = "policy",
 ) -> Result:
     """Serve `arrivals` under `policy`; `seed` is of what the gateway draws, not of the arrivals.
 
@@ -50,7 +49,7 @@ def simulate(
     except Misfit as misfit:
         rest = takewhile(lambda arrival: arrival.at < options.duration_s, stream)
         missing = _missing(policy, chain((misfit.arrival,), rest))
-        raise ValueError(f"the workload asks for what {name} does not have: {missing}") from None
+        raise ValueError(f"the workload asks for what the policy does not have: {missing}") from None
     finally:
         if isinstance(stream, Generator):
             stream.close()  # it may hold a file open, and it need not have come to its end
@@ -60,7 +59,7 @@ def simulate(
     opened, closed = engine.watch.opened, engine.watch.closed
     if opened is None or closed is None or not any(tier.offered for tier in tally.tiers.values()):
         raise ValueError(_all_warmup(options, f"requests arrive for {len(tally.seconds)} s"))
-    return result(name, seed, tally, opened, closed, len(hosts), engine.events, cpu_s)
+    return result(engine, Window(opened, closed), seed, cpu_s)
 
 
 def _all_warmup(options: Options, arrivals: str) -> str:

@@ -137,7 +137,8 @@ class _Source:
                 assert arrival is not None
                 return arrival
         prompt, answer = share.prompt.draw(self._lengths), share.answer.draw(self._lengths)
-        return self._arrival(share, tenant, at, prompt, answer)
+        stream = self._is_streamed(share)
+        return Arrival(at, share.tier, tenant, share.model, prompt, answer, stream, share.max_tokens)
 
     def _turn(self, talk: _Talk, at: float, first: bool = False) -> Arrival | None:
         """The next request of a conversation, and a date for the one after it; None if it has grown too long."""
@@ -152,20 +153,13 @@ class _Source:
         go_on, gap_s = self._talks.random() < 1 - 1 / sessions.turns, self._talks.expovariate(1 / sessions.think_s)
         if go_on:
             heappush(self._later, (at + gap_s, next(self._numbers), talk))
-        return self._arrival(talk.tier, talk.tenant, at, prompt, answer, talk.session, prefix)
+        share, stream = talk.tier, self._is_streamed(talk.tier)
+        return Arrival(
+            at, share.tier, talk.tenant, share.model, prompt, answer, stream, share.max_tokens, talk.session, prefix
+        )
 
-    def _arrival(
-        self,
-        share: TierTraffic,
-        tenant: str,
-        at: float,
-        prompt: int,
-        answer: int,
-        session: int | None = None,
-        prefix: tuple[int, ...] = (),
-    ) -> Arrival:
-        streamed = self._streams.random() < share.streamed
-        return Arrival(at, share.tier, tenant, share.model, prompt, answer, streamed, share.max_tokens, session, prefix)
+    def _is_streamed(self, share: TierTraffic) -> bool:
+        return self._streams.random() < share.streamed
 
 
 def _pick(bounds: list[float], draw: Random) -> int:

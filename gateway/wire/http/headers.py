@@ -40,9 +40,24 @@ PROCESS: Final = b"%b." % os.urandom(3).hex().encode()
 class RequestHead:
     """Fields that the gateway takes from a client's header; everything else is dropped."""
 
-    __slots__ = ("asks_slo", "cors", "fields", "has_origin", "http_11", "preflight", "repeated", "unusual")
+    __slots__ = (
+        "asks_slo",
+        "at",
+        "cors",
+        "fields",
+        "has_origin",
+        "http_11",
+        "preflight",
+        "repeated",
+        "request_id",
+        "unusual",
+    )
 
     def __init__(self) -> None:
+        self.at = 0.0
+        """When its last byte came (monotonic seconds)."""
+        self.request_id = ""
+        """The client's own id if it is harmless, else a new one."""
         self.fields: dict[bytes, bytes] = {}
         """By lower-case name."""
         self.http_11 = False
@@ -143,6 +158,8 @@ def read_head(raw: bytes) -> RequestHead:
             head.asks_slo = head.asks_slo or name in SLO_HEADERS
             head.has_origin = head.has_origin or name == ORIGIN
         fields[name] = value
+    given = fields.get(b"x-request-id")
+    head.request_id = given.decode() if given is not None and _REQUEST_ID.fullmatch(given) else _IDS.next()
     return head
 
 
@@ -187,13 +204,6 @@ def without_upgrade(raw: bytes) -> bytes:
     """The same head, and what follows it, with the Upgrade header under another name."""
     end = raw.find(b"\r\n\r\n")
     return _UPGRADE.sub(b"\r\nignored", raw[:end]) + raw[end:]
-
-
-def request_id(given: bytes | None) -> str:
-    """The client's own request id if it is harmless, else a new one."""
-    if given is not None and _REQUEST_ID.fullmatch(given):
-        return given.decode()
-    return _IDS.next()
 
 
 def upstream_prefix(
