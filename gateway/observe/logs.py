@@ -16,15 +16,15 @@ from typing import TextIO
 from gateway.core.fleet.quarantine import KEEP_S, News
 from gateway.core.request import Record
 
-ACCESS = logging.getLogger("gateway.access")
-QUARANTINE = logging.getLogger("gateway.quarantine")
+ACCESS = logging.getLogger("tailgate.access")
+QUARANTINE = logging.getLogger("tailgate.quarantine")
 MAX_NEWS = 10
 
 
 def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
     """Send the log of the whole process to `stream` (stderr by default); `level` is "debug", "info" and so on.
 
-    The access log is below "info": it is written at "debug", or where the logger `gateway.access` is set to it.
+    The access log is below "info": it is written at "debug", or where the logger `tailgate.access` is set to it.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
@@ -85,7 +85,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """`2025-01-31T12:00:00.123Z INFO gateway.app: message name=value ...`"""
+    """`2025-01-31T12:00:00.123Z INFO tailgate: message name=value ...`"""
 
     def format(self, record: logging.LogRecord) -> str:
         head = f"{_time(record)} {record.levelname} {record.name}: {_plain(record.getMessage())}"

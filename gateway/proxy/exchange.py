@@ -10,6 +10,7 @@ from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
+from gateway.proxy.logs import NO_CAUSE, RefusalLog
 from gateway.proxy.outgoing import Outgoing
 from gateway.proxy.replica.attempt import AttemptOwner, UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
@@ -46,6 +47,7 @@ class ExchangeServices:
         self.upstreams = upstreams
         self.meter = meter
         self.log = log
+        self.refusals = RefusalLog()
         self.keep_alives = KeepAlives()
         """The streams whose clients are to hear a comment when nothing else is sent."""
 
@@ -65,6 +67,7 @@ class Exchange(AttemptOwner):
         "_legs",
         "_parsed",
         "_paused",
+        "_refusal",
         "_renamed",
         "_rid",
         "_said_at",
@@ -93,6 +96,7 @@ class Exchange(AttemptOwner):
         self._legs: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
         self._paused = False
+        self._refusal = NO_CAUSE
         self._renamed = parsed.renamed
         self._shown = False
         """Whether the client has been sent a head that an answer follows."""
@@ -207,6 +211,7 @@ class Exchange(AttemptOwner):
         client = self._client
         if client is None:
             return
+        self._refusal = detail, retry_after_s
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
         if not self._shown:
             client.write(error_response(self._dialect, problem, self.request_id, self._limit_lines()))
@@ -234,6 +239,7 @@ class Exchange(AttemptOwner):
         if self.ask.stream and self.ask.tier.keep_alive_s:
             self._gate.keep_alives.stop(self, self.ask.tier.keep_alive_s)
         self._gate.log(record, self.request_id)
+        self._gate.refusals.ended(self.request_id, record, self._refusal)
 
     # ---- from the legs
 

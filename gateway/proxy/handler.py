@@ -159,10 +159,13 @@ class RequestHandler(ExchangeServices):
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)
 
-    def turn_away(self, dialect: Dialect, problem: Problem, request_id: str, cors: bytes, close: bool) -> bytes:
-        """The whole answer to a request that never became an ask."""
+    def turn_away(
+        self, dialect: Dialect, problem: Problem, head: RequestHead, caller: Caller | None, close: bool
+    ) -> bytes:
+        """The whole answer to a request that never became a `Request`."""
         self.meter.refused_early(problem.why)
-        return error_response(dialect, problem, request_id, cors, close=close)
+        self.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
+        return error_response(dialect, problem, head.request_id, head.cors, close=close)
 
     # ---- with the body
 

@@ -333,14 +333,13 @@ class ClientConnection(Client):
         gate, endpoint, caller = self._gate, self._endpoint, self._caller
         assert endpoint is not None
         assert caller is not None
-        rid = self._head.request_id
         if self._path in COUNTING:
-            asker = CountAsker(self, caller.tenant, rid.encode())
+            asker = CountAsker(self, caller.tenant, self._head.request_id.encode())
             count = gate.counting.start(asker, gate.policy, caller.tier, body)
             if isinstance(count, CountUnderWay):
                 self._relay = count
             else:
-                self._turn_away(count, rid, close=not self._keep_alive)
+                self._turn_away(count, close=not self._keep_alive)
                 self.done()
             return
         entered = gate.enter(self, endpoint, caller, self._dialect, self._head, body)
@@ -348,7 +347,7 @@ class ClientConnection(Client):
             self._relay = entered
             gate.driver.arrive(entered.ask, entered)
         else:
-            self._turn_away(entered, rid, close=not self._keep_alive)
+            self._turn_away(entered, close=not self._keep_alive)
             self.done()
 
     def decoded(self, body: bytes | Problem) -> None:
@@ -361,7 +360,7 @@ class ClientConnection(Client):
 
     def _refuse(self, problem: Problem) -> None:
         """Say what is wrong with a request that has come whole."""
-        self._turn_away(problem, self._head.request_id, close=not self._keep_alive)
+        self._turn_away(problem, close=not self._keep_alive)
         self.done()
 
     def _answer_read(self, status: int, body: bytes, lines: bytes = b"") -> None:
@@ -373,8 +372,8 @@ class ClientConnection(Client):
         """The answer to a request for a count."""
         self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
 
-    def _turn_away(self, problem: Problem, rid: str, close: bool) -> None:
-        answer = self._gate.turn_away(self._dialect, problem, rid, self._head.cors, close=close)
+    def _turn_away(self, problem: Problem, close: bool) -> None:
+        answer = self._gate.turn_away(self._dialect, problem, self._head, self._caller, close=close)
         if self.parser.get_method() == b"HEAD":
             # Bytes after the head would be taken for the beginning of the next answer.
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
@@ -389,8 +388,7 @@ class ClientConnection(Client):
         if not self._head_done:
             self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
             self._read_head()
-        head = self._head
-        self._turn_away(problem, head.request_id, close=True)
+        self._turn_away(problem, close=True)
         self.hand_on()
         self._phase = _LINGERING
         # Closing with unread bytes would send RST and could destroy the answer in the client's buffer.
@@ -513,7 +511,7 @@ class ClientConnection(Client):
         try:
             if relay is None and self._phase is _ANSWERING and not self.transport.is_closing():
                 self._keep_alive = False
-                self._turn_away(Problem(Reason.INTERNAL), self._head.request_id, close=True)
+                self._turn_away(Problem(Reason.INTERNAL), close=True)
                 self.done()
             else:
                 self.abort()

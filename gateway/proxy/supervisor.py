@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from gateway.core.request import Callback
-from gateway.proxy.log_sampler import LogSampler
+from gateway.proxy.logs import LogSampler, more
 
 log = logging.getLogger("tailgate.bugs")
 
@@ -26,14 +26,14 @@ class Supervisor:
         """A callback of ours raised this."""
         self._count(callback)
         kind = f"{callback.value} {type(error).__name__} {_place(error)}"
-        more = self._sampler.take(kind)
-        if more is None:
+        left_out = self._sampler.take(kind)
+        if left_out is None:
             return
         log.error(
             "a bug of the gateway: a %s callback raised %s%s; its request is ended and the rest goes on: report it",
             callback.value,
             type(error).__name__,
-            f" ({more} more like it since the last line)" if more else "",
+            more(left_out),
             exc_info=error,
         )
 

@@ -37,7 +37,7 @@ def logged(level: str, as_json: bool, request_id: str = "req-1") -> str:
 
 def test_a_json_line_holds_the_facts_of_the_request() -> None:
     line = json.loads(logged("debug", as_json=True))
-    assert line["logger"] == "gateway.access"
+    assert line["logger"] == "tailgate.access"
     assert line["request_id"] == "req-1"
     assert (line["tenant"], line["tier"], line["model"]) == ("acme", "premium", "llama")
     assert (line["pool"], line["replica"], line["outcome"], line["reason"]) == ("short", "r0", "ok", None)
@@ -46,7 +46,7 @@ def test_a_json_line_holds_the_facts_of_the_request() -> None:
 
 def test_a_text_line_reads_as_words() -> None:
     line = logged("debug", as_json=False)
-    assert " DEBUG gateway.access: ok request_id=req-1 endpoint=/v1/chat/completions " in line
+    assert " DEBUG tailgate.access: ok request_id=req-1 endpoint=/v1/chat/completions " in line
     assert " reason=- " in line
 
 

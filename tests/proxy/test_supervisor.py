@@ -21,7 +21,7 @@ from gateway.core.request import AttemptOutcome, AttemptResult, Callback, CountS
 from gateway.core.stats import LogHistogram
 from gateway.proxy import driver as module
 from gateway.proxy.driver import Driver
-from gateway.proxy.log_sampler import LOG_EVERY_S
+from gateway.proxy.logs import LOG_EVERY_S
 from gateway.proxy.supervisor import Supervisor
 from tests.core.made import ask, policy, pool, tier
 from tests.interpreted import interpreted
@@ -312,7 +312,7 @@ def test_one_bug_of_a_kind_is_logged_a_minute_and_all_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("gateway.proxy.log_sampler.monotonic", lambda: now[0])
+    monkeypatch.setattr("gateway.proxy.logs.monotonic", lambda: now[0])
     counted: list[Callback] = []
     supervisor = Supervisor(counted.append)
 

@@ -76,7 +76,7 @@ async def test_whoever_repeats_it_kills_two_at_most(
 
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [line.getMessage() for line in caplog.records if line.name == "gateway.quarantine"]
+    return [line.getMessage() for line in caplog.records if line.name == "tailgate.quarantine"]
 
 
 async def test_the_official_client_kills_two_at_most(gateway: GatewayFactory, emulator: EmulatorFactory) -> None:

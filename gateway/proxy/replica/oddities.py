@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from gateway.proxy.log_sampler import LogSampler
+from gateway.proxy.logs import LogSampler, more
 from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate.upstream")
@@ -30,5 +30,4 @@ class Oddities:
         left_out = self._sampler.take(f"{kind.value} {replica}")
         if left_out is None:
             return
-        more = f" ({left_out} more since the last line like this)" if left_out else ""
-        log.warning("replica %s: %s: %s%s", replica, kind.value, detail, more)
+        log.warning("replica %s: %s: %s%s", replica, kind.value, detail, more(left_out))

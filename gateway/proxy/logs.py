@@ -1,0 +1,111 @@
+"""Log lines of the proxy: a few of each kind, however often it happens, with the number left out.
+
+No line quotes a request or an engine. The cause of a refusal is in the controller's words, or the name of a field.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Hashable
+from typing import Final
+
+from gateway.core.request import Outcome, Reason, Record
+from gateway.proxy.clock import monotonic
+from gateway.wire.errors.replies import Problem
+
+log = logging.getLogger("tailgate.refusals")
+
+LOG_EVERY_S: Final = 60.0
+MAX_KINDS: Final = 4096
+"""Beyond it all are forgotten, and each may be logged again."""
+REFUSAL_LINES: Final = 3
+"""In a second, of one reason, tier and pool."""
+FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
+"""Outcomes of requests that were let in and went wrong: they were not refused."""
+MAX_FIELD_CHARS: Final = 64
+Cause = tuple[str, float | None]
+"""The controller's words about a refusal, empty if it has none; seconds until a retry makes sense, None if unknown."""
+NO_CAUSE: Final[Cause] = ("", None)
+
+
+class LogSampler:
+    """Lets `lines` lines of each kind pass in any window of `every_s` seconds, and counts the others."""
+
+    def __init__(self, lines: int = 1, every_s: float = LOG_EVERY_S) -> None:
+        self._lines = lines
+        self._every_s = every_s
+        self._kinds: dict[Hashable, _Window] = {}
+
+    def take(self, kind: Hashable) -> int | None:
+        """How many lines of this kind were left out since the last one; None: this one is left out, too."""
+        now = monotonic()
+        window = self._kinds.get(kind)
+        if window is None:
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds.clear()
+            window = self._kinds[kind] = _Window()
+        if now >= window.end:
+            window.end, window.lines = now + self._every_s, self._lines
+        if not window.lines:
+            window.left_out += 1
+            return None
+        left_out, window.left_out = window.left_out, 0
+        window.lines -= 1
+        return left_out
+
+
+class _Window:
+    """Lines of one kind."""
+
+    __slots__ = ("end", "left_out", "lines")
+
+    def __init__(self) -> None:
+        self.end = -math.inf
+        self.lines = 0
+        """Lines that may still pass before `end`."""
+        self.left_out = 0
+        """Lines left out since the last one that passed."""
+
+
+def more(left_out: int) -> str:
+    """The end of a line that says how many were left out before it."""
+    return f" ({left_out} more like it since the last line)" if left_out else ""
+
+
+class RefusalLog:
+    """One line at INFO for each request that is refused or fails; under a flood a few in a second."""
+
+    def __init__(self) -> None:
+        self._sampler = LogSampler(REFUSAL_LINES, 1.0)
+
+    def early(self, request_id: str, tier: str, problem: Problem) -> None:
+        """A request was refused before it became a `Request`; `tier` is empty where it is unknown."""
+        left_out = self._sampler.take((problem.why, tier, ""))
+        if left_out is not None:
+            field = "" if problem.param is None else f"field {problem.param[:MAX_FIELD_CHARS]}"
+            about = _about(problem.why, tier, "", (field, problem.retry_after_s))
+            log.info("request %s refused: %s%s", request_id, about, more(left_out))
+
+    def ended(self, request_id: str, record: Record, cause: Cause) -> None:
+        """A request is over. One that was answered, or whose client left, is passed over."""
+        why = record.why
+        if why is None or record.outcome is Outcome.ABANDONED:
+            return
+        tier, pool = record.ask.tier.name, record.pool or ""
+        left_out = self._sampler.take((why, tier, pool))
+        if left_out is not None:
+            event = "failed" if record.outcome in FAILED else "refused"
+            about = _about(why, tier, pool, cause)
+            log.info("request %s %s: %s%s", request_id, event, about, more(left_out))
+
+
+def _about(why: Reason, tier: str, pool: str, cause: Cause) -> str:
+    said, retry_after_s = cause
+    place = "".join(f", {name} {value}" for name, value in (("tier", tier), ("pool", pool)) if value)
+    detail = f": {said.rstrip('.')}" if said else ""
+    if retry_after_s is None:
+        retry = ""
+    else:
+        retry = "; a retry cannot succeed" if retry_after_s == math.inf else f"; retry after {retry_after_s:.3g} s"
+    return f"{why.value}{place}{detail}{retry}"
