@@ -131,6 +131,17 @@ class RequestState(QueuedRequest):
         self.outcome: Outcome | None = None
         self.why: Reason | None = None
 
+    def __repr__(self) -> str:
+        if self.outcome is not None:
+            state = self.outcome.value if self.why is None else f"{self.outcome.value} ({self.why.value})"
+        elif self.committed is not None:
+            state = f"committed to attempt {self.committed.id}"
+        else:
+            state = "waiting" if self.waiting else "dispatched" if self.open else "not dispatched"
+        place = "no pool" if self.pool is None else f"pool {self.pool.spec.name}"
+        attempts = ", ".join(f"{attempt.id} at {attempt.replica.spec.name}" for attempt in self.open) or "none"
+        return f"<RequestState {self.ask.id}, tier {self.ask.tier.name}, {place}, {state}, open attempts: {attempts}>"
+
     def move(self, pool: Pool) -> None:
         """Assign it to `pool`."""
         self.pool = pool

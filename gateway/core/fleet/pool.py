@@ -91,6 +91,10 @@ class Pool(Slots[Replica]):
         """Priority of the least urgent tier that may come here."""
         self.configure(spec)
 
+    def __repr__(self) -> str:
+        load = f"{self.in_flight} in flight of {self._slots} slots, {len(self.room)} queued"
+        return f"<Pool {self.spec.name}, {load}, replicas {[*self.replicas.values()]}>"
+
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
         """Take on a new specification. Replicas that stay (same name, same URL) keep their state.
 

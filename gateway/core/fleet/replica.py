@@ -99,6 +99,10 @@ class BaseReplica(RoutingTarget):
         self.sample: Sample | None = None
         self.sample_at: float | None = None
 
+    def __repr__(self) -> str:
+        unread = f"{self.unprefilled_tokens} tokens unread"
+        return f"<Replica {self.spec.name}, {self.state}, {self.in_flight} in flight of {self.slots} slots, {unread}>"
+
     def read(self, prompt: UnreadPrompt) -> None:
         """The engine has read `prompt`. Ignored if it counts as read already."""
         if self.reading.pop(prompt.number, None) is not None:
