@@ -296,12 +296,16 @@ class Gateway:
     # ---- life
 
     async def __aenter__(self) -> Gateway:
-        tasks = [self.fleet.run(), self._lag.run(), self._sweep()]
+        parts = {
+            "watch of the replicas": self.fleet.run(),
+            "clock of the loop": self._lag.run(),
+            "sweep": self._sweep(),
+        }
         if self.journal is not None:
-            tasks.append(self.journal.run())
+            parts["journal"] = self.journal.run()
         if self.watcher is not None:
-            tasks.append(self.watcher.run())
-        self._tasks = [asyncio.create_task(task) for task in tasks]
+            parts["watch of the policy"] = self.watcher.run()
+        self._tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
         self._serving = [asyncio.create_task(listener.serve()) for listener in self._listeners]
@@ -338,7 +342,14 @@ class Gateway:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A part that runs for ever has stopped: without it the gateway would go wrong slowly, so it goes at once."""
         if not task.cancelled() and not self.gate.draining:
-            log.critical("a part of the gateway has stopped", exc_info=task.exception())
+            error = task.exception()
+            log.critical(
+                "the %s has stopped (%r): a bug of the gateway, which now drains and exits with 1: start it again, "
+                "and report this",
+                task.get_name(),
+                error,
+                exc_info=error,
+            )
             self.broken.set()
 
     async def _close(self) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.policy import EngineKind, Health
 from gateway.core.request import Random, Sample
@@ -34,6 +35,14 @@ class Reading(StrEnum):
     HEALTH = "health"
     METRICS = "metrics"
     MODELS = "models"
+
+
+_MEANWHILE: Final[Mapping[Reading, str]] = {
+    Reading.HEALTH: "it gets no requests after pools.*.health.failures of these: check the engine and its health.path",
+    Reading.METRICS: "its load is estimated meanwhile: check its engine and health.metrics_path in the policy",
+    Reading.MODELS: "its last list stands meanwhile: check GET /v1/models of its engine",
+}
+"""The effect of a reading that fails, and where to look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +160,11 @@ class ReplicaWatch:
         if failed is None:
             log.info("replica %s: warmed up with %d completions", target.name, target.health.warmup)
         else:
-            log.warning("replica %s: could not be warmed up: %s", target.name, failed)
+            log.warning(
+                "replica %s: could not be warmed up: %s; it serves all the same, its first requests may be slow",
+                target.name,
+                failed,
+            )
 
     async def _watch_metrics(self) -> None:
         health = self.target.health
@@ -231,4 +244,4 @@ class ReplicaWatch:
         self._failures[reading, failed.fault] += 1
         self._errors[reading] = failed
         if failed != before:
-            log.warning("replica %s: its %s cannot be read: %s", name, reading, failed)
+            log.warning("replica %s: its %s cannot be read: %s; %s", name, reading, failed, _MEANWHILE[reading])

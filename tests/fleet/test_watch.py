@@ -175,9 +175,10 @@ async def test_a_page_that_cannot_be_read_is_counted_and_warned_of_once(
         await until(lambda: "UTF-8" in fleet.report("main-0").errors.get(Reading.METRICS, ""))
         fake.answers["/metrics"] = answer("vllm:num_requests_running 1\n")
         await fleet.says("main-0", Sample(running=1))
+    then = "its load is estimated meanwhile: check its engine and health.metrics_path in the policy"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", f"replica main-0: its metrics cannot be read: {error}"),
-        ("WARNING", "replica main-0: its metrics cannot be read: garbage: the page is not UTF-8"),
+        ("WARNING", f"replica main-0: its metrics cannot be read: {error}; {then}"),
+        ("WARNING", f"replica main-0: its metrics cannot be read: garbage: the page is not UTF-8; {then}"),
         ("INFO", "replica main-0: its metrics can be read again"),
     ]
 
@@ -332,5 +333,5 @@ async def test_one_that_cannot_be_warmed_up_is_told_of_and_well_all_the_same(
         await fleet.says("main-0", Sample(healthy=False))
         fake.answers["/health"] = answer()
         await fleet.says("main-0", Sample(healthy=True))
-    assert "replica main-0: could not be warmed up: status: answered 404" in caplog.text
+    assert "replica main-0: could not be warmed up: status: answered 404; it serves all the same" in caplog.text
     assert fake.paths().count("/v1/completions") == 1

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.core.request import Callback
+from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
 from gateway.proxy.counting import ask_nobody
@@ -64,6 +65,24 @@ async def test_a_bug_in_dispatch_is_a_500_and_frees_the_slot(gateway: Gateway, m
         assert gateway.driver.under_way == 0
         assert [pool.in_flight for pool in gateway.controller.snapshot(0.0).pools] == [0]
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+
+
+async def test_a_part_that_stops_is_named_with_its_cause_and_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def stops(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(FleetWatcher, "run", stops)
+    async with Gateway(
+        Settings(port=0, admin_port=0, drain_deadline_s=0.0), builtin(["http://127.0.0.1:9"])
+    ) as gateway:
+        await asyncio.wait_for(gateway.broken.wait(), 10.0)
+    (line,) = (record.getMessage() for record in caplog.records if record.levelname == "CRITICAL")
+    assert line.startswith(
+        "the watch of the replicas has stopped (RuntimeError('a bug')): a bug of the gateway, which "
+    )
+    assert line.endswith("drains and exits with 1: start it again, and report this")
 
 
 COUNTED = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}]}

@@ -307,6 +307,35 @@ def test_replica(name: str, play: Callable[..., Play]) -> None:
     play()(*PLAYBOOKS[name])
 
 
+LINES: dict[str, tuple[list[Step], str]] = {
+    "replica that cannot be reached": (
+        [_refuses(ConnectionRefusedError("nobody listens")), ASK],
+        "replica r1 cannot be reached: nobody listens; its request fails or is tried elsewhere: "
+        "check that an engine listens at http://r1:8000",
+    ),
+    "answer that is not HTTP": (
+        [ASK, FromReplica(b"SSH-2.0-OpenSSH\r\n")],
+        "replica r1: its answer is not HTTP: the answer does not begin with HTTP/; the connection is closed, "
+        "its request fails or is tried elsewhere: check that an engine listens at http://r1:8000",
+    ),
+    "stream that breaks off": (
+        [FromClient(stream()), FromReplica(head("connection: close") + HI), ReplicaCloses()],
+        "replica r1: an answer broke off, 1 tokens seen: the connection was closed; its client gets an error, "
+        "or another replica is asked: see the engine's log",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_line_of_a_failure_says_replica_event_cause_and_next_step(
+    name: str, play: Callable[..., Play], caplog: pytest.LogCaptureFixture
+) -> None:
+    steps, line = LINES[name]
+    caplog.set_level("INFO", "tailgate.upstream")
+    play()(*steps)
+    assert [record.getMessage() for record in caplog.records if record.name == "tailgate.upstream"] == [line]
+
+
 def test_failures_are_counted_by_replica(play: Callable[..., Play]) -> None:
     played = play()(ASK, ReplicaCloses(error=ConnectionResetError()))
     assert played.meter.errors == [("r1", AttemptOutcome.RESET)]

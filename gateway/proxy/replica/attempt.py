@@ -483,6 +483,15 @@ class UpstreamAttempt(AnswerReceiver):
             self._last_at = now
             self.relay.driver.full(self.id)
 
+    def _warn_truncated(self, cause: str) -> None:
+        log.warning(
+            "replica %s: an answer broke off, %d tokens seen: %s; its client gets an error, or another "
+            "replica is asked: see the engine's log",
+            self.upstream.spec.name,
+            self.seen,
+            cause,
+        )
+
     def _stream_ended(self, reader: StreamReader) -> None:
         self._take_rest(reader)
         if self.over:
@@ -501,7 +510,7 @@ class UpstreamAttempt(AnswerReceiver):
             self.held += self._end
         elif reader.aborted or not self._framed:
             # Without a length every end of the connection looks alike: only the answer itself can say that it is over.
-            log.warning("replica %s: a stream broke off before its end", self.upstream.spec.name)
+            self._warn_truncated("the engine gave it up" if reader.aborted else "the connection was closed")
             end = AttemptOutcome.TRUNCATED
         else:
             if not reader.complete:
@@ -574,7 +583,7 @@ class UpstreamAttempt(AnswerReceiver):
             form = self.relay.api.answers.whole
             told, error = (usage_at_end(body), None) if self._committed else read_whole(form, body)
         except Aborted:
-            log.warning("replica %s: the engine gave up a request that it worked on", self.upstream.spec.name)
+            self._warn_truncated("the engine gave it up")
             self._tell(AttemptResult(AttemptOutcome.TRUNCATED))
             return
         except AnswerError as exc:

@@ -174,7 +174,13 @@ class ReplicaConnections(ConnectionOwner):
         except TimeoutError:
             receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT if otherwise is AttemptOutcome.UNREACHABLE else otherwise)
         except OSError as exc:
-            log.info("replica %s cannot be reached: %s", self.spec.name, exc)
+            log.info(
+                "replica %s cannot be reached: %s; its request fails or is tried elsewhere: "
+                "check that an engine listens at %s",
+                self.spec.name,
+                exc,
+                self.spec.url,
+            )
             receiver.on_lost(otherwise)
         except asyncio.CancelledError:
             if connection.transport is not None:

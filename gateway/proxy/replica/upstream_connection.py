@@ -242,7 +242,14 @@ class UpstreamConnection(asyncio.Protocol):
             self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
-            log.warning("replica %s: its answer is not HTTP: %s", self.upstream.spec.name, exc)
+            spec = self.upstream.spec
+            log.warning(
+                "replica %s: its answer is not HTTP: %s; the connection is closed, its request fails or is tried "
+                "elsewhere: check that an engine listens at %s",
+                spec.name,
+                exc,
+                spec.url,
+            )
             self._lost(AttemptOutcome.TRUNCATED)
 
     def eof_received(self) -> bool | None:
