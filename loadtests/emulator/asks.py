@@ -1,7 +1,7 @@
 """A request's body -> what the engine has to do: the prompts to read, and how long and what each answer will be.
 
-Like vLLM: an integer may come as a string or a whole float (pydantic's lax mode), the last of two equal keys counts,
-max_completion_tokens wins over max_tokens, and max_tokens is cut silently to what the context leaves.
+Parsing follows vLLM. An integer may come as a string or a whole float (pydantic's lax mode). The last of two equal
+keys counts. max_completion_tokens wins over max_tokens, and max_tokens is cut silently to the room in the context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_SEQUENCES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one emulated model is: its name, its bounds, and how long its answers are if nobody says."""
+    """One emulated model: its name, its bounds, and its default answer lengths."""
 
     model: str
     max_model_len: int
@@ -92,7 +92,7 @@ PROMPTS = {
 
 
 WITHOUT_A_TURN = ("/tokenize", "/detokenize")
-"""What the API server answers without its engine."""
+"""Answers of the API server that need no engine."""
 
 
 def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None) -> Ask:

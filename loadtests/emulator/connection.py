@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(mine)
         return rest
 
-    # What httptools calls.
+    # Callbacks of httptools.
 
     def on_message_begin(self) -> None:
         if self._begun:

@@ -28,12 +28,12 @@ class Rejected(Exception):
 
 
 def busy() -> Rejected:
-    """What `--max-num-queued-reqs` says when the queue is full."""
+    """The error of `--max-num-queued-reqs` when the queue is full."""
     return Rejected(503, BUSY, "Service Unavailable")
 
 
 def shut_down() -> Rejected:
-    """What vLLM says to new requests after SIGTERM, while it still answers /health."""
+    """vLLM's answer to new requests after SIGTERM, while it still answers /health."""
     return Rejected(500, "cannot schedule new futures after shutdown", "InternalServerError")
 
 

@@ -21,7 +21,7 @@ _PHRASES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode(
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a replica received: the head as it came, line for line, and the body."""
+    """A request as a replica received it: the head, line for line, and the body."""
 
     head: bytes
     body: bytes
@@ -51,7 +51,7 @@ class Date:
         self._lines = b""
 
     def lines(self) -> bytes:
-        """What uvicorn puts on top of every answer."""
+        """The headers that uvicorn puts on top of every answer."""
         second = int(time.time())
         if second != self._second:
             self._second = second

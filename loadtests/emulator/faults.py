@@ -1,4 +1,4 @@
-"""What can go wrong with a replica: the faults by name, and the exchanges that misbehave."""
+"""Faults of a replica: the faults by name, and the exchanges that misbehave."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """Every fault. What an answer gets is settled when its request arrives; SLOW, PAUSE, REFUSE, DEAD hold at once."""
+    """Every fault. Those of answers are settled when requests arrive; SLOW, PAUSE, REFUSE, DEAD hold at once."""
 
     SLOW = "slow"
     """Every step takes `factor` times as long."""

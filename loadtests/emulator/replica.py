@@ -64,7 +64,7 @@ class EmulatedReplica:
         self._opening: asyncio.Task[None] | None = None
         engine.on_turn = self.notify
 
-    # What tests and experiments see.
+    # For tests and experiments.
 
     @property
     def port(self) -> int:
@@ -119,7 +119,7 @@ class EmulatedReplica:
         self.notify()
 
     def _take_effect(self, fault: Fault | None) -> None:
-        """What a fault changes at once, whoever asks."""
+        """The effects of a fault that hold at once, for every client."""
         kind = None if fault is None else fault.kind
         self.engine.slow(fault.factor if fault is not None and kind is FaultKind.SLOW else 1.0)
         self.engine.pause(kind is FaultKind.PAUSE)
@@ -162,7 +162,7 @@ class EmulatedReplica:
                 connection.transport.close()
         self._sweeper = asyncio.get_running_loop().call_later(min(1.0, self._keep_alive_s), self._sweep)
 
-    # What connections call.
+    # Called by connections.
 
     def accepted(self, transport: asyncio.Transport) -> bool:
         """Whether a new connection is let in."""
@@ -213,7 +213,7 @@ class EmulatedReplica:
         while self._kept_bytes > KEPT_BYTES and len(requests) > 1:
             self._kept_bytes -= len(requests.popleft().body)
 
-    # What generations call.
+    # Called by generations.
 
     def strike(self) -> Fault | None:
         """The fault that this request gets; the last of `count` switches it off."""

@@ -1,4 +1,4 @@
-"""What the emulated model reads and writes: how long a prompt is, and the book that every answer is a passage of."""
+"""Text of the emulated model: lengths of prompts, and the book that every answer is a passage of."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TAIL_S = 1.0
 TELL_EVERY = 2
 """Looks, of half a second each."""
 BEGINS = r"^begins at ([\d.]+)$"
-"""What it prints when it is ready: a time of the monotonic clock, which all processes of a machine share."""
+"""The line printed when it is ready: a time of the monotonic clock, which all processes of a machine share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Counted:
-    """What happened between two moments."""
+    """Outcomes between two moments."""
 
     player: Player
     at_first: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ async def run(order: Order) -> Report:
             print(f"{now.at_s:.0f} s: {now.under_way} under way", flush=True)
 
     def settled(now_s: float, under_way: Iterable[Request]) -> bool:
-        """Whatever is under way could not be good any more; and others have had time to look at this process."""
+        """Requests under way could not be good any more, and other processes have had time to look at this one."""
         return now_s >= order.until_s + TAIL_S and not any(shots[of.number].hopes(of, now_s) for of in under_way)
 
     target = Target(order.url, MODEL, keys={shot.key: (shot.key,) for shot in shots}, length=Length.HIDDEN)

@@ -28,7 +28,7 @@ WAITS = re.compile(r'^tailgate_loop_wait_seconds_bucket\{le="([^"]+)"\} (\S+)$',
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent, the same to every candidate. Times in real seconds from the beginning."""
+    """The traffic, the same for every candidate. Times in real seconds from the beginning."""
 
     policy: str
     """The text of the policy, in virtual time."""
@@ -59,7 +59,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one run: the shots, those of the warm-up as well, and the processes by name."""
+    """The result of one run: the shots, those of the warm-up as well, and the processes by name."""
 
     name: str
     shots: list[Shot]
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def counted(self) -> list[Shot]:
-        """Those that came after the warm-up."""
+        """The shots after the warm-up."""
         return [shot for shot in self.shots if shot.at >= self.warmup_s]
 
     @property

@@ -1,7 +1,7 @@
 """A policy for engines that run at another pace: every duration of it is stretched alike.
 
-With `scale` virtual seconds per real one, an objective of 1 s is one of 1 / `scale` s. What has to do with the network
-alone (connecting, how long a health check may take) stays as it is.
+With `scale` virtual seconds per real one, an objective of 1 s is one of 1 / `scale` s. Durations
+of the network alone (connecting, how long a health check may take) stay as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.core.policy import Health, Timeouts
 from gateway.policy.sections.units import seconds, write_seconds
 
 PERCENTILES = "p"
-"""What the objectives of a section begin with; the rest of it are no durations."""
+"""Prefixes of a section's objectives; its other fields are no durations."""
 TIMEOUTS = Timeouts()
 HEALTH = Health()
 

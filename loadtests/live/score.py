@@ -1,4 +1,4 @@
-"""What a live run is worth: goodput, attainment, latencies and refusals, as its clients saw them."""
+"""The score of a live run: goodput, attainment, latencies and refusals, as its clients saw them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.sim.analysis.results import Latency, latency
 from loadtests.live.shots import Shot
 
 Weights = Mapping[str, float]
-"""What a good request of each tier is worth."""
+"""The worth of a good request, by tier."""
 UNFINISHED = "unfinished"
 """Neither answered nor refused when the run ended, or so late that it could not be good any more."""
 

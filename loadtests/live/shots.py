@@ -67,7 +67,7 @@ class Shot:
         return Arrival(self.at, self.key, self.key, model, self.prompt_tokens, self.output_tokens)
 
     def note(self, request: Request) -> None:
-        """What became of it."""
+        """The outcome of the request."""
         self.sent_s, self.first_s, self.status = request.sent_s, request.first_s, request.status
         self.tokens = request.tokens
         if request.outcome is Outcome.UNFINISHED:

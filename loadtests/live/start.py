@@ -39,7 +39,7 @@ def gateway(policy: Path, baseline: str | None = None, given: Sequence[str] = ()
 
 
 async def ready(child: Child, children: Children) -> re.Match[str]:
-    """What it said when it was ready. Raises Broken if it, or another one, ends before, or if it takes too long."""
+    """The line that it printed when it was ready. Raises Broken if any process ends before, or if it takes too long."""
     events: list[asyncio.Future[Any]] = [child.ready, children.died]
     await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
     if child.ready.done():

@@ -1,4 +1,4 @@
-"""What `Retry-After` was worth: what became of clients that were told when to come again, over all their tries."""
+"""The value of `Retry-After`: outcomes of clients that were told when to come again, over all their tries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Told:
     obeyed: int = 0
     """Of those: came again when they were told to, or later."""
     admitted: int = 0
-    """Of those that obeyed: were answered. What is neither met an error, or was not answered in time."""
+    """Clients that obeyed and were answered. Clients neither admitted nor refused met an error or a timeout."""
     refused: int = 0
     """Of those that obeyed: were refused again."""
 

@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class Garbage(ValueError):
-    """What came is not what an OpenAI-compatible server says."""
+    """The answer is not one of an OpenAI-compatible server."""
 
 
 class Answer:
-    """What has come of the current answer; `reset` before the next one."""
+    """The part of the current answer that has come; `reset` before the next one."""
 
     __slots__ = (
         "_body",
@@ -119,7 +119,7 @@ class Answer:
         if self.status and not self._bounded:
             self.on_message_complete()
 
-    # What httptools calls.
+    # Callbacks of httptools.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -178,7 +178,7 @@ class Answer:
             self._whole(b"".join(self._body))
             self._body = []
 
-    # What is said.
+    # Contents of the answer.
 
     def _event(self, data: bytes) -> None:
         if data == DONE:
@@ -257,7 +257,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _called(error: object) -> str:
-    """What an error calls itself: its code, or its type, in whatever dialect."""
+    """The name of an error in any dialect: its code, or its type."""
     if isinstance(error, dict):
         return str(error.get("code") or error.get("type") or "error")[:MAX_SHOWN]
     return str(error)[:MAX_SHOWN]

@@ -17,14 +17,14 @@ from loadtests.replay.target import Target
 from loadtests.replay.unconnected import OwnLimit, own_limit, told
 
 IDLE_S = 4.0
-"""A connection that has been idle for longer is left alone: servers close theirs after 5 s, and a request that meets
-that moment would be lost by no fault of theirs."""
+"""A connection that has been idle for longer is not used again. Servers close theirs after 5 s, and a request that
+meets that moment would be lost by no fault of theirs."""
 SHED = (429, 503, 504)
 EARLY_S = 0.002
 """Timers of milliseconds may be that early."""
 LOOK_S, LOOK_EACH_S = 0.02, 2e-5
-"""The least time between two looks at who has been silent for too long, and what each connection adds to it: a look
-is at all of them, and shall not be what makes the generator late."""
+"""The least time between two checks for silent connections, and the time that each connection adds to it. A check reads
+all connections, and must not make the generator late."""
 EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
 """Hears of `count` pieces of content that came together, a time after those before them."""
@@ -134,7 +134,7 @@ class Client(asyncio.Protocol):
 
 
 def what_came(answer: Answer) -> tuple[Outcome, str]:
-    """What a complete answer is, and why it is not the whole one that was asked for."""
+    """The outcome of a complete answer, and the reason if it is shorter than the request asked for."""
     status, reason = answer.status, answer.reason
     if status == 200:
         if answer.error:
@@ -263,7 +263,7 @@ class Clients:
                 client.transport.abort()
 
     def _look(self) -> None:
-        """Who gives up late tries again late: a look comes when the most silent has had enough."""
+        """A client that gives up late tries again late, so a check comes when the most silent one times out."""
         self._alarm = None
         left_s = self.expire()
         if left_s is not None:

@@ -1,4 +1,4 @@
-"""What became of each request, as rows of fixed size in `requests.npy`: written as they end, so memory stays bounded.
+"""Outcomes of requests, as rows of fixed size in `requests.npy`: written as they end, so memory stays bounded.
 
 The file is an ordinary NumPy array of records (`numpy.load`), one row for each request, in the order in which they
 ended. Names of tiers, reasons and replicas are numbers in the rows; `run.json` has the tables, and all that is no row.
@@ -199,7 +199,7 @@ def read_rows(folder: Path) -> Rows:
 
 
 def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:
-    """By nearest rank: each is a value that occurred. What is not a number is left out."""
+    """By nearest rank: each is a value that occurred. NaN is left out."""
     known = values[~np.isnan(values)]
     if not len(known):
         return [None] * len(shares)

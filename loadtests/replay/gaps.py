@@ -28,5 +28,5 @@ class Gaps:
 
 
 def middle_s(bucket: int) -> float:
-    """What a bucket stands for: its geometric middle; the first stands for 0, what came together."""
+    """The value of a bucket: its geometric middle. The first stands for 0, tokens that came together."""
     return LOW_S * RATIO ** (bucket + 0.5) if bucket else 0.0

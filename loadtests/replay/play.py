@@ -91,12 +91,12 @@ class Now:
     connections: int
     chunks: int
     all_sent: bool = False
-    """What is left is to be waited for, or to be tried again."""
+    """The rest only has to be waited for, or tried again."""
 
 
 @dataclass(slots=True)
 class Played:
-    """What is known when it is over."""
+    """The result of a replay that is over."""
 
     sent: int = 0
     ended: int = 0
@@ -114,11 +114,11 @@ class Played:
     """The largest resident set of this process, up to the end."""
     interrupted: bool = False
     wrong_row: str | None = None
-    """What was wrong with the row of the trace that ended it."""
+    """The fault of the trace's row that ended it."""
     empty_rows: int = 0
     """Of the trace, left out: requests of 0 tokens."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
-    """What became of clients that were told to come again, by tier and reason."""
+    """Outcomes of clients that were told to come again, by tier and reason."""
     lag: list[float] = field(default_factory=list)
     """Waits on the event loop of the generator after the warm-up, by bucket of gateway.observe.metrics.lag.EDGES."""
 
@@ -246,7 +246,7 @@ class Player:
         self.played.most_under_way = max(self.played.most_under_way, self._clients.under_way)
 
     def _send_next(self) -> None:
-        """What a client of a closed loop does when it has its answer: its clock starts only now."""
+        """The next request of a closed loop's client, after an answer: its clock starts only now."""
         item = None if self._exhausted.is_set() else next(self._items, None)
         if item is None:
             self._exhausted.set()

@@ -1,7 +1,7 @@
 """Prompts of a wanted length: plain words, one token each, the same for the same seed, prefixes shared where told to.
 
 Every word has three letters and a space before it: one token to the common byte-pair vocabularies, and four bytes,
-which is a token to the emulated replicas. What a chat template adds is learned from the target (`Sizes`).
+which is a token to the emulated replicas. The tokens that a chat template adds are learned from the target (`Sizes`).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Outcome(IntEnum):
     TIMEOUT = 10
     """The client's own patience ended."""
     NO_HTTP = 11
-    """What came was no HTTP, or no JSON."""
+    """The answer was no HTTP, or no JSON."""
     UNFINISHED = 12
     """Still under way when the test ended and its grace was over."""
     INTERRUPTED = 13

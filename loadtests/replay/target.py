@@ -1,4 +1,4 @@
-"""What is tested, and how a request to it is written."""
+"""The server under test, and how a request to it is written."""
 
 from __future__ import annotations
 

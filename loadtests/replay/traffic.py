@@ -15,7 +15,7 @@ from gateway.sim.workload.synthetic import Synthetic
 from gateway.sim.workload.traces import EmptyRows, Mix, Trace, TraceError, open_trace
 
 FIELDS = ("prompt_tokens", "output_tokens", "cv", "streamed")
-"""What a workload in a line may say."""
+"""Keys of a workload in a line."""
 DEFAULT_RATE = 10.0
 DEFAULT_DURATION_S = 60.0
 

@@ -27,7 +27,7 @@ def told(error: OSError) -> str:
 
 
 def own_limit(error: OSError, connections: int) -> OwnLimit | None:
-    """What stops the generator, which has so many connections; None where the target is at fault."""
+    """The limit that stops a generator with so many connections; None where the target is at fault."""
     if isinstance(error, ssl.SSLError) or error.errno not in OWN_LIMITS:
         return None
     return OwnLimit(

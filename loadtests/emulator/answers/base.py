@@ -1,4 +1,4 @@
-"""What every dialect's answer has in common: an id, a voice per choice, a whole body or a stream of events."""
+"""The parts that answers of all dialects share: an id, a voice per choice, a whole body or a stream of events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Answer(ABC):
         """The whole answer, not streamed."""
 
     def opening(self) -> None:
-        """What a stream says before the engine has said anything."""
+        """Events of a stream before the engine's first token."""
         return
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Answer(ABC):
 
     @abstractmethod
     def closing(self) -> None:
-        """What a stream says once every choice is over."""
+        """Events of a stream after the end of every choice."""
 
     @staticmethod
     def failure(message: str) -> list[bytes]:
@@ -70,7 +70,7 @@ class Answer(ABC):
         return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
 
     def running_usage(self, choice: Choice, generated: int) -> dict[str, object]:
-        """What `continuous_usage_stats` puts on every chunk."""
+        """The usage that `continuous_usage_stats` puts on every chunk."""
         prompt = choice.prompt_tokens
         total = prompt + generated
         return {
@@ -129,7 +129,7 @@ class TokenAnswer(Answer):
         """The token at `said` of a choice, as a chunk has it."""
 
     def head(self, kind: str) -> dict[str, object]:
-        """What every object begins with."""
+        """The fields at the head of every object."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.ask.model}
 
     def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
