@@ -11,6 +11,8 @@ import asyncio
 import socket
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
@@ -59,14 +61,20 @@ class AdminDoor(HttpToolsProtocol):
         self._whole = False
         self._pipelined = False
 
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A bug costs this connection: the loop and httptools would drop what is raised, or end the process."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - of any kind
+            self.broke(Callback.ADMIN, error)
+
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        try:
+        self.transport = transport
+        with self._guarded():
             self._opened(transport)
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.transport = transport
-            self.broke(Callback.ADMIN, error)
 
     def _opened(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -77,17 +85,13 @@ class AdminDoor(HttpToolsProtocol):
         self._guard.receiving.start(self, monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        try:
+        with self._guarded():
             self._guard.closed(self)
             super().connection_lost(exc)
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.broke(Callback.ADMIN, error)
 
     def data_received(self, data: bytes) -> None:
-        try:
+        with self._guarded():
             self._received(data)
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.broke(Callback.ADMIN, error)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn: httptools raised, which also makes an error of its own of whatever a callback raises."""
@@ -120,18 +124,14 @@ class AdminDoor(HttpToolsProtocol):
             self._refuse(*_TOO_LARGE)
 
     def pause_writing(self) -> None:
-        try:
+        with self._guarded():
             super().pause_writing()
             self._guard.stalled.start(self, monotonic())
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.broke(Callback.ADMIN, error)
 
     def resume_writing(self) -> None:
-        try:
+        with self._guarded():
             super().resume_writing()
             self._guard.stalled.stop(self)
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.broke(Callback.ADMIN, error)
 
     # ---- httptools
 
@@ -161,10 +161,8 @@ class AdminDoor(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The answer is complete, though the request may not be: its token was wrong, or its body too large."""
-        try:
+        with self._guarded():
             self._answered()
-        except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self.broke(Callback.ADMIN, error)
 
     def _answered(self) -> None:
         self.server_state.total_requests += 1
