@@ -1,1 +1,1 @@
-"""What the gateway costs, as ratios to other proxies on the same upstream in the same run."""
+"""The cost of the gateway, as ratios to other proxies on the same upstream in the same run."""

@@ -76,7 +76,7 @@ def main(
     pure: Annotated[bool, typer.Option("--pure", help="Interpreted, not compiled as it is installed.")] = False,
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
 ) -> None:
-    """What tailgate costs, as ratios to other proxies on the same upstream in the same run."""
+    """Measure the cost of tailgate, as ratios to other proxies on the same upstream in the same run."""
     plan = plan_of(_known(only or [], list(MEASURES)), _known(target or [], KNOWN), quick=quick)
     effort = QUICK if quick else Effort()
     if rounds is not None:

@@ -1,7 +1,7 @@
 """Keeps the cores of a virtual machine from sleeping while latencies are measured.
 
-A core that has nothing to do is given back to the host, and how long it takes to come back is the host's affair: often
-a millisecond, which is what is to be measured. A process of the idle class takes only what nobody wants, and gives way
+An idle core is given back to the host. Its return takes as long as the host likes, often a millisecond: as long as the
+latencies to be measured. A process of the idle class takes only what nobody wants, and gives way
 at once.
 """
 

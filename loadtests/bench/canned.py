@@ -31,7 +31,7 @@ def _filler(count: int) -> str:
 
 
 def _stretched(build: Callable[[str], object], size: int) -> bytes:
-    """What `build(text)` gives for a text that makes it exactly `size` bytes."""
+    """The result of `build(text)` for a text that makes it exactly `size` bytes."""
     return _compact(build(_filler(size - len(_compact(build(""))))))
 
 

@@ -1,4 +1,4 @@
-"""What tailgate promises about its cost, and whether a run bears it out."""
+"""Claims of tailgate about its cost, and whether a run bears them out."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from loadtests.bench.section import Section
 
 
 class State(StrEnum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     MET = "met"
     MISSED = "missed"
     VOID = "void"
     """There were errors, or tailgate did not run: counts as missed."""
     SKIPPED = "skipped"
-    """What it is compared with is not here."""
+    """The peer that it is compared with is not here."""
 
 
 @dataclass(frozen=True, slots=True)

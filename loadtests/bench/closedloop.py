@@ -36,7 +36,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class ClosedResult:
-    """What happened between the end of the warm-up and the end of the run."""
+    """Outcomes between the end of the warm-up and the end of the run."""
 
     requests: int
     seconds: float
@@ -65,7 +65,7 @@ def first_answer(port: int) -> int:
 
 @dataclass(slots=True)
 class _Run:
-    """What the clients of one closed loop share."""
+    """The state that clients of one closed loop share."""
 
     request: bytes
     length: int

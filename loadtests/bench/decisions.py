@@ -1,4 +1,4 @@
-"""What the decisions alone cost: the controller called in process, in virtual time, as its driver calls it.
+"""The cost of the decisions alone: the controller called in process, in virtual time, as its driver calls it.
 
 A steady fleet: each replica serves IN_FLIGHT streamed requests of SERVICE_S, is scraped once a second, and nothing
 is ever refused. Everything the controller does for a request is counted, alarms and scrapes included.

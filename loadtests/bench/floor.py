@@ -16,7 +16,7 @@ import uvloop
 
 
 class Side(asyncio.Protocol):
-    """What the two sides share: a parser that finds the end of each message."""
+    """The part that both sides share: a parser that finds the end of each message."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport

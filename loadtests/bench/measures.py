@@ -1,4 +1,4 @@
-"""What is measured: each is a few rounds in which every target gets the same load, one after another."""
+"""The measures: each is a few rounds in which every target gets the same load, one after another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = Effort(rounds=3, seconds=0.8, chunks=80, decisions=3000, held_streams=50
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every measure needs. `tell` says what happens now, `step` counts loads done."""
+    """The setup that every measure needs. `tell` says what happens now, `step` counts loads done."""
 
     effort: Effort
     cores: Cores
@@ -98,7 +98,7 @@ def chunks_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
 
 
 def latency(bench: Bench, targets: Sequence[str]) -> Section:
-    """What a target adds to the p99 at half the rate at which it saturates; direct and proxied in turn."""
+    """The time that a target adds to the p99 at half the rate at which it saturates; direct and proxied in turn."""
 
     def once(target: Running, turn: int) -> Raw:
         # Found anew in each round: half load is half of what the machine can do now.
@@ -160,7 +160,7 @@ def memory(bench: Bench, targets: Sequence[str]) -> Section:
 
 
 def held_faults(raw: Raw, streams: int, events: int) -> list[str]:
-    """What is wrong with streams that were held: all must live, and each must have got its chunks."""
+    """Faults of streams that were held: all must live, and each must have got its chunks."""
     faults = []
     if raw["alive"] != streams:
         faults.append(f"{raw['alive']} of {streams} streams were alive at the end")

@@ -14,7 +14,7 @@ from loadtests.bench import canned
 from loadtests.processes import tree_usage
 
 PATIENCE_S = 30.0
-"""What wrk may take beyond its time before it counts as hung."""
+"""The time that wrk may take beyond its own before it counts as hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class OutsideResult:
-    """What happened between the end of the warm-up and the end of the run. Any answer but a 2xx or 3xx is an error."""
+    """Outcomes between the end of the warm-up and the end of the run. Any answer but a 2xx or 3xx is an error."""
 
     requests: int
     seconds: float

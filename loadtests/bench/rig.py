@@ -42,7 +42,7 @@ def serving(interval_s: float, cores: Cores) -> Iterator[Upstream]:
 
 
 def load(spec: Spec, cores: frozenset[int] | None) -> Raw:
-    """Run one load on `cores` in a process of its own. What it lists under `errors` makes it void."""
+    """Run one load on `cores` in a process of its own. Any entry under `errors` makes it void."""
     kind = next(name for name, of in KINDS.items() if isinstance(spec, of))
     with on_cores(cores):
         done = subprocess.run(

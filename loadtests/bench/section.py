@@ -1,4 +1,4 @@
-"""What one measure found: raw figures of every round, and one value per target and round."""
+"""Results of one measure: raw figures of every round, and one value per target and round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 from typing import cast
 
 Raw = dict[str, object]
-"""What one load told, as JSON gave it."""
+"""The figures that one load printed, parsed from JSON."""
 
 
 def number(raw: Raw, name: str) -> float:
@@ -17,7 +17,7 @@ def number(raw: Raw, name: str) -> float:
 
 
 def errors_of(raw: Raw) -> list[str]:
-    """What went wrong in a load; anything makes it void."""
+    """Errors of a load; any of them makes it void."""
     return cast(list[str], raw["errors"])
 
 

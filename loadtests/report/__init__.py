@@ -1,1 +1,1 @@
-"""What a load test has found: figures, a page, pictures, and two of them side by side."""
+"""Results of a load test: figures, a page, pictures, and two tests side by side."""

@@ -1,10 +1,10 @@
 """Intervals around the figures of a load test: what chance could have made of it.
 
-Requests of one moment share their fate, so single requests must not be drawn anew: what is drawn is stretches of time
-(a block bootstrap; Künsch, "The jackknife and the bootstrap for general stationary observations", 1989).
-It holds only where a stretch is much longer than what happens in it is felt: here as long as answers take, since each
-shares the queue and the batch with all that it meets. Two tests of the same traffic had the same bursts at the same
-time, so their stretches are drawn together.
+Requests of one moment share their fate, so stretches of time are drawn instead of single requests. This is a block
+bootstrap (Künsch, "The jackknife and the bootstrap for general stationary observations", 1989).
+It holds only where a stretch is much longer than the effects of its events last. Here they last as long as answers
+take, since an answer shares the queue and the batch with all that it meets. Two tests of the same traffic had the same
+bursts at the same time, so their stretches are drawn together.
 """
 
 from __future__ import annotations
@@ -114,6 +114,6 @@ def ranged(of_draws: Values) -> Range | None:
 
 
 def latency(judged: Judged, metric: str) -> Values:
-    """Of what was answered; the rest is not a number."""
+    """Values of answered requests; the rest is NaN."""
     found: Values = np.where(judged.finished, judged.rows[f"{metric}_s"].astype(np.float64), np.nan)
     return found

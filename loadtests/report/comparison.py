@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two load tests say about each other."""
+    """The comparison of two load tests."""
 
     a: Tested
     b: Tested
@@ -85,7 +85,7 @@ def compare(a: Tested, b: Tested) -> Comparison:
 
 
 def _not_comparable(a: Tested, b: Tested) -> str:
-    """What is wrong with every figure of one of them."""
+    """Faults of one test that concern every figure of it."""
     late = [one.name for one in (a, b) if not one.report["trusted"]]
     if late:
         return f"the generator fell behind in {' and '.join(late)}, so that no figure of it can be trusted"
@@ -173,7 +173,7 @@ def _outcomes(one: Tested, outcomes: tuple[Outcome, ...]) -> Any:
 
 
 def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
-    """What weakens a judgement."""
+    """Facts that weaken a judgement."""
     found = []
     ours, theirs = a.report["totals"]["offered_per_s"], b.report["totals"]["offered_per_s"]
     if None not in (ours, theirs) and abs(theirs / ours - 1.0) > SAME_LOAD:

@@ -64,7 +64,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None, *, allow_late: bool = 
     judged = everything.of(counts)
     seconds = run.played.sending_s - about.warmup_s
     times = about.warmup_s, run.played.sending_s
-    # What is found of all tiers together, beside what is found of each: NumPy lets two threads work at once.
+    # Figures of all tiers together, beside those of each tier: NumPy lets two threads work at once.
     with ThreadPoolExecutor(1) as beside:
         totals = beside.submit(_totals, judged, run, seconds, policy)
         rates = beside.submit(_rates, everything, run)
@@ -228,7 +228,7 @@ def _objective(metric: Metric, objective: Objective, slo: Slo, judged: Judged) -
 
 
 def _latencies(finished: Rows) -> Report:
-    """Of what finished, in seconds; each with how many it is of."""
+    """Latencies of finished requests, in seconds; each with its number of requests."""
     found = {}
     for metric in METRICS:
         values = finished[f"{metric}_s"]
@@ -315,7 +315,7 @@ def _by_tier(judged: Judged, run: RunFile) -> dict[str, Judged]:
 
 
 def _weights(rows: Rows, run: RunFile, policy: Held | None) -> npt.NDArray[np.float64]:
-    """What each row is worth."""
+    """The worth of each row."""
     return np.array([_weight(policy, name) for name in run.tiers])[rows["tier"]]
 
 

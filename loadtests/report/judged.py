@@ -28,7 +28,7 @@ ERRORS = {
 
 
 class Held(Protocol):
-    """What requests are held against: a policy, or what is kept of one."""
+    """The objectives that requests are held against: a policy, or the kept part of one."""
 
     @property
     def tiers(self) -> Mapping[str, Tier]: ...
@@ -59,12 +59,12 @@ class Judged:
 
 
 def judge(rows: Rows, tiers: list[str], policy: Held | None) -> Judged:
-    """Hold every row against its tier's objectives; without a policy what finished is good.
+    """Hold every row against its tier's objectives; without a policy every finished request is good.
 
-    Good is: finished, not cut short, and every latency that could be observed within the threshold of its metric's
-    highest percentile; a stream that never had a first token has missed any objective of TTFT. Latencies count from
-    when the request was due. What was under way when the test was stopped, and beyond a bound already, is a miss: else
-    a target that hangs would look the better for being given up.
+    A good request finished and was not cut short. Every latency that could be observed is within the threshold of its
+    metric's highest percentile. A stream that never had a first token has missed any objective of TTFT. Latencies count
+    from when the request was due. A request under way at the stop of the test, and beyond a bound already, is a miss.
+    Else a target that hangs would look the better for being given up.
     """
     outcome = rows["outcome"]
     finished, stopped = outcome == Outcome.FINISHED, outcome == Outcome.INTERRUPTED

@@ -1,4 +1,4 @@
-"""What came of so much offered load: throughput and goodput by how much was offered, where that varied."""
+"""Throughput and goodput by offered load, where the load varied."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     """Requests/s by level of offered load; empty where it was nearly the same all the time.
 
     The time that counts is cut into bins, no shorter than answers take, and bins that were offered about the same are
-    one level. Offered and good are by when requests were due, answered by when the answer was complete, less what
-    answers take where nothing keeps them waiting: while the load rises, those that end were offered at a lower one.
+    one level. Offered and good are by when requests were due. Answered is by when the answer was complete, less the
+    time of an answer that nothing keeps waiting. While the load rises, those that end were offered at a lower one.
     """
     bins = round_bins(until_s - from_s, _most_bins(judged, from_s, until_s))
     bin_s = (until_s - from_s) / bins

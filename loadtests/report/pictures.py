@@ -15,7 +15,7 @@ NAMES = (
     *(f"{metric}-{kind}" for metric in ("ttft", "e2e") for kind in ("over-time", "percentiles")),
     "misses",
 )
-"""Of which a report has some."""
+"""A report has some of them."""
 MAX_REASONS = 10
 
 

@@ -17,7 +17,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What was asked for."""
+    """The options of the test."""
 
     target: str
     traffic: str
@@ -39,7 +39,7 @@ class About:
     policy: str | None = None
     """The file whose objectives requests are held against."""
     unnamed_tier: str | None = None
-    """What requests are called for which nobody has named a tier; None where somebody has."""
+    """The name for requests without a named tier; None where tiers are named."""
     probed: bool = False
     """Whether the target said how it counts prompts."""
 

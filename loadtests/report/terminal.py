@@ -15,7 +15,7 @@ Report = dict[str, Any]
 
 
 def print_report(report: Report, out: Console) -> None:
-    """What matters first."""
+    """The lines that matter most come first."""
     out.print(Text(headline(report), style="bold"))
     for text in warnings(report):
         out.print(Text(text, style="yellow"))

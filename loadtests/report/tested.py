@@ -37,7 +37,7 @@ class Tested:
     held: Held | None
 
     def slos(self) -> dict[str, Slo]:
-        """What each of its tiers was held against."""
+        """The objectives of each of its tiers."""
         return {tier: slo_of(self.held, tier) for tier in self.report["tiers"]}
 
 

@@ -18,7 +18,7 @@ MAX_BINS = 120
 MIN_REQUESTS = 25
 """In a bin, in the mean: fewer are noise."""
 MIN_S = 1.0
-"""What is said per second needs one: a single request in the first millisecond is no thousand requests/s."""
+"""A rate per second needs a second: a single request in the first millisecond is no thousand requests/s."""
 
 
 def per_s(count: float, seconds: float) -> float | None:
@@ -29,9 +29,9 @@ def per_s(count: float, seconds: float) -> float | None:
 def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, until_s: float) -> dict[str, Any]:
     """In bins of equal length, which together are the time that counts. `weights`: what each row is worth.
 
-    Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies; answered and good by
-    when the answer was complete, those of the warm-up and not those after the last request: a target that falls behind
-    shows there. Rates are None where all of the time is less than `MIN_S`.
+    Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies. Answered and good
+    are by when the answer was complete. They include answers to the warm-up and exclude answers after the last request: a
+    target that falls behind shows there. Rates are None where all of the time is less than `MIN_S`.
     """
     most = max(1.0, min(MAX_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / MIN_REQUESTS))
     bins = round_bins(until_s - from_s, most)

@@ -35,7 +35,7 @@ def share(value: float | None) -> str:
 
 
 def rate(value: float | None, form: str = ".4g") -> str:
-    """What there is of something per second."""
+    """A rate: a number of something per second."""
     return "–" if value is None else f"{value:{form}}"
 
 
@@ -73,7 +73,7 @@ def fell_behind(generator: Report) -> str | None:
 
 
 def warnings(report: Report) -> list[str]:
-    """What a reader has to know before believing the figures."""
+    """Warnings that a reader needs before believing the figures."""
     about, generator, prompts = report["about"], report["generator"], report["prompts"]
     found = []
     if (behind := fell_behind(generator)) is not None:

@@ -1,4 +1,4 @@
-"""What must hold between the fields of a scenario, and between it and its policies."""
+"""Rules between the fields of a scenario, and between a scenario and its policies."""
 
 from __future__ import annotations
 

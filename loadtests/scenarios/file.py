@@ -1,4 +1,4 @@
-"""What a scenario file may say. Read and checked as policy files are: all errors at once, by line and field."""
+"""The fields of a scenario file. Read and checked as policy files are: all errors at once, by line and field."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MODEL = "default"
 RECOVER = "recover"
 OURS = "tailgate"
 START_S = 10.0
-"""What replicas and a contender take to start."""
+"""The time that replicas and a contender take to start."""
 PROXIED = ("nginx", "vllm-router", "litellm")
-"""What else can be tried, besides the baselines of the simulator."""
+"""Contenders besides the baselines of the simulator."""
 
 
 def _profile(name: object) -> object:
@@ -181,5 +181,5 @@ def policy_path(name: str) -> Path:
 
 
 def environment(replicas: Sequence[str]) -> dict[str, str]:
-    """What policies of scenarios call their replicas: R1, R2 and so on."""
+    """Names of replicas in policies of scenarios: R1, R2 and so on."""
     return {f"R{n}": url for n, url in enumerate(replicas, 1)}

@@ -1,4 +1,4 @@
-"""What requests take outside of emulated engines: HTTP, whoever stands in front, and the timers of the emulator."""
+"""Time of requests outside of emulated engines: HTTP, the contender in front, and the timers of the emulator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TTFT = "vllm:time_to_first_token_seconds"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What engines have told so far."""
+    """Figures that engines have reported so far."""
 
     ttft_s: float
     """The sum of all TTFT, in their own seconds."""
@@ -46,12 +46,12 @@ class Told:
 
 
 async def ways_s(scenario: ScenarioFile, contender: ContenderSection, requests: int, part: float) -> list[float]:
-    """What requests take on their way (s, in order, none below 0), told by two measurements. Raises Broken.
+    """Times of requests on their way (s, in order, none below 0), from two measurements. Raises Broken.
 
-    How far apart they lie, so many `requests` say that are sent one after the other: their TTFT, less that of an idle
-    engine, which is known. But beside other streams HTTP takes longer. How long in the mean, the scenario's traffic
-    says, at LOAD and for a `part` of its time: its TTFT less its time in the queue, and less what the engines say they
-    took. The first are stretched to that mean. All of it is of the lowest tier, which nobody hedges.
+    The spread comes from `requests` sent one after the other: their TTFT, less that of an idle engine, which is known.
+    But beside other streams HTTP takes longer. The mean comes from the scenario's traffic, at LOAD and for a `part` of
+    its time: its TTFT, less its time in the queue and the time that engines report. The first times are stretched to
+    that mean. All requests are of the lowest tier, which nobody hedges.
     """
     tier = scenario.traffic[-1].tier
     with tempfile.TemporaryDirectory(prefix="tailgate-on-the-way-") as folder:
@@ -117,7 +117,7 @@ def _without_queue_s(request: Request) -> float:
 
 
 async def _told(urls: Iterable[str]) -> Told:
-    """What engines have told up to now. Raises Broken."""
+    """Figures that engines have reported up to now. Raises Broken."""
     sums: defaultdict[str, float] = defaultdict(float)
     async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
         for url in urls:

@@ -65,7 +65,7 @@ def _lines(reports: Reports, series: str, over_time: Callable[[Report], Any]) ->
 def _marks(scenario: ScenarioFile, part: float) -> dict[str, float]:
     """One for whatever happens to some replicas at one time, and for its end; those told alike are numbered.
 
-    What befalls a replica between its drain and its undrain is what it was drained for: all of that is one.
+    Events of a replica between its drain and its undrain are the reason for its drain: all of them are one.
     """
     replicas: dict[tuple[float, str], list[str]] = {}
     drained = list(_drained(scenario))

@@ -39,7 +39,7 @@ Report = dict[str, Any]
 
 @dataclass(slots=True)
 class Played:
-    """What came of a scenario. Tests by contender and multiple of the rate, in the order in which they were run."""
+    """The result of a scenario. Tests by contender and multiple of the rate, in the order in which they were run."""
 
     scenario: ScenarioFile
     quick: bool
@@ -57,7 +57,7 @@ class Played:
 
 
 def play_scenario(scenario: ScenarioFile, out: Path, quick: bool, tell: Callable[[str, str], None]) -> Played:
-    """All of it; reports of single tests go into folders of `out`. What breaks, or Ctrl-C, costs that test alone.
+    """All of it; reports of single tests go into folders of `out`. A fault, or Ctrl-C, costs that test alone.
 
     `tell` hears which test is under way, and how far it is: `STARTING` first.
     """

@@ -1,4 +1,4 @@
-"""What a scenario would be in the simulator: the same arrivals, policy, replicas and faults, in virtual time."""
+"""A scenario in the simulator: the same arrivals, policy, replicas and faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NotSimulated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What came of a test; TTFT (s) of all that finished after the warm-up, by tier, in order."""
+    """The result of a test; TTFT (s) of all that finished after the warm-up, by tier, in order."""
 
     result: Result
     ttft_s: dict[str, list[float]]
@@ -63,9 +63,9 @@ def simulated(
     """One test of a scenario, in virtual time that is as long as the real one. `seed` is of what the gateway draws,
     of ways, and of clients that try again.
 
-    `ways_s` is what HTTP was seen to take (on_the_way.py), as if all of it lay between the gateway and an engine: an
-    answer that ends makes room for the next one only so much later, which has then missed the step that has begun
-    meanwhile. It is drawn for each request: where two things happen at about the same time, it decides which is first.
+    `ways_s` are the measured times of HTTP (on_the_way.py), as if all of it lay between the gateway and an engine. An
+    answer that ends makes room for the next one only so much later, and that one has then missed the step that has
+    begun meanwhile. A time is drawn for each request: of two events at about the same time, it decides which is first.
     But none overtakes another on the way to the same engine.
 
     Raises NotSimulated for events and contenders that the simulator has not.

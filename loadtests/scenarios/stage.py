@@ -1,4 +1,4 @@
-"""Who stands in front of the emulated replicas, started and ended for one test."""
+"""The contender in front of the emulated replicas, started and ended for one test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RELOAD_S = 10.0
 
 @dataclass(slots=True)
 class Stage:
-    """What is up: where requests go, where the replicas and the gateway's admin pages are."""
+    """Addresses of a running stage: for requests, of the replicas, and of the gateway's admin pages."""
 
     url: str
     replicas: list[str]
@@ -126,7 +126,7 @@ async def _reload(name: str, stage: Stage, http: httpx.AsyncClient) -> None:
 
 
 async def _policy(stage: Stage, http: httpx.AsyncClient) -> dict[str, Any]:
-    """What the gateway says of its policy."""
+    """The policy as the gateway reports it."""
     state = (await http.get(f"{stage.admin}/admin/state")).raise_for_status().json()
     return cast("dict[str, Any]", state["policy"])
 

@@ -1,4 +1,4 @@
-"""What came of a scenario, told: as JSON, as a page of HTML or of Markdown, and in words."""
+"""The result of a scenario: as JSON, as a page of HTML or of Markdown, and in words."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
 
 
 def how(played: Played) -> str:
-    """What a row is, in words; empty where there is none."""
+    """The kind of a row, in words; empty where there is none."""
     tests = list(played.reports.values())
     if not tests:
         return ""
@@ -84,7 +84,7 @@ def how(played: Played) -> str:
 
 
 def notes(played: Played) -> list[str]:
-    """What has to be known before the figures are believed."""
+    """Warnings that are read before the figures are believed."""
     found = [f"{name} was left out: {why}" for name, why in played.skipped.items()]
     for (contender, times), why in played.broken.items():
         found.append(f"{contender} {times:g}x broke off: {why.splitlines()[0]}")
