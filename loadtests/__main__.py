@@ -32,7 +32,7 @@ def made_of(commands: Iterable[str]) -> typer.Typer:
 
 if __name__ == "__main__":
     end_by_sigterm()
-    # What is imported stays: to look for garbage meanwhile would take a fifth of it.
+    # Imported modules stay: to look for garbage meanwhile would take a fifth of the import's time.
     gc.disable()
     try:
         # For one command only what that one needs: `report` begins in three quarters of the time.

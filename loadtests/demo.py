@@ -178,7 +178,7 @@ async def run(plan: Plan, out: Console) -> int:
     stop = asyncio.Event()
     async with Children(lambda name, line: out.print(Text(f"{name:>8}  {line}", style="dim"))) as children:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Whoever asks twice will not wait.
+            # A user who asks twice will not wait.
             asyncio.get_running_loop().add_signal_handler(
                 number, lambda: children.kill() if stop.is_set() else stop.set()
             )
@@ -221,7 +221,7 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
 
 @contextmanager
 def planned(options: argparse.Namespace) -> Iterator[Plan]:
-    """What the command line asks for. The copy of the policy, if there is one, goes with the plan."""
+    """The options of the command line. The copy of the policy, if there is one, goes with the plan."""
     free: bool = options.free_ports
     port, admin_port = (0, 0) if free else (PORT, ADMIN_PORT)
     port = port if options.port is None else options.port

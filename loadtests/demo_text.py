@@ -1,4 +1,4 @@
-"""What the demo says: what happened, where everything is, and what to try next."""
+"""Texts of the demo: what happened, where everything is, and what to try next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Served:
 
 
 def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> None:
-    """What happened, and what to try next."""
+    """A summary of the run, and what to try next."""
     api, admin = served.api, served.admin
     json_body = "-H 'content-type: application/json' -d"
     _head(out, "One streamed request went through:")

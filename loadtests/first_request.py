@@ -18,7 +18,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Who answered, and how fast. Times in seconds."""
+    """The replica that answered, and how fast. Times in seconds."""
 
     pool: str
     replica: str

@@ -70,7 +70,7 @@ def process_table() -> list[Entry]:
 
 
 def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
-    """What `root` and everything below it uses together."""
+    """Usage of `root` and all its descendants together."""
     table = process_table() if table is None else table
     tree = {root}
     grew = True

@@ -1,4 +1,4 @@
-"""What an engine says of itself, before it is asked anything."""
+"""Facts that an engine reports of itself, before any request."""
 
 from __future__ import annotations
 

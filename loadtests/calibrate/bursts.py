@@ -1,4 +1,4 @@
-"""What a probe sends, burst by burst, and what it saw of each request."""
+"""Bursts of a probe, and its observations of each request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def send(
 async def sent(
     arrivals: Iterable[Arrival], target: Target, sizes: Sizes, seeds: Random, connections: int
 ) -> list[Seen]:
-    """What came of requests, in the order in which they were sent. Raises Failed if one was not answered."""
+    """Observations of requests, in the order in which they were sent. Raises Failed if one was not answered."""
     kept = Kept()
     # Prompts of its own, lest the engine find them in its cache.
     plan = Plan(seed=seeds.getrandbits(32), sizes=sizes, warm_connections=connections, lead_s=LEAD_S)

@@ -1,8 +1,8 @@
 """How far off the simulator is with a fitted profile, on traffic that it was not fitted to.
 
-Requests of mixed lengths at random times, in an open loop, at two shares of the rate at which the profile says that the
-engine is full; then the same requests, at the times at which they were sent, in the simulator. The same several times
-over, in rounds: what differs from one to the next is the engine, and no profile can tell it.
+Requests of mixed lengths come at random times, in an open loop. They come at two shares of the rate at which the
+profile says that the engine is full. Then the simulator gets the same requests, at the times at which they were sent.
+All of it is repeated in rounds: differences between rounds are those of the engine, and no profile can tell them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def mixed(profile: Profile, rate: float, seed: int, requests: int) -> list[Arriv
 
 
 def good_s(found: Sequence[Checked]) -> float:
-    """What is taken for a good time to first token (s): twice the median of the first."""
+    """The bound of a good time to first token (s): twice the median of the first."""
     return 2.0 * found[0].ttft_s("p50").live
 
 

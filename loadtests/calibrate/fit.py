@@ -1,14 +1,14 @@
 """The profile with which the simulator does what the engine did: the least error over the costs of a step.
 
-Each burst is served by `gateway.sim.run.replica.Replica`, request by request at the times at which they were sent, and
-compared in the mean and the 95th percentile of its times to first token, and in its mean time per token: as logarithms,
-so that a millisecond of ten counts as much as a second of ten thousand; a large burst `GROUP` requests at a time. Mixed
-traffic, which comes at a rate that only a first fit can tell, is compared in the same way, and counts for more: it is
-what plans are made for, and no engine does all that was asked of it as this model does. What every request pays outside
-of steps is a cost of its own (`path_s`), so that it is not taken for one of them.
+Each burst is served by `gateway.sim.run.replica.Replica`, request by request at the times at which they were sent. The
+mean and the 95th percentile of its times to first token are compared, and its mean time per token; a large burst
+`GROUP` requests at a time. They are compared as logarithms, so that a millisecond of ten counts as much as a second of
+ten thousand. Mixed traffic, which comes at a rate that only a first fit can tell, is compared in the same way, and
+counts for more. Plans are made for mixed traffic, and no engine does everything as this model does. The time that every
+request pays outside of steps is a cost of its own (`path_s`), so that it is not taken for the cost of a step.
 
-The least is searched for without slopes: steps are whole ones, so that the error has a stair wherever a request just
-makes it into one, and a search that stands on a stair believes that it has arrived. Hence it begins in several places,
+The least error is searched for without slopes. Steps are whole ones, so the error has a stair wherever a request just
+makes it into a step. A search that stands on a stair believes that it has arrived. Hence it begins in several places,
 and anew where it has ended until that gains nothing.
 
 Slots are counted, not fitted: of a burst of more requests than there are slots, so many have a first token before the

@@ -1,9 +1,9 @@
 """A calibration: bursts, mixed traffic and the check of it, and all of that several times in turn.
 
-In turn, because an engine is not as fast in one minute as in the next: what is fitted and what is checked then have all
-of those minutes in them, and how far the engine is from itself can be told from how far the profile is from it. Mixed
-traffic that is fitted and such that is checked follow each other every few seconds, since an engine that is slower by a
-tenth for half a minute, in which only the one was sent, waits by half longer near saturation.
+They take turns because an engine is not as fast in one minute as in the next. The fit and the check then both cover all
+of those minutes. Thus the engine's distance from itself can be told from the profile's distance from the engine. Mixed
+traffic for the fit and for the check alternate every few seconds. Else an engine that is slower by a tenth for half a
+minute, in which only one of them was sent, would show waits longer by half near saturation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GOOD_FIT = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What an engine says of itself, and how to ask it. None: it does not say."""
+    """A fact that an engine reports of itself, and how to ask for it. None: it does not say."""
 
     target: Target
     sizes: Sizes

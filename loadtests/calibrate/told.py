@@ -1,4 +1,4 @@
-"""What a calibration found, told: the profile, and how far off the simulator is with it."""
+"""The result of a calibration: the profile, and how far off the simulator is with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def as_json(found: Calibrated) -> dict[str, object]:
 
 
 def _said(engine: Engine) -> dict[str, bool]:
-    """What an engine says of itself, and whether this one does."""
+    """The facts that engines may report of themselves, and whether this one does."""
     return {
         "max_model_len": engine.said_context_tokens is not None,
         "kv_capacity_tokens": engine.kv_capacity_tokens is not None,

@@ -1,4 +1,4 @@
-"""What a picture shows, whoever draws it."""
+"""The contents of a picture, the same for every format."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def draw_all(pictures: Sequence[Picture], folder: Path) -> None:
 
 
 def _cores() -> int:
-    """Those that this process may use. One where that is not Linux: what numpy has loaded there may not be forked."""
+    """Cores that this process may use. One where that is not Linux: libraries that numpy loaded may not be forked."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 

@@ -94,7 +94,7 @@ def _sheet(picture: Picture) -> Any:
 
 
 def _cut(canvas: Any) -> Any:
-    """What is on it, with a margin; None where there is no room for that."""
+    """The drawn part of it, with a margin; None where there is no room for that."""
     import numpy as np
 
     canvas.draw()
@@ -171,7 +171,7 @@ def _lines(chart: Chart, axes: Any) -> None:
 
 
 def _names(chart: Chart, axes: Any) -> None:
-    """What the marks are, in as few rows as it takes for no two to be in each other's way."""
+    """Labels of the marks, in as few rows as it takes for no two to be in each other's way."""
     rows: list[list[tuple[float, float]]] = []
     placed = []
     for name, x in sorted(chart.marks.items(), key=lambda mark: mark[1]):

@@ -1,4 +1,4 @@
-"""What the options of `run` ask for: traffic, keys, fields of bodies. All raise ValueError that says what is wrong."""
+"""The values of the options of `run`: traffic, keys, fields of bodies. All raise ValueError that says what is wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def traffic_of(
     speed: float | None,
     duration: float | None,
 ) -> Traffic:
-    """What is sent. Raises PolicyErrors, too."""
+    """The traffic to send. Raises PolicyErrors, too."""
     if (trace is None) == (workload is None):
         raise ValueError("say what to send: --trace FILE or --workload SPEC, one of them")
     if rate is not None and speed is not None:
@@ -129,6 +129,6 @@ def fields_of(text: str | None) -> dict[str, object]:
 
 
 def unnamed_tier(workload: str | None, mix: str | None, policy: Policy | None) -> str | None:
-    """What requests are called for which nobody has named a tier. None where a policy, a mix or a workload has."""
+    """The name for requests without a named tier. None where a policy, a mix or a workload names one."""
     named = mix is not None or policy is not None or (workload is not None and "=" not in workload)
     return None if named else Mix().tiers[0][0]

@@ -57,16 +57,16 @@ def calibrate_command(
 ) -> None:
     """Fit a fleet profile to a live engine by a short probe, for `tailgate simulate` and `tailgate plan`.
 
-    Bursts, alone and together, short and long, then mixed requests at various parts of what it carries, five times in
-    turn: some 11,500 requests, on an engine that has nothing else to do. Six minutes with one that carries sixty a
-    second, a quarter of an hour with one that carries twenty; fewer --rounds make it shorter. Then:
+    It sends bursts, alone and together, short and long, then mixed requests at various parts of the engine's capacity.
+    Five rounds are some 11,500 requests, on an engine that has nothing else to do. Six minutes with one that carries
+    sixty a second, a quarter of an hour with one that carries twenty; fewer --rounds make it shorter. Then:
 
     `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
 
     `tailgate plan --policy policy.yaml --workload chat --rate 40 --fleet h100.json`
 
-    Exit status: 0 there is a profile; 1 no contact, or answers that nothing can be fitted to; 2 wrong options; 3 there
-    is one, and plans made with it are not to be trusted: it is more than 25% off (without a check, in the fit more than
+    Exit status: 0 there is a profile; 1 no contact, or answers that nothing can be fitted to; 2 wrong options; 3 the
+    profile is not to be trusted. Such a profile is more than 25% off (without a check, in the fit more than
     15%), or could not be checked.
     """
     errors = console(stderr=True)
@@ -95,7 +95,7 @@ def calibrate_command(
 
 
 async def _calibrated(target: Target, most: int, seed: int, rounds: int, out: Path, checked: bool) -> Calibrated:
-    """What was found, with a bar meanwhile; the profile is written to `out`."""
+    """The calibration's result, with a bar meanwhile; the profile is written to `out`."""
     named, context, kept = await about(target)
     terminal = console(stderr=True)
     first = Arrival(0.0, "default", "calibrate", "default", 32, 1)

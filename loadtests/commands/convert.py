@@ -28,8 +28,8 @@ def convert_command(
 ) -> None:
     """Convert a trace, or the gateway's journal, row by row, whatever its size.
 
-    The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line;
-    what is left out, because it is no request or because the other format has no place for it, is counted and said.
+    The format of IN is found from its first line. A row that is wrong ends the conversion and is named by its line.
+    Rows that are no requests, and values without a place in the other format, are left out, counted and reported.
     Where there is no request at all no file is left, and the exit status is 2, as for whatever else is wrong.
 
     `python -m loadtests convert calls.jsonl.1 calls.jsonl day.jsonl`
@@ -54,7 +54,7 @@ def convert_command(
 
 
 def _written(sources: list[Path], out: Path, to: str) -> Converted:
-    """What stands under the name `out` is whole; where the conversion fails nothing new is left beside it."""
+    """A file under the name `out` is whole; where the conversion fails nothing new is left beside it."""
     check_writable(out, "OUT")
     part = out.with_name(f"{out.name}.part")
     for path in (out, part):

@@ -71,7 +71,7 @@ def conclude(
 
 
 def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None, *, allow_late: bool) -> Report:
-    """What has come of a test. Exits where there is nothing to be said."""
+    """The report of a test. Exits where there is nothing to report."""
     errors = console(stderr=True)
     try:
         run = read_run(folder)

@@ -38,7 +38,7 @@ from loadtests.terminal.written import check_writable, writing
 FOLDER = Path("loadtest-results")
 ENDS = signal.SIGINT, signal.SIGTERM
 OURS = ("report.json", "report.html", "run.json", "requests.npy", *(f"{name}.png" for name in NAMES))
-"""What a test leaves in its folder."""
+"""Files that a test leaves in its folder."""
 
 
 class Nothing(Exception):
@@ -155,10 +155,10 @@ def run_command(
 
     `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
-    Exit status: 0 there is a report; 1 no contact with the target, or the report could not be written; 2 wrong
+    Exit status 0: there is a report. 1: no contact with the target, or the report could not be written. 2: wrong
     options (also a `--model` that the target does not list, or several models and no `--model`), or a wrong row in
-    the trace (with a report of what was sent before it); 3 the generator fell behind, or can open no more
-    connections; 130 stopped by Ctrl-C, with a partial report.
+    the trace. The requests before a wrong row are reported. 3: the generator fell behind, or can open no more
+    connections. 130: stopped by Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
     try:

@@ -44,11 +44,11 @@ def scenario_command(
 ) -> None:
     """Play a scenario: emulated replicas, each contender in front of them in turn, and the same requests for all.
 
-    What it needs is started and ended by itself. It writes a page with the table and the picture, and a report of each
-    test. What cannot be had on this machine (nginx, vllm-router, litellm) is left out, and that is said.
+    It starts and ends all that it needs. It writes a page with the table and the picture, and a report of each test.
+    Contenders that this machine lacks (nginx, vllm-router, litellm) are left out, and that is said.
 
-    Exit status: 0 it was played; 1 something broke; 2 wrong options; 3 the generator fell behind in a test, whose
-    figures are not to be trusted; 130 stopped by Ctrl-C.
+    Exit status: 0 it was played; 1 something broke; 2 wrong options; 3 the generator fell behind in a test, so its
+    figures are not valid; 130 stopped by Ctrl-C.
     """
     errors = console(stderr=True)
     if name is None:

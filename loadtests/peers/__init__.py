@@ -1,1 +1,1 @@
-"""What people would use instead: fetched, configured, and as command lines."""
+"""Proxies that people would use instead: fetched, configured, and as command lines."""

@@ -30,8 +30,8 @@ def timeline(judged: Judged, weights: npt.NDArray[np.float64], from_s: float, un
     """In bins of equal length, which together are the time that counts. `weights`: what each row is worth.
 
     Offered, shed, failed and weighted goodput are by when requests were due, and so are latencies. Answered and good
-    are by when the answer was complete. They include answers to the warm-up and exclude answers after the last request: a
-    target that falls behind shows there. Rates are None where all of the time is less than `MIN_S`.
+    are by when the answer was complete. They include answers to the warm-up and exclude answers after the last request:
+    a target that falls behind shows there. Rates are None where all of the time is less than `MIN_S`.
     """
     most = max(1.0, min(MAX_BINS, np.count_nonzero(judged.rows["due_s"] >= from_s) / MIN_REQUESTS))
     bins = round_bins(until_s - from_s, most)

@@ -70,7 +70,7 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
 
 
 def how(played: Played) -> str:
-    """The kind of a row, in words; empty where there is none."""
+    """An explanation of the rows; empty where no test was played."""
     tests = list(played.reports.values())
     if not tests:
         return ""

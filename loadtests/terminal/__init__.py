@@ -1,1 +1,1 @@
-"""What the commands of `python -m loadtests` say to a terminal, and where they write."""
+"""Messages of `python -m loadtests` to a terminal, and where its commands write."""

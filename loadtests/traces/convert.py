@@ -23,10 +23,10 @@ EXACT_S = 1e-7
 
 @dataclass(slots=True)
 class Converted:
-    """What was done, and what was not."""
+    """Counts of converted and of omitted rows."""
 
     format: str
-    """Of what was read."""
+    """The format of the input."""
     to: str
     written: int = 0
     left_out: EmptyRows = field(default_factory=EmptyRows)
@@ -70,7 +70,7 @@ class Converted:
 
 
 def convert(sources: Sequence[Path], out: IO[str], to: str, tell: Callable[[int], None]) -> Converted:
-    """Read and write row by row. What is written when it raises TraceError, NotReplayable or OSError is no trace."""
+    """Read and write row by row. The output is no trace if it raises TraceError, NotReplayable or OSError."""
     writer = WRITERS[to]
     journal = _journal(sources)
     done = Converted("journal" if journal else "", to)

@@ -1,11 +1,11 @@
 """The gateway's journal as a trace: what its clients asked for, so that it can be played again.
 
 The journal has no prompts; it has their lengths. A request that was refused, or whose client left, has no answer whose
-length could be known: it gets that of the answer which its tier and model had last, so that what arrives stays what
-arrived (a hot deck; Andridge and Little, "A review of hot deck imputation", 2010). How many those are is counted.
+length could be known. It gets the length of the last answer of its tier and model, so that the arrivals stay the same.
+This is a hot deck (Andridge and Little, "A review of hot deck imputation", 2010). Such requests are counted.
 
-A journal may have gaps, where calls are missing. The end of a request that was under way may be among them: it is
-waited for as long as the request can last; after that, its answer has no length that could be known. So may an arrival:
+A journal may have gaps, where calls are missing. The end of a request that was under way may be among them. It is
+waited for as long as the request can last; after that, its answer has no known length. An arrival may be missing too:
 such a request is no row, but its end is counted if it is there. Before any gap an end without an arrival is an error.
 """
 

@@ -37,7 +37,7 @@ class Writer:
     """The finest time that it can say."""
 
     def lacks(self, row: TraceRow) -> list[str]:
-        """What this row says and the format has no place for."""
+        """Values of this row that the format has no place for."""
         return [name for name in OPTIONAL if name not in self.carries and getattr(row, name) != _UNSAID[name]]
 
 
