@@ -21,7 +21,7 @@ GATEWAY = read("gateway")
 LOADTESTS = read("loadtests")
 TESTS = read("tests")
 PRIVATE_YET = ("tests/sdk/test_aggregate.py", "tests/sdk/test_cut_short.py")  # this list may only shrink
-PROSE_FAULTS_YET = 78  # sentences of loadtests; this number may only shrink
+PROSE_FAULTS_YET = 33  # sentences of loadtests; this number may only shrink
 PUBLIC = {path: text for path, text in TESTS.items() if path.as_posix() not in PRIVATE_YET}
 
 

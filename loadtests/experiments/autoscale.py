@@ -1,11 +1,11 @@
 """A day and a night, with a fleet that follows the replicas that the gateway wants: enough, and not too many.
 
-The main workload without its bursts, its rate a sine from its lowest point: a day in two hours. Whoever scales looks
-at what the gateway wants every fifteen seconds. What is missing is started and serves 90 s later (a model is loaded);
-what is too much is drained, the youngest first. A replica is paid for from its start to its drain.
+The main workload without its bursts, its rate a sine from its lowest point: a day in two hours. The scaler reads
+the wanted replicas every fifteen seconds. Missing replicas are started and serve 90 s later (a model is loaded).
+Surplus ones are drained, the youngest first. A replica is paid for from its start to its drain.
 
-The optimum knows the rate of every second of the day: as many replicas as it takes for 99% of the requests to be good,
-known from searches in the simulator (`tailgate plan`), each started in time and gone at once. Short is the part of the
+The optimum knows the rate of every second of the day. It has as many replicas as it takes for 99% of the requests to be
+good, by searches in the simulator (`tailgate plan`). Each is started in time and gone at once. Short is the part of the
 day in which fewer serve than that. A turn is a change of what is wanted into the other direction: a day has one, at
 noon. The constants of the signal (`gateway/core/fleet/autoscale.py`) were settled while this workload was looked at.
 """
@@ -48,7 +48,7 @@ POOL = "main"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was there when somebody looked."""
+    """The fleet at one look of the scaler."""
 
     at: float
     wanted: int
@@ -68,8 +68,8 @@ class Day:
 class Scaled:
     """A controller whose fleet follows what it wants: the decider of a simulation.
 
-    All replicas there may be are in its policy. Those that are not running are drained, which is how the gateway treats
-    what gets nothing new; what runs on a drained one goes on.
+    All replicas there may be are in its policy. Replicas that do not run are drained, so they get no new requests;
+    requests on a drained replica go on.
     """
 
     def __init__(self, policy: Policy, random: Random) -> None:

@@ -1,9 +1,9 @@
 """Does P(breach) mean what it says? Everything is admitted (shadow mode), and every forecast is held against what came.
 
-The load comes in bursts of 2.2 times the mean, ten seconds long in the mean, at 1.25x, so that every tier sees times
-in which all is well and times in which nothing is. A forecast is that of the request's arrival; it came true if the
-request was not good in the end. Bins are of equal mass over all seeds together, intervals are over seeds: within one
-burst the requests share one fate, so there is less in 20,000 labels than it seems.
+The load comes in bursts of 2.2 times the mean, ten seconds long in the mean, at 1.25x. So every tier sees good times
+and bad times. A forecast is that of the request's arrival; it came true if the request was not good in the end. Bins
+are of equal mass over all seeds together, intervals are over seeds. Within one burst the requests share one fate, so
+there is less in 20,000 labels than it seems.
 
 Three probabilities are compared. *Calibrated* is what admission acts on. *Before the regression* is the log-normal of
 learned width around the forecast, which the logistic regression starts from. *Not calibrated* learns nothing from what
@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What one run said and what came: by kind of probability, of every request. `trusted`: share of arrivals."""
+    """Forecasts and outcomes of one run: by kind of probability, of every request. `trusted`: share of arrivals."""
 
     said: tuple[list[float], ...]
     missed: list[bool]
@@ -168,7 +168,7 @@ class Reliability:
         return bootstrap(statistic, self.n)
 
     def line(self, name: str) -> Line:
-        """What came against what was said, bin by bin."""
+        """Outcomes against forecasts, bin by bin."""
         said, came = [], []
         for each in self.bins:
 

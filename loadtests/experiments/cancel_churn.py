@@ -1,7 +1,7 @@
 """More than 100,000 disconnects, hedges and faults against the decisions: nothing leaks, everybody is answered once.
 
-Three tiers, two pools, eight replicas, bursts up to what these can serve. Most clients leave, at any moment; attempts
-are refused, reset, cut off, silent; every four seconds a replica dies, becomes slow or silent or is drained, or the
+Three tiers, two pools, eight replicas, bursts up to what these can serve. Most clients leave, at any moment. Attempts
+are refused, reset, cut off, silent. Every four seconds a replica dies, becomes slow or silent or is drained, or the
 policy is reloaded. Late requests are hedged, failed ones tried again, stragglers ejected, and whatever is cancelled
 goes on for some time. In the end nothing is held: no request, no attempt, no slot, no place in a queue, no alarm, no
 tenant's lease, no token of prompts and caches. Once a second what is held is compared with what is open. Sockets are
@@ -43,7 +43,7 @@ TIMEOUTS = Timeouts(queue_s=2.0, ttft_s=3.0, idle_s=2.0, total_s=12.0)
 
 @dataclass(frozen=True, slots=True)
 class Churned:
-    """What one run found."""
+    """Results of one run."""
 
     happened: Counter[str]
     wrong: Counter[str]
@@ -97,7 +97,7 @@ def churned(asked: tuple[int, int]) -> Churned:
 
 
 def policies() -> tuple[Policy, ...]:
-    """What is reloaded in turn: the policy, one with other replicas, and one without its second pool."""
+    """Policies that are reloaded in turn: the policy, one with other replicas, and one without its second pool."""
     whole = _policy(6, 2)
     main_alone = _policy(8, 0)
     return whole, _policy(5, 3), replace(main_alone, models={"m": Model("m", ("main",))})

@@ -1,4 +1,4 @@
-"""What a recorder of first tokens has to know: four ways to learn the p95 from a fleet that is hedged by it.
+"""The knowledge that a recorder of first tokens needs: four ways to learn the p95 from a fleet that is hedged by it.
 
 The threshold decides which times are cut short, and what was learned from those decides the next threshold. Each
 recorder keeps the same sliding window (`gateway.core.redundancy.ttft_quantiles`), and hedges the textbook's fleet by

@@ -1,7 +1,7 @@
 """A caller of the controller in virtual time to whom everything happens: clients that leave, replicas that fail.
 
-It keeps to the controller's contract and to nothing else: an attempt that is to be cancelled goes on for up to 50 ms,
-and may have its first token, or its end, meanwhile. What it counts, it counts by itself, from the commands alone.
+It keeps to the controller's contract and to nothing else. An attempt that is to be cancelled goes on for up to 50 ms,
+and may have its first token, or its end, meanwhile. It counts by itself, from the commands alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BROKEN = (
 
 
 class Client:
-    """What one client has been told."""
+    """Commands that concern one client."""
 
     __slots__ = ("ask", "commits", "cuts", "ends", "left", "refusals")
 
@@ -123,7 +123,7 @@ class Churn:
 
     @property
     def leaked(self) -> dict[str, int]:
-        """What is still held when nothing is under way."""
+        """State still held when nothing is under way."""
         controller = self._controller
         pools, replicas = list(controller.state.fleet), self._replicas.values()
         held = controller.holdings()

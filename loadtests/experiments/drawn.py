@@ -1,8 +1,8 @@
 """The textbook's fleet: servers whose time per request is drawn, under the gateway's own controller, in virtual time.
 
-No engine, no tokens: an answer is one token, after as long as was drawn, so that TTFT is the time of service and, with
-`fifo`, the wait for the server before it. Each attempt draws anew. What the literature computes by hand is computed
-here by the code that runs live: every call is one of `gateway.core.controller`.
+There is no engine: an answer is one token, after the drawn time. So TTFT is the time of service and, with `fifo`, the
+wait for the server before it. Each attempt draws anew. The literature computes such results by hand; here the code that
+runs live computes them: every call is one of `gateway.core.controller`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Times:
 
     @property
     def mean_s(self) -> float:
-        """What they are on the whole."""
+        """The mean over all requests, slow ones included."""
         return self.median_s * math.exp(self.sigma**2 / 2) * (1.0 + self.slow * (self.factor - 1.0))
 
     def survival(self, t: float) -> float:
@@ -93,7 +93,7 @@ def policy_of(servers: int, slots: int, hedge: Hedge | None) -> Policy:
 
 @dataclass(slots=True)
 class Run:
-    """What a run yielded, of the requests that arrived after the warm-up."""
+    """Results of a run, of the requests that arrived after the warm-up."""
 
     ttft_s: list[float]
     """Sorted."""

@@ -6,7 +6,7 @@ tiers where there are several. A run begins cold; its first 40 s and what arrive
 
     python -m loadtests.experiments.engines_cell --profile llama3-70b-a100-tp4 --load 1.5
 
-What the cap and the knee are is kept in the temporary directory, by everything that they depend on.
+The cap and the knee are kept in the temporary directory, by everything that they depend on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WORKLOADS: dict[str, tuple[LengthDistribution, LengthDistribution]] = {
 }
 """Prompts and answers."""
 CONTEXT = {"reasoning": 16_384}
-"""What an engine has to be started with for its answers; the others fit every profile, or are cut to fit it."""
+"""Context (tokens) that answers of a workload need; other workloads fit every profile, or are cut to fit it."""
 MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
 MIXES["three"] = {"premium": 0.2, "standard": 0.4, "free": 0.4}
 

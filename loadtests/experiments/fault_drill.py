@@ -1,15 +1,15 @@
-"""What becomes of a fleet with a slow, a refusing and a hung replica, and of one whose replicas die one by one.
+"""Faults in a fleet: a slow, a refusing and a hung replica at once, and replicas that die one by one.
 
 Twelve replicas under the main workload at .75x. A minute in, at the same moment, one takes three times as long for
-everything, one answers every request with a fast 503, and one accepts requests and answers none; their health checks
+everything, one answers every request with a fast 503, and one accepts requests and answers none. Their health checks
 pass all the while. A replica is out of rotation from the second on after which no five seconds bring it more than two
-requests (a healthy one gets thirty or more): probes, and what a replica that refuses is asked now and then, are no
-more than that.
+requests (a healthy one gets thirty or more). Probes, and occasional requests to a replica that refuses, are no more
+than that.
 
 An hour without any fault, bursts included, says how often a healthy replica is ejected by mistake.
 
-Goodput, and p99 TTFT of tier 0, are those from a quarter of a minute after the faults on, beside the same without
-faults, and with the same faults and no ejection.
+Goodput, and p99 TTFT of tier 0, are those from a quarter of a minute after the faults on. They stand beside a run
+without faults, and one with the same faults and no ejection.
 
 Then replicas die for good, one every half minute, while as much arrives as all twelve can serve. Goodput of the last
 fifteen seconds of each stage is held against that of all twelve, in proportion to those that are alive.

@@ -1,4 +1,4 @@
-"""What an experiment found: figures to be judged, tables and charts to be looked at, raw results to be checked."""
+"""Findings of an experiment: figures to be judged, tables and charts to be looked at, raw results to be checked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the load generator can do on one core: requests, pieces of streams, thousands of streams, and how late it is.
+"""Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and how late it is.
 
 The whole command, `python -m loadtests run`, against answers that cost next to nothing (those of the bench),
-generator and answers on a core each where there are two. What a core can do is what was done over the CPU that it
-took; how late it is counts at half of the requests and of the pieces that are wanted. How late the machine itself is,
-is measured beside it: the generator's clock at the rate of half the requests, with nothing to send. Memory is the
+generator and answers on a core each where there are two. The capacity of a core is the work done over its CPU
+time. Lateness counts at half of the requests and of the pieces that are wanted. The lateness of the machine itself is
+measured beside it: the generator's clock at the rate of half the requests, with nothing to send. Memory is the
 largest resident set of the process, in a test that is four times as long against that of the same load.
 """
 
@@ -74,7 +74,7 @@ def _empty(seconds: float, seed: int, cores: frozenset[int] | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent, at so many requests a second."""
+    """The traffic, at so many requests a second."""
 
     name: str
     workload: str

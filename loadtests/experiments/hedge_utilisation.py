@@ -2,8 +2,8 @@
 
 Eight servers, one request at a time each, first come first served; the gateway sends to whoever has the fewest
 requests. Times as in the textbook's fleet. "Rules off" has more slots than are ever used, so that the gateway sees
-neither a queue nor a shortage, and only the budget holds duplicates back. "Rules on" has two slots a server: what is
-more waits in the gateway, and nothing is sent twice while it does, or while more than .8 of the slots are in use.
+neither a queue nor a shortage, and only the budget holds duplicates back. "Rules on" has two slots a server, and other
+requests wait in the gateway. Nothing is sent twice while one waits, or while more than .8 of the slots are in use.
 """
 
 from __future__ import annotations

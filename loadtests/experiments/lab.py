@@ -1,4 +1,4 @@
-"""What experiments have in common: the committed setup, how long and how often they run, 1x, and the optimum."""
+"""Parts that experiments have in common: the committed setup, how long and how often they run, 1x, and the optimum."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUICK = Effort(seeds=2, seconds=30.0, warmup_s=20.0, quick=True)
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What the clairvoyant had of one seed's arrivals, as shares of the weight that arrived after the warm-up."""
+    """The clairvoyant's results on one seed's arrivals, as shares of the weight that arrived after the warm-up."""
 
     constrained: float
     """The constrained program."""
@@ -106,7 +106,7 @@ class Lab:
         return self.map(optimum, [(policy, workload, seed, self.options) for seed in self.seeds])
 
     def map(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
-        """The function of each argument, in `jobs` processes. What is told has the function's name in it."""
+        """The function of each argument, in `jobs` processes. Progress messages hold the function's name."""
         name, done = getattr(function, "__name__", "").strip("_").replace("_", " "), count(1)
 
         def tell() -> None:
@@ -153,7 +153,7 @@ def without_admission(policy: Policy) -> Policy:
 
 
 def servers(policy: Policy) -> list[Contender]:
-    """Who may serve what the optimum accepts. None of them is best for all traffic: take the best."""
+    """Servers for the requests that the optimum accepts. None is best for all traffic: take the best."""
     tiered = against("static-cap-tiers:slots=64,wait=0.8", policy)
     return [ours(policy), ours(without_admission(policy), "slots and tiers alone"), tiered]
 

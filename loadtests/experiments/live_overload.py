@@ -1,10 +1,10 @@
 """The whole thing live: gateway, clients and emulated replicas over HTTP on one machine, at twice what they can serve.
 
-The main workload at 2x for a minute after a warm-up, the same requests for every candidate: ours, the three best
-tier-blind static caps of a sweep in the simulator, and round robin without any control. Clients send when a request is
-due, whatever became of the others, and count from then. The engines run in slow motion, so that two cores can carry
-every token of every stream; all durations of the policy are stretched alike. Baselines decide inside the gateway's own
-data plane. The optimum is the constrained clairvoyant program on the very same requests.
+The main workload runs at 2x for a minute after a warm-up, with the same requests for every candidate. Candidates are
+ours, the three best tier-blind static caps of a sweep in the simulator, and round robin without any control. Clients
+send when a request is due, whatever became of the others, and count from then. The engines run in slow motion, so that
+two cores can carry every token of every stream; all durations of the policy are stretched alike. Baselines decide
+inside the gateway's own data plane. The optimum is the constrained clairvoyant program on the very same requests.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ QUICK = _Times(5.0, 15.0)
 
 @dataclass(slots=True)
 class _Plan:
-    """What every candidate is given."""
+    """The setup of every candidate."""
 
     policy: Policy
     arrivals: list[Arrival]
@@ -122,7 +122,7 @@ class _Optimum:
     """Shares of the weight (0-1)."""
 
     weighted: float
-    """What the program accepts of the requests that count, over all of them."""
+    """Requests that count and that the program accepts, over all that count."""
     ceiling: float
     """The same of the whole run, with what may be decoded after the last request: more than anybody can have."""
     tiers: dict[str, float]

@@ -2,8 +2,8 @@
 
 The tier is that of `policies/default.yaml`, the fleet that of the other experiments, the traffic the lowest tier's of
 the main workload, with its twenty tenants. Nothing is warmed up: what the gateway learns, it learns in the overload
-that is counted. With several tiers the lower ones wait until it is too late, and the forecast is right about them; with
-one, an admission that trusts no forecast sends everybody just too late, which is how this experiment came about. Static
+that is counted. With several tiers the lower ones wait until it is too late, and the forecast is right about them. With
+one tier, an admission that trusts no forecast sends everybody just too late: hence this experiment. Static
 caps are chosen as in `overload`: the best of a sweep at each load, with hindsight. The replay may not favour short
 prompts, so what each length gets is shown.
 """

@@ -1,10 +1,9 @@
 """Do others measure the same? Against wrk in a closed loop, and against aiperf in an open one on the same schedule.
 
-The target's latencies are known (200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order),
-so what differs is how they are measured. Five runs of each, in turn. aiperf (NVIDIA) replays the same times,
-streamed; what it calls inter-token latency is the mean of one answer, our TPOT, and what it calls inter-chunk latency
-is every gap in every answer, our ITL. wrk sends the same request over as many connections as our closed loop has
-clients, not streamed.
+The target's latencies are known: 200 to 400 ms to the first token, 20 to 30 ms for each after it, in a fixed order. So
+only the way of measuring differs. Five runs of each, in turn. aiperf (NVIDIA) replays the same times, streamed. Its
+inter-token latency is the mean of one answer, our TPOT. Its inter-chunk latency is every gap in every answer, our ITL.
+wrk sends the same request over as many connections as our closed loop has clients, not streamed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 1x is the highest rate at which the constrained clairvoyant program accepts 99% of the requests. Every candidate gets
 the same arrivals. The static caps are the best of a sweep over slots and patience, chosen anew at every load with
-hindsight, which flatters them; so is who serves the replay of what the optimum accepts: the gateway with admission, the
-gateway without, or the cap with strict tiers. Weighted goodput counts a good request as its tier's weight; refusals are
-misses. The second workload, code, is served by the same policy, untuned.
+hindsight, which flatters them. The replay of the requests that the optimum accepts is chosen likewise: the gateway with
+admission, the gateway without, or the cap with strict tiers. Weighted goodput counts a good request as its tier's
+weight; refusals are misses. The second workload, code, is served by the same policy, untuned.
 """
 
 from __future__ import annotations
