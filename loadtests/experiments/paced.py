@@ -1,7 +1,7 @@
 """`python -m loadtests.experiments.paced`: a target whose latencies are known, whoever asks and how often.
 
-The n-th request has the n-th of a hundred times to its first token, from 200 to 400 ms, in a fixed order that mixes
-them; every token after it takes 20 to 30 ms, likewise. Any tester that asks a multiple of a hundred times must see
+The n-th request has the n-th of a hundred times to its first token, from 200 to 400 ms, in a fixed mixed order. Every
+token after it takes 20 to 30 ms, likewise. Any tester that asks a multiple of a hundred times must see
 the same percentiles. Streamed or not; prints its port, and serves until its standard input ends.
 """
 
@@ -34,7 +34,7 @@ def times(n: int) -> tuple[float, float]:
 
 
 class Target:
-    """What connections share."""
+    """State that connections share."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens

@@ -1,7 +1,7 @@
 """`python -m loadtests.experiments.pacer RATE SECONDS SEED`: the generator's clock with nothing to send.
 
-It waits for the times of a Poisson process as the generator does, and prints how late it was (s, 99th percentile): what
-the machine and the event loop cost before a byte is sent.
+It waits for the times of a Poisson process as the generator does, and prints its lateness (s, 99th percentile). That is
+the cost of the machine and the event loop before a byte is sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What finished live against what finished in the simulator, and how many live runs that takes."""
+"""Requests that finished live against those in the simulator, and the number of live runs that this takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtests.quantiles import PERCENTILES, interval, off, rank
 MIN = 30
 """Requests of a tier that finished, live or simulated, for percentiles of them to be compared."""
 OFF_AT_MOST = 0.15
-"""What p50, p95 and goodput may be off by, as a share."""
+"""The allowed error of p50, p95 and goodput, as a share."""
 KNOWN = 0.4 * OFF_AT_MOST
 """The standard error that the mean of the live runs should have, as a share."""
 POOLS = 200

@@ -62,6 +62,6 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
 
 
 def about(name: str) -> str:
-    """What an experiment is, as its module says."""
+    """The docstring of an experiment's module."""
     module = __import__(EXPERIMENTS[name].__module__, fromlist=["__doc__"])
     return (module.__doc__ or "").strip()

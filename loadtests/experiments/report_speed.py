@@ -1,8 +1,8 @@
 """How long the report of a million requests takes.
 
 A load test that never was: the arrivals of the main workload, with latencies drawn for them, written down by the load
-tester's own recorder. Then the whole command, `python -m loadtests report`, from its start to its end, with a policy's
-objectives to hold it against; with its pictures as PNG, and without, since the page has its own.
+tester's own recorder. Then the whole command, `python -m loadtests report`, runs from its start to its end, with a
+policy's objectives. It runs with its pictures as PNG, and without, since the page has its own.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _seconds(folder: Path, png: str) -> float:
 
 
 def _write(folder: Path, rows: int, lab: Lab) -> None:
-    """What a load test of so many requests leaves."""
+    """Write the files that a load test of so many requests leaves."""
     seconds = rows / RATE
     workload = replace(lab.workload("main").at_rate(RATE), duration_s=2 * seconds)
     columns, random = Columns(folder), Random(1)

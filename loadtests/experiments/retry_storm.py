@@ -1,11 +1,11 @@
 """A retry storm: one of four replicas is eight times as slow for twenty seconds, and clients try again three times.
 
-The main workload without its bursts at .9x; clients leave that have seen nothing for ten seconds, and try again, as do
-those that were refused, as the OpenAI SDK does it. Goodput is of what clients sent first, by the second in which they
+The main workload without its bursts at .9x. Clients leave after ten seconds without an answer, and try again as the
+OpenAI SDK does. So do refused clients. Goodput is of what clients sent first, by the second in which they
 did, with clocks that start then. It is held against the 20 s before the trouble.
 
-Without admission and budgets (nothing is refused, no deadline in the queue, no limit of slots or of retries) whoever is
-served has waited for nearly as long as its client does, and what clients send again keeps it so when all is well again.
+The run without admission and budgets has no refusals, no deadline in the queue, and no limit of slots or of retries. A
+served request has then waited for nearly as long as its client does, and retries keep it so when all is well again.
 Both also without ejection: three replicas of four are not enough for this load, so a replica that is well again has to
 be found out soon, by its probes.
 """

@@ -1,31 +1,31 @@
 """Does the simulator say what happens? Scenarios of the load tester, live and simulated, on the same requests.
 
-Live is a gateway of its own, emulated replicas and clients over HTTP on one machine; simulated is the same controller,
+Live is a gateway of its own, emulated replicas and clients over HTTP on one machine. Simulated is the same controller,
 the same model of an engine, in virtual time, with other draws of the gateway in each of the seeds. Latencies are those
 of all that finished, and of each tier beside it: a percentile of all tiers together says little where some wait and
 some do not. Where it lies between the two it moves with every request that is more of the one kind, while those of the
 tiers stay. Goodput is of all that count. Left out are scenarios of what the simulator has not: rolling restarts and
 reloads.
 
-HTTP and the gateway take their time between a client and an engine: so much is measured first, with requests one after
-the other and beside other streams (of other traffic than that of any test), and simulated, all of it between the
-gateway and the engine. Each request takes as long as one of those, and longer where it would overtake another on the
-way to the same engine. It is some milliseconds, and where there is a queue it costs a step: when an answer ends, the
-engine has begun its next step before the request that takes the place reaches it. And where two things happen at about
-the same time, it decides which of them is first.
+HTTP and the gateway take their time between a client and an engine. That time is measured first, with requests one
+after the other and beside other streams (of other traffic than that of any test). In the simulator all of it lies
+between the gateway and the engine. Each request takes one of the measured times, and longer where it would overtake
+another on the way to the same engine. It is some milliseconds, and where there is a queue it costs a step. When an
+answer ends, the engine has begun its next step before the request that takes the slot reaches it. And of two events at
+about the same time, it decides which is first.
 
-That ways are drawn, and keep their order, was settled on the cold start and on long prompts among short ones, which are
-tests here: their figures are of what the simulator was made to do, those of the others of what it was not.
+Drawn times that keep their order were settled on two tests: the cold start, and long prompts among short ones. The
+simulator was made to fit these two; it was not made to fit the others.
 
-What is simulated is the mean of the seeds, with what nine in ten of them lie between: so much the draws of the gateway,
-of HTTP, and of clients that try again, make of the same requests. A live run is one such draw, and where the seeds lie
-far apart (a storm, a tier that is served what is left over) one alone says little: it may be as far from their mean,
-however good the simulator is. So a test is played live as often as it takes for the means of p50 and p95 of all tiers
-to have a standard error of two fifths of what they may be off by, but twenty times at most. How often that is follows
-from the seeds, before anything is played. It is the means that are compared; of the p99 that of all live runs together,
+A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. The interval comes from
+the draws of the gateway, of HTTP, and of clients that try again, on the same requests. A live run is one such draw.
+Where the seeds lie far apart (a storm, a tier that gets left-over capacity) one run alone says little. It may be as far
+from their mean, however good the simulator is. So a test is played live until the means of p50 and p95 of all tiers
+have a standard error of two fifths of their allowed error. It is played twenty times at most. The number of runs
+follows from the seeds, before anything is played. The means are compared. The p99 is that of all live runs together,
 against sets of as many seeds.
 
-The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish: its
+The overload is played one and a half times as long as the scenario, so that enough requests of each tier finish. So its
 goodput is not that of the scenario's page.
 
 A run in which the generator was late, or that broke off, is played again. A test of which no run is left is no ground
@@ -75,9 +75,9 @@ NAMES = (
 )
 QUICK_NAMES = ("overload",)
 LONGER = {"overload": 1.5}
-"""Multiples of their time. As scenarios they last long enough to see what happens; here the percentiles of what
-finishes have to be known, and their p99 at all: in half a minute of the overload at 2.5x, 27 requests of the tier that
-waits longest finished."""
+"""Multiples of their time. As scenarios they last long enough to show the effect. Here the percentiles of finished
+requests have to be known, the p99 too. In half a minute of the overload at 2.5x, 27 requests of the tier that waits
+longest finished."""
 SEEDS = 8
 """Multiples of an experiment's seeds: the mean of those should not be what is known worst."""
 MAX_RUNS = 20
@@ -99,7 +99,7 @@ class Live:
     late: int = 0
     """Those in which the generator was."""
     broken: list[str] = field(default_factory=list)
-    """What those said that broke off."""
+    """Errors of runs that broke off."""
 
     @property
     def played(self) -> int:
@@ -137,7 +137,7 @@ class Test:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What has to be known of it."""
+        """Warnings about this test."""
         live, there = self.live, len(self.live.kept)
         if 0 < there < self.needed:
             yield (
@@ -224,7 +224,7 @@ def _scenario(name: str) -> ScenarioFile:
 
 
 def _tests(name: str, scenario: ScenarioFile) -> Iterator[tuple[str, ScenarioFile]]:
-    """Those that a scenario is, each with its title."""
+    """The tests of a scenario, each with its title."""
     for of in scenario.contenders:
         for times in scenario.sweep or (1.0,):
             title = name + ("" if len(scenario.contenders) == 1 else f", {of.called}")

@@ -4,8 +4,8 @@ No control, least-prefill routing, 64 slots per replica in front of which reques
 once by a TTFT objective of 1 s alone, and once by a TPOT objective of 30 ms alone. A knee is the load at which
 attainment falls below 90%, interpolated; the last load if it never does. How far the two lie apart depends on the
 traffic. In code the prompts are long and the answers short: the chunks of other prompts stretch every step, and TPOT
-goes long before TTFT. In conversations (main) steps are mostly decoding, and the two are closer together. Who watches
-one of the two only finds out late.
+goes long before TTFT. In conversations (main) steps are mostly decoding, and the two are closer together. An operator
+who watches only one of the two finds out late.
 """
 
 from __future__ import annotations

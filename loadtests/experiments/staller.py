@@ -1,6 +1,6 @@
 """`python -m loadtests.experiments.staller`: a server that answers in 5 ms, and stalls for a second every ten.
 
-It serves any number of requests at the same time. What would be answered during a stall is answered at its end.
+It serves any number of requests at the same time. Answers due during a stall come at its end.
 Prints its port, and serves until its standard input ends.
 """
 

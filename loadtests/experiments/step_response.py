@@ -1,4 +1,4 @@
-"""What admission does when the load steps from .8x to 2x: how soon the admitted rate settles, and how much it swings.
+"""Admission when the load steps from .8x to 2x: how soon the admitted rate settles, and how much it swings.
 
 Admission on the *current* load oscillates: all are let in, the engines fill up, all are refused until they are empty.
 The admitted rate is that of the requests of each second that were dispatched in the end, mean over seeds, in moving

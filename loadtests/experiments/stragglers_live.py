@@ -2,11 +2,11 @@
 
 Gateway, clients and emulated replicas over HTTP on one machine. Before: each replica in turn, nothing that looks at how
 it does. After: what a policy gets by default, and `hedge: {}`. The same requests, the same replicas; prompts are alike,
-so that what makes the tail is the replicas. Who is slow is slow from the first request on: after the warm-up the
+so that what makes the tail is the replicas. Stragglers are slow from the first request on: after the warm-up the
 gateway has to have found them.
 
-Somebody who makes n calls, one right after the other, is slow if any of them takes more than three times the median:
-that is drawn beside 1 - (1 - p)^n, with the p of the very calls.
+A client makes n calls, one right after the other, and is slow if any of them takes more than three times the median.
+The share of slow clients is drawn beside 1 - (1 - p)^n, with the p of the very calls.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def stragglers_live(lab: Lab) -> Findings:
 
 
 def _fan_out(findings: Findings, ttft_s: dict[str, list[float]]) -> None:
-    """Who makes so many calls: how often one of them is slow."""
+    """How often at least one of so many calls is slow."""
     bound_s = SLOW_TIMES * _quantile(ttft_s["before"], 0.5)
     lines, rows = [], [[str(width)] for width in WIDTHS]
     for name, calls in ttft_s.items():

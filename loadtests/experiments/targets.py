@@ -1,4 +1,4 @@
-"""Every target of every experiment, in one table. What an experiment finds and is not here is reported, not judged."""
+"""Every target of every experiment, in one table. Findings without a target here are reported, not judged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The textbook's hedge: duplicates past the p95 cut the tail in half for 5% more requests.
 
-A request takes a lognormal time (median 40 ms, sigma .35), 2% of them six times as long; servers have no queues. What
-a duplicate after T does is known exactly: the first token is later than t with probability S(t) S(t - T). Here the
+A request takes a lognormal time (median 40 ms, sigma .35), 2% of them six times as long; servers have no queues. The
+effect of a duplicate after T is known exactly: the first token is later than t with probability S(t) S(t - T). Here the
 gateway's controller does it, with thresholds that it learned. The sweeps: which quantile to hedge at, what slow
 requests do without hedging, and what becomes of it where the request is slow and not the server.
 """

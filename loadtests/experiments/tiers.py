@@ -1,7 +1,7 @@
-"""Who gets what under overload: attainment of each tier and length of prompt, and the floor of the lowest tier.
+"""Shares of the tiers under overload: attainment of each tier and length of prompt, and the floor of the lowest tier.
 
 Attainment is good requests over all that count, refusals included. The floor is the lowest tier's share of the tokens
-dispatched, in every window of 10 s in which a request of it waited at any moment; the smallest of all seeds and loads
+dispatched, in every window of 10 s in which a request of it waited at any moment. The smallest of all seeds and loads
 is given.
 """
 
