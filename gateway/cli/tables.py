@@ -30,7 +30,7 @@ def print_tables(rows: Sequence[Summary], differences: Sequence[Difference], out
 
 def _goodput(rows: Sequence[Summary]) -> Table:
     table = new_table(
-        "policy", "weighted", "plain", "by tokens", "good/s", "busy", "slots", "KV", "preempted", "req/CPU-s"
+        "policy", "weighted", "plain", "by tokens", "good/s", "busy", "slots", "KV", "cached", "preempted", "req/CPU-s"
     )
     for row in rows:
         figures = row.figures
@@ -38,7 +38,7 @@ def _goodput(rows: Sequence[Summary]) -> Table:
             row.policy,
             *(interval(figures[name]) for name in ("weighted", "goodput", "token_weighted")),
             f"{figures['good_per_s'].value:.1f}",
-            *(f"{figures[name].value:.0%}" for name in ("busy", "slots", "kv")),
+            *(f"{figures[name].value:.0%}" for name in ("busy", "slots", "kv", "cached")),
             f"{figures['preemptions'].value:.0f}",
             f"{figures['requests_per_cpu_s'].value:,.0f}",
         )

@@ -20,10 +20,11 @@ from random import Random as Seeded
 from typing import TypeVar, cast
 
 from gateway.core.commands import Command
+from gateway.core.fleet import routing
 from gateway.core.fleet.routing import Router
 from gateway.core.fleet.routing import RoutingTarget as Replica
 from gateway.core.policy import Policy, ReplicaSpec
-from gateway.core.request import Random, Request
+from gateway.core.request import NO_PREFIX, Prefix, Random, Request
 from gateway.sim.analysis.report import Interval, bootstrap, mean, ratio
 from gateway.sim.analysis.results import Result
 from gateway.sim.analysis.tally import Tally
@@ -54,7 +55,7 @@ class _Frozen:
         self._look_at = 0.0
         self._counts: dict[int, int] = {}
 
-    def pick(self, free: Sequence[R], random: float) -> R:
+    def pick(self, free: Sequence[R], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> R:
         if self.now >= self._look_at:
             self._counts = {replica.rank: replica.in_flight for replica in free}
             self._look_at = self.now + self._period_s
@@ -67,7 +68,7 @@ class Snapshots(Balancer):
     """Least requests on counts looked at every `period_s`."""
 
     def __init__(self, policy: Policy, period_s: float, random: Random) -> None:
-        super().__init__(policy, "least-requests", random)
+        super().__init__(policy, routing.ROUTERS["least-requests"], random)
         self._frozen = _Frozen(period_s)
         self._routers = dict.fromkeys(policy.pools, cast(Router, self._frozen))
 
@@ -80,7 +81,7 @@ Made = Callable[[Policy, Random], Balancer]
 
 
 def _by(router: str) -> Made:
-    return lambda policy, random: Balancer(policy, router, random)
+    return lambda policy, random: Balancer(policy, routing.ROUTERS[router], random)
 
 
 def _every(period_s: float) -> Made:
@@ -160,7 +161,7 @@ def _saturated(of: tuple[Policy, Synthetic, int]) -> float:
     """Requests per second that are finished while far more arrive than could be, from 30 s to 90 s."""
     policy, workload, seed = of
     options = Options(duration_s=91.0, give_up_s=0.0)
-    decider, tally = Balancer(policy, "least-prefill", Seeded(seed)), Tally(policy.tiers.values(), 0.0)
+    decider, tally = Balancer(policy, routing.ROUTERS["least-prefill"], Seeded(seed)), Tally(policy.tiers.values(), 0.0)
     engine = Simulation(decider, policy, FleetSpec().hosts(policy), options, tally, seed)
     finished: list[int] = []
     for at in (30.0, 90.0):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gateway.sim.workload.synthetic import BLOCK_TOKENS
+from gateway.sim.workload.arrivals import BLOCK_TOKENS
 
 WORDS = (
     "the and for are but not you all any can had her was one our out day get has him his how man new now old see two"

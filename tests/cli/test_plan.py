@@ -133,7 +133,8 @@ def test_a_trace_is_planned_for() -> None:
     found = answered(*asked, "--target", "0.95", "--seeds", "1")
     assert found["replicas"] == found["needed"]["replicas"]["chat"]
     assert found["needed"]["rate_per_s"] == pytest.approx(229 / 60, rel=0.15)
-    assert 8 < found["limit"]["rate_per_s"] < 12  # played at twice and three times its speed, and twice and three times
+    # Played at twice and three times its speed, and twice and three times. Conversations find their prompts in caches.
+    assert 12 < found["limit"]["rate_per_s"] < 20
 
 
 def test_so_is_one_of_which_nothing_would_be_left_after_the_warm_up_if_it_were_played_faster(

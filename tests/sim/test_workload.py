@@ -13,10 +13,10 @@ import pytest
 import scipy.stats
 
 from gateway.sim.workload import arrival_process as pace
-from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 from gateway.sim.workload.lengths import LENGTHS, Mixture, Part, Uniform
 from gateway.sim.workload.load import load_workload, shipped
-from gateway.sim.workload.synthetic import BLOCK_TOKENS, Sessions, Synthetic, TierTraffic
+from gateway.sim.workload.synthetic import Sessions, Synthetic, TierTraffic
 
 ONE = (TierTraffic("a", 1.0, Uniform(100, 100), Uniform(10, 10)),)
 

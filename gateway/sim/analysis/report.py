@@ -64,6 +64,7 @@ FIGURES: dict[str, Callable[[Result], float]] = {
     "slots": lambda r: r.slots,
     "kv": lambda r: r.kv,
     "kv_max": lambda r: r.kv_max,
+    "cached": lambda r: r.cached,
     "preemptions": lambda r: r.preemptions,
     "in_system": lambda r: r.in_system,
     "little": lambda r: r.little,

@@ -127,6 +127,8 @@ class Result:
     kv: float
     """Share of the KV cache in use (mean)."""
     kv_max: float
+    cached: float
+    """Share of the prompt tokens that replicas found in their prefix caches."""
     preemptions: int
     timeline: Timeline
     in_system: float
@@ -182,6 +184,7 @@ def result(run: Simulation, window: Window, seed: int, cpu_s: float) -> Result:
         slots=_ratio(sum(tally.slots), len(tally.slots)),
         kv=_ratio(sum(tally.kv), len(tally.kv)),
         kv_max=max(tally.kv, default=0.0),
+        cached=_ratio(closed.hit_tokens - opened.hit_tokens, closed.queried_tokens - opened.queried_tokens),
         preemptions=closed.preemptions - opened.preemptions,
         timeline=Timeline(*(tuple(second[i] for second in tally.seconds) for i in range(3))),
         in_system=_ratio(closed.in_system_s - opened.in_system_s, seconds),

@@ -7,8 +7,10 @@ It holds nothing, orders nothing and predicts nothing; a `Gate` before it may.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
-from gateway.core.fleet.routing import ROUTERS
+from gateway.core.fleet.routing import Router
 from gateway.core.policy import Policy, PoolSpec
 from gateway.core.queueing.limits import Tenants
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Random, Reason, Request, Sample
@@ -34,11 +36,11 @@ class _Job:
 
 
 class Balancer:
-    """A decider that sends every request at once, by `router`, a name of `core.route.ROUTERS`."""
+    """A decider that sends every request at once. `router` makes the router of each pool."""
 
-    def __init__(self, policy: Policy, router: str, random: Random) -> None:
+    def __init__(self, policy: Policy, router: Callable[[], Router], random: Random) -> None:
         self._random = random
-        self._routers = {name: ROUTERS[router]() for name in policy.pools}
+        self._routers = {name: router() for name in policy.pools}
         self._servers = {
             name: [Server(replica.name, rank, pool) for rank, replica in enumerate(pool.replicas)]
             for name, pool in policy.pools.items()
@@ -158,7 +160,7 @@ class Balancer:
         for pool in self._pools(ask, live.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
             if up:
-                server = self._routers[pool.name].pick(up, self._random.random())
+                server = self._routers[pool.name].pick(up, self._random.random(), ask.prefix)
                 break
         else:
             out += self._refuse(job, Outcome.ERROR if job.tried else Outcome.REFUSED, why, now)

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.core.controller import Controller
+from gateway.core.fleet.routing import ROUTERS
 from gateway.core.policy import Policy, Tier
 from gateway.core.request import Random
 from gateway.sim.run.admission_gate import AdmissionGate, Cap, Saturation
 from gateway.sim.run.balancer import Balancer
+from gateway.sim.run.cache_aware import CacheAware
 from gateway.sim.run.decider import Decider
 
 Numbers = Mapping[str, float]
@@ -61,9 +63,16 @@ def setup(text: str, policy: Policy) -> Setup:
 
 def _no_control(router: str) -> Callable[[Policy, Numbers], Setup]:
     def decider(rules: Policy, random: Random) -> Decider:
-        return Balancer(rules, router, random)
+        return Balancer(rules, ROUTERS[router], random)
 
     return lambda policy, _: Setup(policy, decider)
+
+
+def _cache_aware(policy: Policy, numbers: Numbers) -> Setup:
+    def decider(rules: Policy, random: Random) -> Decider:
+        return Balancer(rules, lambda: CacheAware(numbers["threshold"], numbers["abs"], numbers["rel"]), random)
+
+    return Setup(policy, decider)
 
 
 def _static_cap(policy: Policy, numbers: Numbers) -> Setup:
@@ -78,7 +87,7 @@ def _static_cap_tiers(policy: Policy, numbers: Numbers) -> Setup:
 
 def _capped(policy: Policy, slots: int, change: Callable[[Tier], Tier]) -> Setup:
     def gate(rules: Policy, random: Random) -> Decider:
-        balancer = Balancer(rules, "least-requests", random)
+        balancer = Balancer(rules, ROUTERS["least-requests"], random)
         return AdmissionGate(balancer, rules, lambda pool: Cap(balancer, pool.name, slots))
 
     return Setup(replace(policy, tiers={name: change(tier) for name, tier in policy.tiers.items()}), gate)
@@ -89,7 +98,7 @@ def _llm_d(policy: Policy, numbers: Numbers) -> Setup:
     shed = priorities[-1] if len(priorities) > 1 else None
 
     def gate(rules: Policy, random: Random) -> Decider:
-        balancer = Balancer(rules, "least-requests", random)
+        balancer = Balancer(rules, ROUTERS["least-requests"], random)
         return AdmissionGate(balancer, rules, lambda pool: Saturation(pool, numbers["queue"], numbers["kv"]), shed)
 
     pools = {
@@ -113,6 +122,13 @@ BASELINES: dict[str, Baseline] = {
     "least-requests": Baseline(
         "no control: everything is sent at once, to the replica with the fewest requests",
         _no_control("least-requests"),
+    ),
+    "cache-aware": Baseline(
+        "no control: everything is sent at once, by the default rule of vllm-router and SGLang's: to the replica that "
+        "has seen most of the prompt if that is more than `threshold` of it, else to the one that has seen least; to "
+        "the fewest requests once the most is `abs` above and `rel` times the least",
+        _cache_aware,
+        {"threshold": 0.3, "abs": 64.0, "rel": 1.5},
     ),
     "static-cap": Baseline(
         "`slots` requests per replica, tiers alike, first come first served, to the shortest queue; who has waited for "

@@ -121,7 +121,9 @@ class Host:
     __slots__ = (
         "_busy_s",
         "_busy_since",
+        "_hit",
         "_preempted",
+        "_queried",
         "balloons",
         "due",
         "hung",
@@ -152,12 +154,22 @@ class Host:
         """The time for which the engine of the run has this replica on its list; inf: none."""
         self._busy_s = 0.0
         self._busy_since = 0.0
-        self._preempted = 0
+        self._preempted = self._queried = self._hit = 0
 
     @property
     def preemptions(self) -> int:
         """Preemptions since the run began."""
         return self._preempted + self.model.preemptions_total
+
+    @property
+    def queried_tokens(self) -> int:
+        """Prompt tokens of all sequences since the run began."""
+        return self._queried + self.model.cache.queried_tokens
+
+    @property
+    def hit_tokens(self) -> int:
+        """Prompt tokens found in the prefix cache since the run began."""
+        return self._hit + self.model.cache.hit_tokens
 
     def busy_s(self, now: float) -> float:
         """Seconds of steps since the run began."""
@@ -188,6 +200,8 @@ class Host:
         breaks_off = fault.harm is Harm.DEAD or (fault.harm is Harm.RECOVER and self.hung)
         if breaks_off:
             self._preempted += self.model.preemptions_total
+            self._queried += self.model.cache.queried_tokens
+            self._hit += self.model.cache.hit_tokens
             self.model = SimulatedReplica(self.profile)
         match fault.harm:
             case Harm.SLOW:

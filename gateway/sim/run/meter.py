@@ -28,6 +28,10 @@ class MeterReading:
     busy_s: float
     """Seconds of steps of all replicas."""
     preemptions: int
+    queried_tokens: int
+    """Prompt tokens of all sequences that began,"""
+    hit_tokens: int
+    """and those that were found in a prefix cache."""
 
 
 class RunMeter:
@@ -75,6 +79,8 @@ class RunMeter:
             engine.in_system_s,
             sum(host.busy_s(engine.now) for host in hosts),
             sum(host.preemptions for host in hosts),
+            sum(host.queried_tokens for host in hosts),
+            sum(host.hit_tokens for host in hosts),
         )
 
     def _again(self, pause_s: Callable[[], float], look: Callable[[], None]) -> None:

@@ -49,6 +49,8 @@ class Profile:
     """Cost of a step per prompt that begins in it, however short: its place in the batch, its blocks."""
     kv_block_tokens: int = 16
     """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
+    prefix_caching: bool = True
+    """Whether blocks that were computed are used again (vLLM: --enable-prefix-caching, on by default)."""
     path_s: float = 0.0
     """Time of every request outside of steps: HTTP, its tokens, the way to the scheduler and back. It holds no slot
     meanwhile."""
@@ -155,6 +157,8 @@ def _read(path: Path) -> Profile:
             raise ValueError(f"{path}: {name} is no field of a profile; there is {', '.join(known)}")
         if name == "name":
             is_right, right = isinstance(value, str), "text"
+        elif name == "prefix_caching":
+            is_right, right = isinstance(value, bool), "true or false"
         elif name in TIMES:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             is_right, right = is_number and abs(value) < MAX_S, "a number of seconds"

@@ -13,18 +13,20 @@ The rules, after vLLM's v1 scheduler:
 Steps that only decode differ only by the growth of the context. A run of them is therefore kept as one arithmetic
 series: `advance` leaps over it, `step` walks it. Counts are kept, never recounted: a step costs O(1) plus its prompts
 and ends, whatever the number of sequences. KV is counted in tokens; the rest of each sequence's last block (less than
-kv_block_tokens) is not.
+kv_block_tokens) is not. Prompt tokens found in the prefix cache (prefix_cache.py) are not computed again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
 
+from gateway.sim.run.prefix_cache import PrefixCache
 from gateway.sim.run.profiles import Profile
+from gateway.sim.workload.arrivals import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class EngineRequest:
     id: int
     prompt_tokens: int
     output_tokens: int
+    prefix: tuple[int, ...] = ()
+    """Hashes of the blocks that the prompt begins with."""
 
 
 class ReplicaEventKind(StrEnum):
@@ -73,6 +77,10 @@ class _Sequence:
     offset: int = 0
     """Tokens generated, less the engine's tick, while it decodes: both grow by one per step."""
     finish_tick: int = 0
+    blocks: list[int] = field(default_factory=list)
+    """Blocks of the prefix cache that it uses, leading ones first."""
+    hit_tokens: int = 0
+    """Prompt tokens that it found in the cache when it last began."""
 
     @property
     def target(self) -> int:
@@ -87,6 +95,7 @@ class SimulatedReplica:
         self.profile = profile
         self.preemptions_total = 0
         self.slowdown = 1.0
+        self.cache = PrefixCache()
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: dict[int, _Sequence] = {}  # in order of arrival, hence the latest is the last
         self._prefilling: dict[int, _Sequence] = {}  # the part of `_running` that does not decode yet
@@ -120,7 +129,7 @@ class SimulatedReplica:
     @property
     def kv_fraction(self) -> float:
         """Share of the KV cache that is filled (0-1), as of the last call."""
-        return self._context / self.profile.kv_capacity_tokens
+        return (self._context - self.cache.shared_tokens) / self.profile.kv_capacity_tokens
 
     def __contains__(self, id: int) -> bool:
         return id in self._running or id in self._waiting
@@ -140,7 +149,12 @@ class SimulatedReplica:
 
     def cached(self, now: float) -> int:
         """Tokens of KV cache filled by `now`."""
-        return self._context + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
+        filled = self._context - self.cache.shared_tokens
+        return filled + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
+
+    def hit_tokens(self, id: int) -> int:
+        """Prompt tokens that request `id` found in the prefix cache. Raises KeyError if it is not here."""
+        return (self._running[id] if id in self._running else self._waiting[id]).hit_tokens
 
     def decoding(self, now: float) -> list[tuple[int, int]]:
         """Every request that decodes, in order of arrival, and the tokens that it has got by `now`."""
@@ -255,11 +269,10 @@ class SimulatedReplica:
         continued = len(chunks)
         while self._waiting and budget and len(self._running) < profile.max_num_seqs:
             id, sequence = next(iter(self._waiting.items()))
-            if self._held + decoders + sequence.target > profile.kv_capacity_tokens:
+            if not self._begin(sequence, decoders):
                 break
             del self._waiting[id]
             self._running[id] = self._prefilling[id] = sequence
-            self._held += sequence.target
             budget -= self._chunk(sequence, budget)
         if not self._running:
             self._steps = 0
@@ -273,12 +286,29 @@ class SimulatedReplica:
         self._growth_s = self.slowdown * profile.kv_s_per_token * decoders
         self._steps = 1 if chunks else self._decode_steps(decoders)
 
+    def _begin(self, sequence: _Sequence, decoders: int) -> bool:
+        """Give a sequence its KV cache, with the blocks that are there already; False if it does not fit."""
+        cache, prefix = self.cache, sequence.request.prefix
+        room = self._free_tokens - decoders
+        found = prefix[: cache.match(prefix)] if prefix and self.profile.prefix_caching else ()
+        if sequence.target - cache.in_use(found) > room:
+            return False
+        cache.use(found)
+        sequence.blocks = list(found)
+        sequence.computed = sequence.hit_tokens = min(len(found) * BLOCK_TOKENS, sequence.request.prompt_tokens - 1)
+        cache.queried_tokens += sequence.request.prompt_tokens
+        cache.hit_tokens += sequence.hit_tokens
+        self._held += sequence.target
+        self._context += sequence.computed
+        cache.shrink(self._free_tokens)
+        return True
+
     def _decode_steps(self, decoders: int) -> int:
         """Steps until a sequence finishes or the KV cache is full."""
         finishes = self._finishes
         while not self._is_current(finishes[0]):
             heappop(finishes)
-        return min(finishes[0][0] - self._tick, (self.profile.kv_capacity_tokens - self._held) // decoders)
+        return min(finishes[0][0] - self._tick, self._free_tokens // decoders)
 
     @staticmethod
     def _is_current(entry: tuple[int, int, _Sequence]) -> bool:
@@ -291,10 +321,15 @@ class SimulatedReplica:
         self._chunks.append((sequence, tokens))
         return tokens
 
+    @property
+    def _free_tokens(self) -> int:
+        """Tokens of KV cache that no running sequence holds."""
+        return self.profile.kv_capacity_tokens - self._held + self.cache.shared_tokens
+
     def _make_room(self, now: float, events: list[ReplicaEvent]) -> int:
         """Preempt until every decoding sequence can grow by one, and count them. The oldest stays: alone it fits."""
         decoders = len(self._running) - len(self._prefilling)
-        while self._held + decoders > self.profile.kv_capacity_tokens:
+        while decoders > self._free_tokens:
             id, victim = self._running.popitem()
             decoders -= victim.decoding
             self._release(victim)
@@ -317,6 +352,8 @@ class SimulatedReplica:
             self._held -= sequence.target
             self._context -= sequence.computed
         sequence.computed = 0
+        self.cache.release(sequence.blocks)
+        sequence.blocks = []
 
     def _finish(self, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
         """End a run: finished sequences leave, prompts move on. `tokens` gets the ids that a prompt gave a token."""
@@ -335,6 +372,8 @@ class SimulatedReplica:
 
     def _prefilled(self, sequence: _Sequence, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
         request = sequence.request
+        if request.prefix and self.profile.prefix_caching:
+            sequence.blocks += self.cache.computed(request.prefix[len(sequence.blocks) :])
         if request.output_tokens:
             tokens.append(request.id)
             if not sequence.generated:

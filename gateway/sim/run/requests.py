@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gateway.core.policy import Policy
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.sim.analysis.tally import TierTally
 from gateway.sim.run.fleet import Host
-from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 BYTES_PER_TOKEN = 4
 """Of a prompt whose length in tokens the gateway is not told."""
@@ -81,7 +81,16 @@ def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, no
         max_tokens=arrival.max_tokens,
         choices=1,
         body_bytes=prompt_bytes,
+        prefix=_prefix(arrival),
         assembled=tier.caps.aggregate and not arrival.stream,
         head_at=now,
         body_at=now,
     )
+
+
+def _prefix(arrival: Arrival) -> Prefix:
+    """The blocks of its prompt. Their hashes in a trace are those of one block each, or of the chain: both will do."""
+    if not arrival.prefix:
+        return NO_PREFIX
+    size, whole = BLOCK_TOKENS * BYTES_PER_TOKEN, arrival.prompt_tokens * BYTES_PER_TOKEN
+    return Prefix(arrival.prefix, tuple(range(size, size * (len(arrival.prefix) + 1), size)), whole)

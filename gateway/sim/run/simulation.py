@@ -268,7 +268,7 @@ class Simulation(ObservedRun):
         cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
-        request = EngineRequest(attempt, prompt_tokens, output_tokens)
+        request = EngineRequest(attempt, prompt_tokens, output_tokens, trip.arrival.prefix)
         ways_s = self.options.ways_s
         way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
         host.reached_at = max(now + way_s, host.reached_at)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
+
+BLOCK_TOKENS: Final = 512
+"""Tokens of prompt under one hash, as in the traces of Mooncake."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,9 @@ from itertools import accumulate, count
 from random import Random
 
 from gateway.sim.workload.arrival_process import ArrivalProcess, Constant, times
-from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 from gateway.sim.workload.lengths import LengthDistribution
 
-BLOCK_TOKENS = 512
-"""Tokens of prompt under one hash, as in the traces of Mooncake."""
 _BLOCKS = 1 << 12  # of one owner: more than any prompt has
 
 

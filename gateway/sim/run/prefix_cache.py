@@ -1,0 +1,81 @@
+"""Prompt blocks that an engine's KV cache holds and later prompts can use again.
+
+The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block_pool`):
+
+1. A prompt uses the leading blocks that are in the cache. At least its last token is computed anew.
+2. Blocks of running sequences are shared and counted. At zero they stay, free, until room is needed.
+3. Free blocks are evicted in the order in which they were released. A sequence releases its last block first, so tails
+   go before the prefixes that others may share.
+
+vLLM's blocks have 16 tokens. These have as many as a hash of the workload stands for. Generated tokens are not cached
+here: their hashes are not known to the workload.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from gateway.sim.workload.arrivals import BLOCK_TOKENS
+
+
+class PrefixCache:
+    """The cache of one engine. Counts are in tokens."""
+
+    __slots__ = ("_free", "_used", "hit_tokens", "queried_tokens", "shared_tokens")
+
+    def __init__(self) -> None:
+        self.queried_tokens = 0
+        """Prompt tokens of all sequences that began,"""
+        self.hit_tokens = 0
+        """and those of them that were in the cache."""
+        self.shared_tokens = 0
+        """Tokens of blocks in use, counted once for each user after the first."""
+        self._used: dict[int, int] = {}
+        """Users of each block that running sequences hold."""
+        self._free: OrderedDict[int, None] = OrderedDict()
+        """Blocks without a user; the first is evicted first."""
+
+    def match(self, prefix: Sequence[int]) -> int:
+        """How many leading blocks are in the cache."""
+        count = 0
+        for block in prefix:
+            if block not in self._used and block not in self._free:
+                break
+            count += 1
+        return count
+
+    def in_use(self, blocks: Sequence[int]) -> int:
+        """Tokens of these blocks that other sequences hold already."""
+        return BLOCK_TOKENS * sum(block in self._used for block in blocks)
+
+    def use(self, blocks: Sequence[int]) -> None:
+        """A sequence begins with these cached blocks."""
+        for block in blocks:
+            users = self._used.get(block, 0)
+            if users:
+                self.shared_tokens += BLOCK_TOKENS
+            else:
+                del self._free[block]
+            self._used[block] = users + 1
+
+    def computed(self, blocks: Sequence[int]) -> list[int]:
+        """A sequence has computed these blocks: those that become its own. Copies of cached ones stay unknown."""
+        own = [block for block in blocks if block not in self._used and block not in self._free]
+        self._used.update(dict.fromkeys(own, 1))
+        return own
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """A sequence leaves."""
+        for block in reversed(blocks):
+            users = self._used.pop(block) - 1
+            if users:
+                self._used[block] = users
+                self.shared_tokens -= BLOCK_TOKENS
+            else:
+                self._free[block] = None
+
+    def shrink(self, room_tokens: int) -> None:
+        """Evict free blocks until the rest fits into what running sequences leave."""
+        while len(self._free) * BLOCK_TOKENS > room_tokens and self._free:
+            self._free.popitem(last=False)
