@@ -325,6 +325,8 @@ class PoolSpec:
     """(tier, share 0-1) pairs: slots of the whole pool that only this tier may take."""
     spill_from: tuple[str, ...] = ()
     router: str = "least-prefill"
+    affinity: bool = True
+    """Whether prompts go where the engine has their beginning in its prefix cache."""
     health: Health = Health()
     upstream_key: str | None = field(default=None, repr=False)
     """Bearer token that the replicas require, if any."""

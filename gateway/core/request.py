@@ -186,6 +186,21 @@ class HedgeResult(StrEnum):
     """Neither had one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """How a prompt begins: its leading blocks, each named by a hash of all that the prompt says up to its end."""
+
+    blocks: tuple[int, ...] = ()
+    """Hashes (64 bits), the shortest beginning first."""
+    ends: tuple[int, ...] = ()
+    """Bytes of the prompt up to the end of each block, ascending."""
+    size: int = 0
+    """Bytes of the whole prompt, as it was hashed."""
+
+
+NO_PREFIX: Final = Prefix()
+
+
 @dataclass(slots=True, init=False)
 class Request:
     """One request that wants a replica. Filled once by the caller, then read only."""
@@ -218,6 +233,8 @@ class Request:
     """SLO of its tier, tightened as the request asks for; None: that of the tier."""
     assembled: bool = False
     """Whether its replica streams to us, and the client gets the answer as a whole."""
+    prefix: Prefix = NO_PREFIX
+    """Finds the replicas that have read the beginning of its prompt before."""
 
     def __init__(
         self,
@@ -240,6 +257,7 @@ class Request:
         body_hash: int | None = None,
         slo: Slo | None = None,
         assembled: bool = False,
+        prefix: Prefix = NO_PREFIX,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -260,6 +278,7 @@ class Request:
         self.body_hash = body_hash
         self.slo = slo
         self.assembled = assembled
+        self.prefix = prefix
 
     @property
     def visible(self) -> bool:

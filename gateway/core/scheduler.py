@@ -126,7 +126,7 @@ class Scheduler:
         pool.pressed_at = now
         for other in pool.room.heads(now) if pool.room else ():
             if other.ask.tier.priority <= live.ask.tier.priority:
-                replica = pool.pick(other.ask.tier, None, self._random.random(), by_max=True)
+                replica = pool.pick(other.ask, None, self._random.random(), by_max=True)
                 if replica is not None:
                     self._serve(self._requests[other.ask.id], replica)
                     return
@@ -159,7 +159,7 @@ class Scheduler:
         while served:
             served = False
             for head in pool.room.heads(self._turn.now):
-                replica = pool.pick(head.ask.tier, None, self._random.random())
+                replica = pool.pick(head.ask, None, self._random.random())
                 if replica is None:
                     continue
                 served = True

@@ -70,6 +70,7 @@ def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
         reserve=tuple(section.reserve.items()),
         spill_from=tuple(section.spill_from),
         router=section.router,
+        affinity=section.affinity == "prefix",
         health=_health(section.health),
         upstream_key=section.api_key,
     )

@@ -137,7 +137,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
     commands = controller.state.turn.begin(now)
-    free = first.pool.pick(live.ask.tier, first, 0.0)
+    free = first.pool.pick(live.ask, first, 0.0)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED
         controller.scheduler.dispatch(live, free, hedge=True)
@@ -446,7 +446,7 @@ class Driver:
         assert len(pool.room) == len(waiting)
         assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
         for head in pool.room.heads(self.now):
-            assert pool.pick(head.ask.tier, None, 0.0) is None, "a slot is free for one who waits"
+            assert pool.pick(head.ask, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
     def _check_ejections(pool: Pool) -> None:
@@ -465,7 +465,7 @@ class Driver:
         assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(a.live.ask.tier.name for a in attempts)
         assert set(replica.reading) <= {a.slot.number for a in attempts if a.first_at is None}
         assert {a.slot.number for a in attempts if a.first_at is None and a.live.ask.visible} <= set(replica.reading)
-        unread = [a.prompt_tokens for a in replica.reading.values()]
+        unread = [a.unread_tokens for a in replica.reading.values()]
         assert replica.unprefilled_tokens == sum(unread) >= 0
         assert replica.held_tokens == sum(a.prompt_tokens + a.tokens for a in attempts)
 

@@ -18,7 +18,7 @@ from gateway.core.policy import (
     Tier,
     Timeouts,
 )
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
@@ -77,6 +77,7 @@ def ask(
     body_hash: int | None = None,
     asked_model: str = "",
     assembled: bool = False,
+    prefix: Prefix = NO_PREFIX,
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -100,4 +101,5 @@ def ask(
         body_hash=body_hash,
         asked_model=asked_model,
         assembled=assembled,
+        prefix=prefix,
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool
+from gateway.core.fleet.slot import PromptTokens
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.trust import COLD_LABELS, Trust
@@ -58,7 +59,13 @@ class World:
         if live.forecast is None:
             live.forecast = self.forecast(live, replica=replica)
         self.forecaster.watch(live, self.now)
-        slot = self.pool.acquire(self.pool.replicas[replica], "std", live.prompt_tokens, live.visible, self.now)
+        slot = self.pool.acquire(
+            self.pool.replicas[replica],
+            "std",
+            PromptTokens(live.prompt_tokens, live.prompt_tokens),
+            live.visible,
+            self.now,
+        )
         attempt = Attempt(live.ask.id, live, slot)
         live.open.append(attempt)
         self.forecaster.opened(attempt, self.now)

@@ -135,7 +135,7 @@ class Admission:
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
         """Decide about a newcomer of `pool`. It does not overtake queued requests of its own tier."""
         tier = live.ask.tier
-        replica = None if pool.room.holds(tier) else pool.pick(tier, None, self._random.random())
+        replica = None if pool.room.holds(tier) else pool.pick(live.ask, None, self._random.random())
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
             if self.is_doubtful(live, pool, forecast):
@@ -381,7 +381,7 @@ class Admission:
             fits = spec.takes(live.prompt_tokens, ask.batch)
             if other is None or not fits or other.room or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
-            replica = other.pick(ask.tier, None, self._random.random())
+            replica = other.pick(ask, None, self._random.random())
             if replica is None:
                 continue
             forecast = self._forecaster.forecast(live, other, replica, NOTHING_AHEAD, now)

@@ -92,7 +92,7 @@ class Forecaster(Learner):
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
             scale = engine.factor
-            engine_s = costs.ttft_s(engine.backlog(now), live.prompt_tokens, step_s)
+            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, ask), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind = DIRECT
         else:
@@ -101,7 +101,7 @@ class Forecaster(Learner):
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale = 1.0
             slot_s = costs.queued_slot_s
-            engine_s = costs.ttft_s(costs.queued_backlog, live.prompt_tokens, step_s)
+            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, ask), step_s)
             kind = queued_kind(ahead.requests)
         if labels.gate.offset > 1e-3:
             scale *= math.exp(labels.gate.offset)
@@ -170,14 +170,14 @@ class Forecaster(Learner):
         engine = self._engine(replica, now)
         scores = replica.pulse.ttft, replica.pulse.itl
         attempt.facts = facts = AttemptPrediction(
-            engine, self._bucket(live), scores, attempt.prompt_tokens, replica.in_flight - 1, now
+            engine, self._bucket(live), scores, attempt.slot.unread_tokens, replica.in_flight - 1, now
         )
         read_by = math.inf if live.visible else now + facts.ttft_s
-        engine.begin(attempt.id, attempt.prompt_tokens, read_by, now)
+        engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
         each = min(facts.bucket.mean, float(live.max_tokens))
         attempt.slot.expect(live.ask.choices, each * live.ask.choices)
-        costs.sent(attempt.prompt_tokens, now)
+        costs.sent(attempt.slot.unread_tokens, now)
         if now > live.ask.body_at:
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s)
 
@@ -200,7 +200,7 @@ class Forecaster(Learner):
         if not (facts.teaches and attempt.replica.pulse.is_typical):
             return
         labels = learned.labels
-        error = facts.learn_ttft(learned.costs, attempt.prompt_tokens, seen_s)
+        error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
         labels.spread.add(DIRECT, error)
         self._sampled(learned, error)
         forecast = attempt.live.forecast
@@ -268,7 +268,9 @@ class Forecaster(Learner):
             # No latency is learned from an empty answer.
             if not finish.empty and not live.visible and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
-                self._sampled(learned, facts.learn_ttft(learned.costs, attempt.prompt_tokens, now - attempt.opened_at))
+                self._sampled(
+                    learned, facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, now - attempt.opened_at)
+                )
             return
         costs = learned.costs
         took_s = now - attempt.opened_at

@@ -78,6 +78,7 @@ class Fleet:
             # An engine may have finished an answer, and freed its context, long before a slow client has read it.
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
+            replica.cache.resize(replica.kv.capacity_tokens)
             if sample.waiting is not None and sample.running is not None:
                 replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)
         if sample.healthy is None or _is_alive(replica, sample):
@@ -119,6 +120,7 @@ class Fleet:
     def _moved(replica: Replica, before: ReplicaState, now: float) -> bool:
         if replica.breaker.state is before:
             return False
+        replica.cache.clear()  # it may be another process
         if replica.breaker.state is ReplicaState.UP:
             replica.begin(now)
             replica.pool.look(now)

@@ -32,8 +32,8 @@ class ImputedLoad:
         read_s = 0.0 if prediction is None else prediction.expected_s
         read_at = slot.opened_at + min(MAX_IMPUTED_S, read_s)
         if not slot.first_token and read_at > now:
-            replica.imputed_tokens += slot.prompt_tokens
-            heappush(self._heap, (read_at, slot.number, replica, slot.prompt_tokens))
+            replica.imputed_tokens += slot.unread_tokens
+            heappush(self._heap, (read_at, slot.number, replica, slot.unread_tokens))
         end_at = slot.opened_at + min(MAX_IMPUTED_S, max(read_s, stay_s))
         if end_at > now:
             replica.imputed += 1

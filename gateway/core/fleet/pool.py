@@ -15,13 +15,15 @@ from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
+from gateway.core.fleet.prefix_index import BYTES_PER_TOKEN
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, Router
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate
-from gateway.core.snapshot import PoolView, ReplicaState
+from gateway.core.request import Request
+from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
 MIN_START: Final = 0.1
 """Share of its slots that slow start begins with."""
@@ -40,6 +42,10 @@ NO_MAX: Final = 2**31
 """Slots of a replica whose pool has none written."""
 SUSPECT_EVERY: Final = 10
 """One request of so many may go to replicas suspected of odd answers: as many as retries make up for."""
+REQUEST_TOKENS: Final = 200.0
+"""Price of a request in flight, in prompt tokens, before costs are learned,"""
+PRICE_SHARE: Final = 0.1
+"""and the share of it that each look at a replica renews."""
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
@@ -69,6 +75,8 @@ class Pool(Slots[Replica]):
         self.asked_at: dict[str, float] = {}
         """When a request of each tier last came."""
         self._router: Router = ROUTERS[spec.router]()
+        self.request_tokens = REQUEST_TOKENS
+        """The price of a request in flight, in prompt tokens."""
         self._slots = 0
         self._is_starting = False
         """Whether any replica has a slow start."""
@@ -235,6 +243,9 @@ class Pool(Slots[Replica]):
         """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
         replica.expire_unread(now)
         replica.learned.learn(now if self.room else self.pressed_at, now)
+        price = replica.budget.request_tokens(replica.held_tokens)
+        if price is not None:
+            self.request_tokens += PRICE_SHARE * (price - self.request_tokens)
         slots = self._slots_of(replica)
         if slots != replica.slots:
             self.spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)
@@ -273,20 +284,39 @@ class Pool(Slots[Replica]):
         """Share (0-1) of its slots that are free; 0 if it has none."""
         return self.spare / self._slots if self._slots else 0.0
 
-    def pick(self, tier: Tier, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
-        """The replica that `tier` should use now; None if it has to wait. `random` in [0, 1) settles ties.
+    def pick(self, ask: Request, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
+        """The replica that `ask` should use now; None if it has to wait. `random` in [0, 1) settles ties.
 
         `avoid`: the replica of a first attempt; replicas with recent failures are avoided as well then. `by_max`: only
         written bounds count, whatever the tier.
         """
+        tier = ask.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._awake(by_max)
+        if ask.prefix.blocks and not by_max:
+            free = free + self._warm(ask)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.pulse.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if not replica.breaker.failures] or free
-        return self._router.pick(free, random) if free and self._may_take(tier, by_max) else None
+        if not free or not self._may_take(tier, by_max):
+            return None
+        return self._router.pick(free, random, ask.prefix, self.request_tokens)
+
+    def _warm(self, ask: Request) -> list[Replica]:
+        """Replicas closed by unread prompts alone that have as much of this one cached as they are over the limit.
+
+        Before its first token their engines have no more to read than one that is just open and has nothing of it.
+        """
+        most = self.prefill_limit
+        return [
+            replica
+            for replica in self.replicas.values()
+            if replica.bound is CapacityBound.PROMPTS
+            and replica.unprefilled_tokens - replica.cache.covered(ask.prefix) / BYTES_PER_TOKEN < most
+            and not self.is_spared(replica)
+        ]
 
     def _awake(self, by_max: bool) -> list[Replica]:
         """Replicas with a free slot. Those in backoff are left out while any other replica is in use, busy or not."""
@@ -304,6 +334,12 @@ class Pool(Slots[Replica]):
         """Whether it is in backoff. When the time is up, one request tries it before others may."""
         until = self.resting.get(replica)
         return until is not None and (until > TRYING or replica.in_flight > 0)
+
+    def least_unread(self, prompt_tokens: int, ask: Request) -> int:
+        """Tokens of a prompt that the replica with the longest part of it in its cache would have to compute."""
+        if not ask.prefix.blocks:
+            return prompt_tokens
+        return min((r.unread_of(prompt_tokens, ask) for r in self.replicas.values() if r.slots), default=prompt_tokens)
 
     def candidates(self, tier: Tier) -> list[Replica]:
         """Replicas that `tier` may use now, by unread prompt tokens and requests, whatever the router."""

@@ -12,19 +12,20 @@ from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
-from gateway.core.request import Sample
+from gateway.core.request import Request, Sample
 from gateway.core.snapshot import CapacityBound, ReplicaState, ReplicaView
 
 
 class UnreadPrompt:
     """A prompt that was sent to a replica and that its engine has not read yet."""
 
-    __slots__ = ("first_token", "number", "opened_at", "prediction", "prompt_tokens", "visible")
+    __slots__ = ("first_token", "number", "opened_at", "prediction", "unread_tokens", "visible")
 
-    def __init__(self, number: int, prompt_tokens: int, visible: bool, now: float) -> None:
+    def __init__(self, number: int, unread_tokens: int, visible: bool, now: float) -> None:
         self.number = number
         """Serial number among all slots of its pool, in the order of acquisition."""
-        self.prompt_tokens = prompt_tokens
+        self.unread_tokens = unread_tokens
+        """Tokens that the engine has to compute: without those in its prefix cache."""
         self.visible = visible
         """Whether a first token will show that it was read."""
         self.opened_at = now
@@ -40,6 +41,7 @@ class BaseReplica(RoutingTarget):
     __slots__ = (
         "began_at",
         "below_max",
+        "bound",
         "breaker",
         "budget",
         "by_tier",
@@ -91,6 +93,8 @@ class BaseReplica(RoutingTarget):
         """Share (0-1) of its cache that is left free; None: the forecast decides."""
         self.learned = ConcurrencyLimit()
         self.budget = StepBudget()
+        self.bound: CapacityBound | None = CapacityBound.SLOTS
+        """The bound that closed it when its counts last changed; None: it has room."""
         self.open = False
         """Whether it is in `Slots.open`."""
         self.below_max = False
@@ -106,7 +110,7 @@ class BaseReplica(RoutingTarget):
     def read(self, prompt: UnreadPrompt) -> None:
         """The engine has read `prompt`. Ignored if it counts as read already."""
         if self.reading.pop(prompt.number, None) is not None:
-            self.unprefilled_tokens -= prompt.prompt_tokens
+            self.unprefilled_tokens -= prompt.unread_tokens
 
     def expire_unread(self, now: float) -> None:
         """Count prompts of whole answers as read at their predicted TTFT, since these show no first token."""
@@ -121,6 +125,11 @@ class BaseReplica(RoutingTarget):
         """Whether its cache has room for one more request."""
         growth_tokens = self.budget.growth_tokens
         return self.kv.has_room(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
+
+    def unread_of(self, prompt_tokens: int, ask: Request) -> int:
+        """Tokens of a prompt that the engine would have to compute, at least 1."""
+        known = self.cache.covered(ask.prefix)
+        return prompt_tokens if not known else max(1, prompt_tokens - prompt_tokens * known // ask.prefix.size)
 
     def saw_load(self) -> None:
         """Tell the concurrency limit how many requests run and how many prompts are unread."""

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
+from gateway.core.fleet.prefix_index import BYTES_PER_TOKEN, PrefixIndex
+from gateway.core.request import NO_PREFIX, Prefix
+
 # Up to this size all replicas are compared. Above it two are drawn at random, so the cost does not grow with the fleet.
 FULL_SCAN: Final = 16
 
@@ -17,7 +20,7 @@ class RoutingTarget:
     It is a class and no Protocol: compiled code looks up every attribute of a Protocol by its name.
     """
 
-    __slots__ = ("imputed", "imputed_tokens", "in_flight", "rank", "unprefilled_tokens")
+    __slots__ = ("cache", "imputed", "imputed_tokens", "in_flight", "rank", "unprefilled_tokens")
 
     def __init__(self, rank: int = 0, in_flight: int = 0, unprefilled_tokens: int = 0) -> None:
         self.rank = rank
@@ -28,6 +31,8 @@ class RoutingTarget:
         """Prompt tokens that its engine has not read yet."""
         self.imputed = 0
         """Failed attempts that still count as load until a useful attempt would have ended (imputed_load.py)."""
+        self.cache = PrefixIndex()
+        """An estimate of its prefix cache."""
         self.imputed_tokens = 0
         """Prompt tokens of theirs that would still be unread."""
 
@@ -40,26 +45,37 @@ _rank: Final[Callable[[RoutingTarget], int]] = attrgetter("rank")
 class Router(Protocol):
     """Chooses among replicas that can all take the request."""
 
-    def pick(self, free: list[C], random: float) -> C:
-        """One of `free`, which is not empty and sorted by rank. `random` in [0, 1) is drawn by the caller."""
+    def pick(self, free: list[C], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> C:
+        """One of `free`, which is not empty and sorted by rank, for a prompt that begins with `prefix`.
+
+        `random` in [0, 1) is drawn by the caller. `request_tokens` (>= 0): the price of a request in flight, in prompt
+        tokens.
+        """
         ...
 
 
 class LeastPrefill:
     """Fewest unread prompt tokens. Ties go to fewest requests, then to chance.
 
+    If a replica has the beginning of the prompt in its cache, that part counts as read. Requests in flight then have a
+    price in tokens. Without it, all prompts that begin alike would go to one replica.
+
     A new request waits for the prefill work before it. At .9 load this router had the lowest p99 TTFT of eight in
     simulation: 312 ms, against 491 for least requests and 558 for round robin.
     """
 
-    def pick(self, free: list[C], random: float) -> C:
+    def pick(self, free: list[C], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> C:
+        if prefix.blocks and len(free) > 1:
+            known = [replica.cache.covered(prefix) for replica in free]
+            if max(known):
+                return _cheapest(free, known, request_tokens, random)
         return _least(free, True, random)
 
 
 class LeastRequests:
     """Fewest requests in flight; ties go to chance."""
 
-    def pick(self, free: list[C], random: float) -> C:
+    def pick(self, free: list[C], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> C:
         return _least(free, False, random)
 
 
@@ -69,10 +85,27 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = -1
 
-    def pick(self, free: list[C], random: float) -> C:
+    def pick(self, free: list[C], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> C:
         chosen = free[bisect_right(free, self._last, key=_rank) % len(free)]
         self._last = chosen.rank
         return chosen
+
+
+def _cheapest(free: list[C], known: list[int], request_tokens: float, random: float) -> C:
+    """The replica with the least work before and beside the request, less the prompt tokens that it has cached.
+
+    `known`: bytes of the prompt in each cache. The whole prompt would cost the same everywhere, so it is left out.
+    """
+    ties: list[C] = []
+    least = 0.0
+    for candidate, cached in zip(free, known, strict=True):
+        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens - cached / BYTES_PER_TOKEN
+        cost = tokens + request_tokens * (candidate.in_flight + candidate.imputed)
+        if not ties or cost < least:
+            ties, least = [candidate], cost
+        elif cost == least:
+            ties.append(candidate)
+    return ties[int(random * len(ties))]
 
 
 def _least(free: list[C], by_prefill: bool, random: float) -> C:

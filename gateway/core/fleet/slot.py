@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -17,6 +18,14 @@ from gateway.core.snapshot import CapacityBound
 R = TypeVar("R", bound=BaseReplica)
 
 _rank: Final = attrgetter("rank")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Tokens of a prompt at one replica: all of them, and those that its engine has to compute."""
+
+    total: int
+    unread: int
 
 
 class Slots(Generic[R]):
@@ -36,14 +45,14 @@ class Slots(Generic[R]):
         self.below_max: list[R] = []
         """Replicas with room by written bounds alone, by rank, for tiers whose admission is not enforced."""
 
-    def acquire(self, replica: R, tier: str, prompt_tokens: int, visible: bool, now: float) -> Slot[R]:
+    def acquire(self, replica: R, tier: str, prompt: PromptTokens, visible: bool, now: float) -> Slot[R]:
         """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a canary.
 
         `visible`: the first token of the answer will be seen.
         """
         self.in_flight += 1
         self.acquired += 1
-        slot = Slot(self, replica, tier, prompt_tokens, visible, now)
+        slot = Slot(self, replica, tier, prompt, visible, now)
         if replica.slots:
             self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:
@@ -54,8 +63,8 @@ class Slots(Generic[R]):
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(now)
         replica.reading[slot.number] = slot
-        replica.unprefilled_tokens += prompt_tokens
-        replica.held_tokens += prompt_tokens
+        replica.unprefilled_tokens += prompt.unread
+        replica.held_tokens += prompt.total
         self.sync(replica, now)
         self.sync_max(replica)
         return slot
@@ -72,7 +81,8 @@ class Slots(Generic[R]):
 
     def sync(self, replica: R, now: float) -> None:
         """Update `open` after the counts of `replica` have changed."""
-        is_open = self.bound(replica, now) is None
+        replica.bound = self.bound(replica, now)
+        is_open = replica.bound is None
         if is_open is replica.open:
             return
         replica.open = is_open
@@ -96,10 +106,11 @@ class Slots(Generic[R]):
 class Slot(UnreadPrompt, Generic[R]):
     """The lease of one request at one replica, until its release."""
 
-    __slots__ = ("_growth", "_sequences", "_slots", "paused", "replica", "tier", "tokens")
+    __slots__ = ("_growth", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
 
-    def __init__(self, slots: Slots[R], replica: R, tier: str, prompt_tokens: int, visible: bool, now: float) -> None:
-        super().__init__(slots.acquired, prompt_tokens, visible, now)
+    def __init__(self, slots: Slots[R], replica: R, tier: str, prompt: PromptTokens, visible: bool, now: float) -> None:
+        super().__init__(slots.acquired, prompt.unread, visible, now)
+        self.prompt_tokens = prompt.total
         self._slots = slots
         self.replica = replica
         self.tier = tier
@@ -138,7 +149,7 @@ class Slot(UnreadPrompt, Generic[R]):
         """`sequences` (>= 1) answers begin, which are likely to have `output_tokens` together."""
         self._sequences = sequences
         self._growth = output_tokens
-        self.replica.budget.add(sequences, self.prompt_tokens, output_tokens, self.opened_at)
+        self.replica.budget.add(sequences, self.unread_tokens, output_tokens, self.opened_at)
         self._slots.sync(self.replica, self.opened_at)
 
     def expect_more(self, output_tokens: float) -> None:

@@ -40,6 +40,7 @@ def ask(ask: Request, policy: object, tier: object, model: object, slo: object) 
         ask.body_hash,
         slo,
         ask.assembled,
+        {"Prefix": {"blocks": ask.prefix.blocks, "ends": ask.prefix.ends, "size": ask.prefix.size}},
     )
     return {"Request": row}
 

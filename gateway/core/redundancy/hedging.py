@@ -265,7 +265,7 @@ class Hedges(Learner):
         denied = tier.denies()
         if denied is not None:
             return denied
-        replica = pool.pick(ask.tier, first, self._random.random())
+        replica = pool.pick(ask, first, self._random.random())
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens

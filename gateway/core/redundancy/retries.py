@@ -61,7 +61,7 @@ class Retries:
         """
         if live.attempts > 1:
             return None
-        replica = failed.replica.pool.pick(live.ask.tier, failed.replica, self._random.random())
+        replica = failed.replica.pool.pick(live.ask, failed.replica, self._random.random())
         if replica is None and not in_pool:
             replica = self._other_pool(live, failed)
         return replica if replica is not None and self._extra.retry(live.ask.tier, failed.sent_at is not None) else None
@@ -82,7 +82,7 @@ class Retries:
         for spec in ask.policy.route(ask.model, ask.tier):
             pool = self._fleet.pool(spec.name)
             if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, ask.batch):
-                replica = pool.pick(ask.tier, failed.replica, self._random.random())
+                replica = pool.pick(ask, failed.replica, self._random.random())
                 if replica is not None:
                     return replica
         return None

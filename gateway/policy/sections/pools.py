@@ -30,6 +30,8 @@ from gateway.policy.sections.values import (
 _POOL = rules.PoolSpec("", ())
 _EJECTION = rules.Ejection()
 
+AFFINITIES = ("prefix", "none")
+Affinity = Annotated[str, AfterValidator(values.one_of(AFFINITIES)), values.choice(AFFINITIES)]
 Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
 Engine = Annotated[str, AfterValidator(values.one_of(rules.EngineKind)), values.choice(rules.EngineKind)]
 
@@ -143,5 +145,10 @@ class PoolSection(Section):
     reserve: dict[Name, Share] = plain({}, "Tier to share: slots of the pool that only this tier may take.")
     spill_from: list[Name] = plain([], "Pools whose requests may come here when they would be shed there.")
     router: Router = plain(_POOL.router, "How a replica is picked.")
+    affinity: Affinity = plain(
+        "prefix",
+        "`prefix`: a prompt goes where the engine has its beginning in the prefix cache, if that is worth it, and only "
+        "the rest counts as unread. `none`: for engines that are started without prefix caching.",
+    )
     health: HealthSection = nested(HealthSection(), "How the replicas are watched.")
     api_key: Secret | None = optional("Bearer token the replicas want. Take it from the environment: ${VLLM_API_KEY}.")

@@ -1,0 +1,76 @@
+"""An estimate of the prefix cache of one engine, from the prompts that it was sent."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from gateway.core.request import Prefix
+
+BYTES_PER_TOKEN: Final = 4
+"""Of a typical prompt: sizes the index by the engine's KV cache."""
+CAPACITY_BYTES: Final = 2**20
+"""While the size of the KV cache is unknown: 262,144 tokens."""
+MAX_CAPACITY_BYTES: Final = 2**25
+"""Bound on the prompts indexed. At 2 KiB a block that is 16,384 blocks of some 100 bytes each."""
+EVICTED_SHARE: Final = 1 / 16
+"""Share of the index that is evicted at once. One by one, a dictionary would search ever longer for its first key."""
+
+
+class PrefixIndex:
+    """Blocks in the order of their last use, the least recent first.
+
+    An engine frees the last block of a request first. So it evicts tails before the beginnings that others share. The
+    index does the same: it holds a block only if it holds those before it.
+    """
+
+    __slots__ = ("_blocks", "_bytes", "capacity_bytes")
+
+    def __init__(self) -> None:
+        self.capacity_bytes = CAPACITY_BYTES
+        self._blocks: dict[int, int] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def resize(self, capacity_tokens: float | None) -> None:
+        """Take on the size of the KV cache; None: it is not known."""
+        if capacity_tokens is not None:
+            self.capacity_bytes = int(min(MAX_CAPACITY_BYTES, capacity_tokens * BYTES_PER_TOKEN))
+
+    def covered(self, prefix: Prefix) -> int:
+        """Bytes of the prompt, from its beginning, that the engine probably has."""
+        known, blocks = self._blocks, prefix.blocks
+        if not blocks or blocks[0] not in known:
+            return 0
+        low, high = 0, len(blocks)  # blocks[low] is known, blocks[high] is not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if blocks[middle] in known:
+                low = middle
+            else:
+                high = middle
+        return prefix.ends[low]
+
+    def sent(self, prefix: Prefix) -> None:
+        """A prompt was sent: its blocks are the most recent."""
+        known, blocks, ends = self._blocks, prefix.blocks, prefix.ends
+        for i in range(len(blocks) - 1, -1, -1):
+            size = ends[i] - ends[i - 1] if i else ends[i]
+            if known.pop(blocks[i], 0) == 0:
+                self._bytes += size
+            known[blocks[i]] = size
+        if self._bytes > self.capacity_bytes:
+            self._evict()
+
+    def clear(self) -> None:
+        """The engine has restarted, or does not hold what this says."""
+        self._blocks.clear()
+        self._bytes = 0
+
+    def _evict(self) -> None:
+        known = self._blocks
+        while self._bytes > self.capacity_bytes:
+            for block in list(islice(known, 1 + int(EVICTED_SHARE * len(known)))):
+                self._bytes -= known.pop(block)

@@ -1,0 +1,51 @@
+"""How a prompt begins, as hashes: by these the core finds the replicas that have read it before.
+
+A prompt is written in the order in which chat templates lay it out: tools, system prompt, messages. Each block is
+hashed together with the hash before it. Prompts that begin alike have the same leading hashes, whatever other fields
+their requests have. The hash is Python's own for bytes, SipHash with a key that each process draws at its start. Nobody
+outside can make two prompts collide, and hashes mean nothing to another process.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from gateway.core.request import NO_PREFIX, Prefix
+
+FIRST: Final = ("tools", "functions", "documents", "system", "instructions")
+"""Fields that stand before the conversation,"""
+CONVERSATION: Final = ("messages", "input", "prompt")
+"""and the one that holds it."""
+SMALL_BYTES: Final = 512
+SMALL_BLOCKS: Final = 8
+BLOCK_BYTES: Final = 2048
+"""Blocks after the first eight. A block of vLLM is 16 tokens, some 64 bytes."""
+MAX_BLOCKS: Final = 1024
+"""2 MiB of text. Later text is taken for new."""
+
+
+def prefix_of(fields: dict[str, Any]) -> Prefix:
+    """The prefix of checked fields; none where the prompt is shorter than a block."""
+    text = b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
+    for name in CONVERSATION:
+        if name in fields:
+            text += orjson.dumps(fields[name])
+            break
+    size = len(text)
+    if size < SMALL_BYTES:
+        return NO_PREFIX
+    view = memoryview(text)
+    blocks: list[int] = []
+    ends: list[int] = []
+    start, known = 0, 0
+    while len(blocks) < MAX_BLOCKS:
+        end = start + (SMALL_BYTES if len(blocks) < SMALL_BLOCKS else BLOCK_BYTES)
+        if end > size:
+            break
+        known = hash((known, view[start:end]))
+        blocks.append(known)
+        ends.append(end)
+        start = end
+    return Prefix(tuple(blocks), tuple(ends), size)

@@ -1,0 +1,94 @@
+"""Prompts go where their beginning is cached, unless that replica has more to do than the cache saves."""
+
+from gateway.core.policy import Policy
+from gateway.core.request import Prefix, Sample
+
+from .made import policy, pool, tier
+from .playbook import Story, dispatch, play
+
+BYTES_PER_TOKEN = 4
+BLOCK_TOKENS = 500
+
+
+def prefix(*blocks: int) -> Prefix:
+    """Blocks of 500 tokens, with 100 tokens behind them."""
+    size = BLOCK_TOKENS * BYTES_PER_TOKEN
+    ends = tuple(size * (i + 1) for i in range(len(blocks)))
+    return Prefix(tuple(hash(blocks[: i + 1]) for i in range(len(blocks))), ends, ends[-1] + 100 * BYTES_PER_TOKEN)
+
+
+def asks(story: Story, name: str, *blocks: int) -> Story:
+    """A request whose prompt begins with these blocks."""
+    begins = prefix(*blocks)
+    tokens = begins.size // BYTES_PER_TOKEN
+    return story.arrives(name, prefix=begins, prompt=tokens, prompt_bytes=begins.size)
+
+
+def two(**more: object) -> Policy:
+    return policy(pool("p", "r1", "r2", slots=8, **more), tier("std"))
+
+
+def served(story: Story, name: str) -> Story:
+    return story.sent(name).first_token(name).finishes(name, output_tokens=5)
+
+
+def first_turn(**more: object) -> tuple[Story, str]:
+    """A conversation whose first turn is over, and the replica that served it."""
+    story = asks(play(two(**more), 0.0), "turn 1", 1, 2, 3)
+    replica = next(iter(story.controller.state.attempts.values())).replica.spec.name
+    served(story, "turn 1").whatever()
+    return story, replica
+
+
+def other(replica: str) -> str:
+    return "r2" if replica == "r1" else "r1"
+
+
+def test_the_next_turn_goes_to_the_replica_that_has_the_conversation() -> None:
+    story, warm = first_turn()
+    asks(story, "turn 2", 1, 2, 3, 4).expect(dispatch(warm))
+
+
+def test_only_tokens_that_are_not_cached_count_as_unread() -> None:
+    story, _ = first_turn()
+    asks(story, "turn 2", 1, 2, 3, 4).whatever()
+    (attempt,) = story.controller.state.attempts.values()
+    assert attempt.slot.prompt_tokens == 4 * BLOCK_TOKENS + 100
+    assert attempt.slot.unread_tokens == BLOCK_TOKENS + 100
+    assert attempt.replica.unprefilled_tokens == BLOCK_TOKENS + 100
+    assert attempt.replica.held_tokens == 4 * BLOCK_TOKENS + 100
+    served(story, "turn 2").whatever()
+    assert attempt.replica.unprefilled_tokens == attempt.replica.held_tokens == 0
+
+
+def test_a_replica_with_more_unread_tokens_than_its_cache_saves_is_passed_over() -> None:
+    story, warm = first_turn()
+    asks(story, "long", 1, 2, 3, *range(10, 20)).expect(dispatch(warm))
+    asks(story, "turn 2", 1, 2, 3, 4).expect(dispatch(other(warm)))
+
+
+def test_one_beginning_of_many_prompts_spreads_over_the_replicas() -> None:
+    story, _ = first_turn()
+    for number in range(12):
+        asks(story, f"n{number}", 1, 2, 3, 100 + number).sent(f"n{number}").first_token(f"n{number}").whatever()
+    in_flight = sorted(replica.in_flight for replica in story.pool("p").replicas)
+    assert in_flight[0] >= 4
+
+
+def test_without_affinity_nothing_is_cached() -> None:
+    story, _ = first_turn(affinity=False)
+    asks(story, "turn 2", 1, 2, 3, 4).whatever()
+    (attempt,) = story.controller.state.attempts.values()
+    assert attempt.slot.unread_tokens == attempt.slot.prompt_tokens
+
+
+def test_a_replica_whose_breaker_has_opened_is_cold_afterwards() -> None:
+    story, warm = first_turn()
+    for _ in range(3):
+        story.controller.observe(warm, Sample(healthy=False), story.now)
+    asks(story, "elsewhere", 1, 2, 3, 4).expect(dispatch(other(warm)))
+    served(story, "elsewhere").whatever()
+    for _ in range(2):
+        story.after(10.0)
+        story.controller.observe(warm, Sample(healthy=True), story.now)
+    asks(story, "turn 3", 1, 2, 3, 4, 5).expect(dispatch(other(warm)))
