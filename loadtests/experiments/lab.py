@@ -19,6 +19,7 @@ from gateway.sim.run.fleet import FleetSpec
 from gateway.sim.run.processes import processes
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
+from gateway.sim.workload.arrivals import Workload
 from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic
 
@@ -95,7 +96,7 @@ class Lab:
         longer = replace(workload, duration_s=100.0 if self.effort.quick else 300.0)
         return capacity(longer, policy, seeds=(1, 2, 3), precision=0.02 if self.effort.quick else 0.005)
 
-    def compare(self, candidates: Sequence[Contender], workload: Synthetic) -> dict[str, list[Result]]:
+    def compare(self, candidates: Sequence[Contender], workload: Workload) -> dict[str, list[Result]]:
         """Every candidate with every seed, by name."""
         comparison = Comparison(tuple(candidates), workload, self.seeds, self.options)
         found = comparison.run_all(self.jobs, lambda result: self.tell(f"{result.policy}, seed {result.seed}"))

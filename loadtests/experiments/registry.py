@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loadtests.experiments.affinity import affinity
 from loadtests.experiments.autoscale import autoscale
 from loadtests.experiments.calibration import calibration
 from loadtests.experiments.cancel_churn import cancel_churn
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "calibration": calibration,
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
+    "affinity": affinity,
     "autoscale": autoscale,
     "step-response": step_response,
     "ttft-collapse": ttft_collapse,

@@ -94,6 +94,12 @@ TARGETS: dict[str, dict[str, Target]] = {
         "p99_ttft_snapshot_1s_to_live": at_least(3.0),
         "main_p99_ttft_snapshot_1s_to_live": at_least(3.0),
     },
+    "affinity": {
+        "cached_above_cache_aware_18": at_least(0.03),
+        "goodput_to_no_affinity_27": at_least(1.25),
+        "p50_ttft_to_no_affinity_27": at_most(0.5),
+        "p99_ttft_to_no_affinity_27": at_most(1.0),
+    },
     # A fleet that follows what the gateway wants through a day.
     "autoscale": {
         "goodput": at_least(0.98),
