@@ -2,6 +2,7 @@
 
 from gateway.core.policy import Policy
 from gateway.core.request import Prefix, Sample
+from gateway.core.snapshot import CapacityBound
 
 from .made import policy, pool, tier
 from .playbook import Story, dispatch, play
@@ -73,6 +74,36 @@ def test_one_beginning_of_many_prompts_spreads_over_the_replicas() -> None:
         asks(story, f"n{number}", 1, 2, 3, 100 + number).sent(f"n{number}").first_token(f"n{number}").whatever()
     in_flight = sorted(replica.in_flight for replica in story.pool("p").replicas)
     assert in_flight[0] >= 4
+
+
+def closed_by_a_prompt(**more: object) -> tuple[Story, str]:
+    """Both replicas closed by unread prompts, and the one that has the first turn."""
+    story, warm = first_turn(**more)
+    pool = next(iter(story.controller.state.fleet))
+    for replica in ("r1", "r2"):
+        story.observes(replica, Sample(waiting=0, running=0))  # looks at it set the window for unread prompts
+    for first in (1000, 2000):
+        asks(story, f"long {first}", *range(first, first + 40)).whatever()
+    assert [replica.bound for replica in pool.replicas.values()] == [CapacityBound.PROMPTS] * 2
+    return story, warm
+
+
+def test_a_replica_closed_by_unread_prompts_takes_one_that_it_has_cached() -> None:
+    story, warm = closed_by_a_prompt()
+    asks(story, "unknown", 7, 8, 9).expect()
+    story.leaves("unknown").whatever()
+    pool = next(iter(story.controller.state.fleet))
+    excess = pool.replicas[warm].unprefilled_tokens - pool.prefill_limit
+    blocks = range(100, 101 + int(excess / BLOCK_TOKENS) + 1)
+    pool.replicas[warm].cache.sent(prefix(*blocks))
+    asks(story, "known", *blocks).expect(dispatch(warm))
+
+
+def test_other_routers_send_nothing_to_a_replica_closed_by_unread_prompts() -> None:
+    story, warm = closed_by_a_prompt(router="round-robin")
+    pool = next(iter(story.controller.state.fleet))
+    pool.replicas[warm].cache.sent(prefix(*range(100, 200)))
+    asks(story, "known", *range(100, 200)).expect()
 
 
 def test_without_affinity_nothing_is_cached() -> None:

@@ -17,7 +17,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
 from gateway.core.fleet.prefix_index import BYTES_PER_TOKEN
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.fleet.routing import ROUTERS, Router
+from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.queue import PoolQueue
@@ -75,6 +75,8 @@ class Pool(Slots[Replica]):
         self.asked_at: dict[str, float] = {}
         """When a request of each tier last came."""
         self._router: Router = ROUTERS[spec.router]()
+        self._knows_caches = False
+        """Whether its router looks at prefix caches."""
         self.request_tokens = REQUEST_TOKENS
         """The price of a request in flight, in prompt tokens."""
         self._slots = 0
@@ -111,6 +113,7 @@ class Pool(Slots[Replica]):
         if spec.router != self.spec.router:
             self._router = ROUTERS[spec.router]()
         self.spec = spec
+        self._knows_caches = isinstance(self._router, LeastPrefill)
         kept = self.replicas
         self.replicas = {}
         for replica_spec in spec.replicas:
@@ -293,7 +296,7 @@ class Pool(Slots[Replica]):
         tier = ask.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._awake(by_max)
-        if ask.prefix.blocks and not by_max:
+        if ask.prefix.blocks and not by_max and self._knows_caches:
             free = free + self._warm(ask)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.pulse.suspected] or free

@@ -73,11 +73,11 @@ class Slots(Generic[R]):
         """The bound that keeps `replica` from one more request of unknown size; None if it has room."""
         if replica.in_flight >= replica.slots:
             return CapacityBound.SLOTS
-        if replica.unprefilled_tokens >= self.prefill_limit:
-            return CapacityBound.PROMPTS
         if not replica.has_kv_room:
             return CapacityBound.KV
-        return None if replica.budget.has_room(replica.held_tokens, now) else CapacityBound.TPOT
+        if not replica.budget.has_room(replica.held_tokens, now):
+            return CapacityBound.TPOT
+        return CapacityBound.PROMPTS if replica.unprefilled_tokens >= self.prefill_limit else None
 
     def sync(self, replica: R, now: float) -> None:
         """Update `open` after the counts of `replica` have changed."""
