@@ -26,7 +26,7 @@ from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
-from gateway.wire.prefix import SMALL_BYTES, prefix_of
+from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
@@ -218,7 +218,7 @@ class RequestHandler(ExchangeServices):
             body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
             slo=slo,
             assembled=parsed.assembled,
-            prefix=prefix_of(parsed.fields) if parsed.cap_field and prompt_bytes >= SMALL_BYTES else NO_PREFIX,
+            prefix=prefix_of(parsed.fields) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
         )
         return Exchange(self, client, dialect, head, parsed, ask)
 

@@ -18,6 +18,8 @@ FIRST: Final = ("tools", "functions", "documents", "system", "instructions")
 """Fields that stand before the conversation,"""
 CONVERSATION: Final = ("messages", "input", "prompt")
 """and the one that holds it."""
+MIN_BYTES: Final = 1024
+"""Shorter prompts have none: 256 tokens are read in 5 to 40 ms, and hashing them is a tenth of a request's cost."""
 SMALL_BYTES: Final = 512
 SMALL_BLOCKS: Final = 8
 BLOCK_BYTES: Final = 2048
@@ -27,16 +29,15 @@ MAX_BLOCKS: Final = 1024
 
 
 def prefix_of(fields: dict[str, Any]) -> Prefix:
-    """The prefix of checked fields; none where the prompt is shorter than a block."""
+    """The prefix of checked fields; none where the prompt is shorter than `MIN_BYTES`."""
     text = b"".join([orjson.dumps(fields[name]) for name in FIRST if name in fields])
     for name in CONVERSATION:
         if name in fields:
             text += orjson.dumps(fields[name])
             break
     size = len(text)
-    if size < SMALL_BYTES:
+    if size < MIN_BYTES:
         return NO_PREFIX
-    view = memoryview(text)
     blocks: list[int] = []
     ends: list[int] = []
     start, known = 0, 0
@@ -44,7 +45,7 @@ def prefix_of(fields: dict[str, Any]) -> Prefix:
         end = start + (SMALL_BYTES if len(blocks) < SMALL_BLOCKS else BLOCK_BYTES)
         if end > size:
             break
-        known = hash((known, view[start:end]))
+        known = hash((known, text[start:end]))
         blocks.append(known)
         ends.append(end)
         start = end

@@ -39,10 +39,10 @@ def test_tools_stand_before_the_conversation_wherever_their_field_does() -> None
 
 
 def test_a_text_and_token_ids_have_prefixes_too() -> None:
-    assert prefix_of({"prompt": "x" * 600}).ends == (SMALL_BYTES,)
+    assert prefix_of({"prompt": "x" * 1030}).ends == (SMALL_BYTES, 2 * SMALL_BYTES)
     assert len(prefix_of({"prompt": list(range(1000))}).blocks) > 1
     assert len(prefix_of({"input": "x" * 600, "instructions": "y" * 600}).blocks) == 2
 
 
-def test_a_short_prompt_has_none() -> None:
-    assert prefix_of({"messages": [{"role": "user", "content": "hi"}]}).blocks == ()
+def test_a_prompt_below_a_kilobyte_has_none() -> None:
+    assert prefix_of({"messages": [{"role": "user", "content": "x" * 900}]}).blocks == ()
