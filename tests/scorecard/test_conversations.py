@@ -33,7 +33,7 @@ async def homes(gateway: GatewayFactory, connect: Connect, pool: str, path: str)
         client = await connect(gw.url)
         found: list[set[int]] = [set() for _ in range(CONVERSATIONS)]
         said: list[list[dict[str, Any]]] = [
-            [{"role": "user", "content": f"{number} asks: " + f"question {number} " * 100}]
+            [{"role": "user", "content": f"{number} asks: " + f"question {number} " * 200}]
             for number in range(CONVERSATIONS)
         ]
         for number in range(TURNS):

@@ -34,15 +34,15 @@ def test_another_system_prompt_is_another_prefix() -> None:
 
 
 def test_tools_stand_before_the_conversation_wherever_their_field_does() -> None:
-    fields = {"tools": [{"type": "function", "name": "f" * 600}], "messages": [{"role": "user", "content": "x" * 900}]}
+    fields = {"tools": [{"type": "function", "name": "f" * 900}], "messages": [{"role": "user", "content": "x" * 1900}]}
     assert prefix_of(fields) == prefix_of(dict(reversed(fields.items())))
 
 
 def test_a_text_and_token_ids_have_prefixes_too() -> None:
-    assert prefix_of({"prompt": "x" * 1030}).ends == (SMALL_BYTES, 2 * SMALL_BYTES)
+    assert prefix_of({"prompt": "x" * 2050}).ends == tuple(SMALL_BYTES * n for n in range(1, 5))
     assert len(prefix_of({"prompt": list(range(1000))}).blocks) > 1
-    assert len(prefix_of({"input": "x" * 600, "instructions": "y" * 600}).blocks) == 2
+    assert len(prefix_of({"input": "x" * 1200, "instructions": "y" * 1200}).blocks) == 4
 
 
-def test_a_prompt_below_a_kilobyte_has_none() -> None:
-    assert prefix_of({"messages": [{"role": "user", "content": "x" * 900}]}).blocks == ()
+def test_a_prompt_below_two_kilobytes_has_none() -> None:
+    assert prefix_of({"messages": [{"role": "user", "content": "x" * 1900}]}).blocks == ()
