@@ -11,7 +11,6 @@ from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.quarantine import doubt_s
-from gateway.core.fleet.slot import PromptTokens
 from gateway.core.redundancy.retries import rest_s
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.request_state import Attempt, RequestState
@@ -58,8 +57,8 @@ class Lifecycle:
         now = self._turn.now
         self._next_attempt += 1
         pool = replica.pool
-        prompt = PromptTokens(live.prompt_tokens, replica.unread_of(live.prompt_tokens, live.ask))
-        slot = pool.acquire(replica, live.ask.tier.name, prompt, live.visible, now)
+        unread = replica.unread_of(live.prompt_tokens, live.ask)
+        slot = pool.acquire(replica, live.ask.tier.name, live.prompt_tokens, unread, live.visible, now)
         if pool.spec.affinity:
             replica.cache.sent(live.ask.prefix)
         attempt = Attempt(self._next_attempt, live, slot, hedge)

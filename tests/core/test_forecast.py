@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.fleet.pool import Pool
-from gateway.core.fleet.slot import PromptTokens
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.trust import COLD_LABELS, Trust
@@ -62,7 +61,8 @@ class World:
         slot = self.pool.acquire(
             self.pool.replicas[replica],
             "std",
-            PromptTokens(live.prompt_tokens, live.prompt_tokens),
+            live.prompt_tokens,
+            live.prompt_tokens,
             live.visible,
             self.now,
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -18,14 +17,6 @@ from gateway.core.snapshot import CapacityBound
 R = TypeVar("R", bound=BaseReplica)
 
 _rank: Final = attrgetter("rank")
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTokens:
-    """Tokens of a prompt at one replica: all of them, and those that its engine has to compute."""
-
-    total: int
-    unread: int
 
 
 class Slots(Generic[R]):
@@ -45,14 +36,16 @@ class Slots(Generic[R]):
         self.below_max: list[R] = []
         """Replicas with room by written bounds alone, by rank, for tiers whose admission is not enforced."""
 
-    def acquire(self, replica: R, tier: str, prompt: PromptTokens, visible: bool, now: float) -> Slot[R]:
+    def acquire(
+        self, replica: R, tier: str, prompt_tokens: int, unread_tokens: int, visible: bool, now: float
+    ) -> Slot[R]:
         """A slot of `replica` for a request of `tier`. It may exceed `replica.slots`, e.g. for a canary.
 
         `visible`: the first token of the answer will be seen.
         """
         self.in_flight += 1
         self.acquired += 1
-        slot = Slot(self, replica, tier, prompt, visible, now)
+        slot = Slot(self, replica, tier, prompt_tokens, unread_tokens, visible, now)
         if replica.slots:
             self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
         if replica.in_flight < replica.slots:
@@ -63,8 +56,8 @@ class Slots(Generic[R]):
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(now)
         replica.reading[slot.number] = slot
-        replica.unprefilled_tokens += prompt.unread
-        replica.held_tokens += prompt.total
+        replica.unprefilled_tokens += unread_tokens
+        replica.held_tokens += prompt_tokens
         self.sync(replica, now)
         self.sync_max(replica)
         return slot
@@ -108,9 +101,18 @@ class Slot(UnreadPrompt, Generic[R]):
 
     __slots__ = ("_growth", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
 
-    def __init__(self, slots: Slots[R], replica: R, tier: str, prompt: PromptTokens, visible: bool, now: float) -> None:
-        super().__init__(slots.acquired, prompt.unread, visible, now)
-        self.prompt_tokens = prompt.total
+    def __init__(
+        self,
+        slots: Slots[R],
+        replica: R,
+        tier: str,
+        prompt_tokens: int,
+        unread_tokens: int,
+        visible: bool,
+        now: float,
+    ) -> None:
+        super().__init__(slots.acquired, unread_tokens, visible, now)
+        self.prompt_tokens = prompt_tokens
         self._slots = slots
         self.replica = replica
         self.tier = tier

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.forecast.latency_model import STEP_AND_A_HALF
 from gateway.core.queueing.rates import Rate
 
 PROMPTS_TAU_S: Final = 5.0
@@ -21,8 +22,6 @@ PROMPTS_TAU_S: Final = 5.0
 MAX_SHARE: Final = 0.95
 """Upper bound on the share of a step that prompts take."""
 
-STEP_AND_A_HALF: Final = 1.5
-"""Steps to a first token besides those that read the prompt."""
 DECODE_WEIGHT: Final = 1 / 32
 """Weight of a step after the first token against one before it. At 1 (the sum of all latencies) load outweighs caches:
 8B on A100, eight replicas, 26 requests/s: .61 of the prompt tokens cached and .84 good, against .68 and .87."""
