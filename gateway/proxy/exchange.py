@@ -12,7 +12,8 @@ from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
 from gateway.proxy.logs import NO_CAUSE, RefusalLog
 from gateway.proxy.outgoing import Outgoing
-from gateway.proxy.replica.attempt import AttemptOwner, UpstreamAttempt
+from gateway.proxy.replica.attempt import UpstreamAttempt
+from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
 from gateway.wire.answers.renamed import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
@@ -146,16 +147,16 @@ class Exchange(AttemptOwner):
         leg = UpstreamAttempt(self, attempt, upstream)
         leg.max_tokens = max_tokens
         self._legs[attempt] = leg
-        request = None if upstream.takes_stream_options else self.without_options(leg)
-        upstream.send(self._message(leg, body) if request is None else request, leg)
+        request = None if upstream.takes_stream_options else self.without_options(attempt, upstream, max_tokens)
+        upstream.send(self._message(attempt, upstream, body) if request is None else request, leg)
 
-    def without_options(self, leg: UpstreamAttempt) -> bytes | None:
+    def without_options(self, attempt: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
         """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
         model: Model = self.ask.model
-        return self._message(leg, render(parsed, model.sent_as(parsed.model), leg.max_tokens, False))
+        return self._message(attempt, upstream, render(parsed, model.sent_as(parsed.model), max_tokens, False))
 
     def commit(self, attempt: int, hedged: HedgeResult | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""
@@ -267,10 +268,13 @@ class Exchange(AttemptOwner):
         """Fingerprint of this request; None once there was a commit."""
         return None if self._parsed is None else fingerprint(self._parsed)
 
-    def leg_ended(self, leg: UpstreamAttempt) -> None:
+    def attempt_ended(self, attempt: int) -> None:
         """An attempt is over. If the client has been shown all of it, so is the answer."""
-        self._legs.pop(leg.id, None) if leg is self._committed else None
-        if leg is self._committed and leg.complete and self._client is not None:
+        leg = self._committed
+        if leg is None or leg.id != attempt:
+            return
+        self._legs.pop(attempt, None)
+        if leg.complete and self._client is not None:
             if leg.assembly is not None:
                 self._show_whole(leg, leg.held[0])
                 return
@@ -339,11 +343,11 @@ class Exchange(AttemptOwner):
 
     # ---- inside
 
-    def _message(self, leg: UpstreamAttempt, body: bytes) -> bytes:
+    def _message(self, attempt: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt."""
         # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
-        rid = b"%b-%b%x" % (self._rid, PROCESS, leg.id)
-        return upstream_head(leg.upstream.prefix(self.ask.endpoint), self._head, rid, len(body)) + body
+        rid = b"%b-%b%x" % (self._rid, PROCESS, attempt)
+        return upstream_head(upstream.prefix(self.ask.endpoint), self._head, rid, len(body)) + body
 
     @staticmethod
     def _changes(parsed: Parsed, max_tokens: int) -> bytes:

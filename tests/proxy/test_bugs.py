@@ -119,7 +119,7 @@ PLACES: list[tuple[type, str]] = [
     ],
     *[
         (Exchange, name)
-        for name in ("dispatch", "commit", "_open", "_show_whole", "leg_ended", "show", "ended", "_finish")
+        for name in ("dispatch", "commit", "_open", "_show_whole", "attempt_ended", "show", "ended", "_finish")
     ],
     *[(ClientConnection, name) for name in ("on_headers_complete", "on_body", "_answer", "placed", "_rest", "_out")],
     *[(UpstreamConnection, name) for name in ("send", "_head", "_body", "_end")],

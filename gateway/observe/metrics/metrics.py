@@ -132,7 +132,7 @@ class Metrics:
                 facts.forecasts[said] = facts.forecasts.get(said, 0) + 1
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
-        """Where a relay counts the seconds between the chunks of a stream, with `add(gap_s)`."""
+        """Where an exchange counts the seconds between the chunks of a stream, with `add(gap_s)`."""
         found = self.itl.get((tier, pool))
         if found is None:
             key = (tier if tier in self.tiers else "", pool if pool in self._pools else "")

@@ -1,4 +1,4 @@
-"""One connection to a replica: sends a request, reads the answer, tells its leg."""
+"""One connection to a replica: sends a request, reads the answer, tells its receiver."""
 
 from __future__ import annotations
 

@@ -1,0 +1,127 @@
+"""The answer of one attempt, streamed or whole: what is held of it, and its end, which the driver is told once."""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback
+from gateway.proxy.replica.owner import AttemptOwner
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.proxy.replica.upstream_connection import AnswerReceiver
+from gateway.wire.answers.assemble import Assembly
+from gateway.wire.answers.events import StreamReader
+from gateway.wire.answers.failure import EngineError
+from gateway.wire.answers.model_name import ModelName
+
+log = logging.getLogger("tailgate.upstream")
+
+
+class HeldAnswer(AnswerReceiver):
+    """Common to streamed and whole answers."""
+
+    __slots__ = (
+        "_committed",
+        "_framed",
+        "_has_model",
+        "_held_bytes",
+        "_model",
+        "assembly",
+        "complete",
+        "content_type",
+        "held",
+        "id",
+        "over",
+        "owner",
+        "reader",
+        "retry_after_s",
+        "status",
+        "upstream",
+    )
+
+    def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
+        super().__init__(owner.streams)
+        self.owner = owner
+        self.id = attempt
+        self.upstream = upstream
+        self.status = 0
+        self.content_type: bytes | None = None
+        self.retry_after_s: float | None = None
+        self.reader: StreamReader | None = None
+        """Reads the events; None until the body is known to be a stream."""
+        self.assembly: Assembly | None = None
+        """Where the stream is put together, for a client that wants no stream."""
+        self.held: list[bytes] = []
+        """Payload not shown yet."""
+        self.complete = False
+        """Whether the answer is whole."""
+        self.over = False
+        """Whether the driver has been told the end."""
+        self._framed = True
+        self._held_bytes = 0
+        self._committed = False
+        self._has_model = False
+        self._model: ModelName | None = None
+        """Writes the asked name of the model; None until the engine has told another."""
+
+    @property
+    def seen(self) -> int:
+        """Tokens that passed, about."""
+        return 0 if self.reader is None else self.reader.tokens_seen
+
+    def cancel(self) -> None:
+        """Close the call; the driver knows."""
+        self.over = True
+        if self.line is not None:
+            self.line.cancel()
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this attempt."""
+        self.owner.broke(callback, error)
+
+    def _learn_model(self, reported: bytes, where: bytes) -> None:
+        """See to it that the client reads the name of the model that it asked for."""
+        asked = self.owner.asked_model
+        if asked is not None and reported[1:-1] != asked.encode("utf-8", "replace"):
+            name = ModelName(asked)
+            name.learn(reported, where)
+            self._model = name if name.changes else None
+
+    @property
+    def _generates(self) -> bool:
+        """Whether an answer without a token is of no use; silence has none in its transcription either."""
+        return self.owner.api.answers.whole.generates
+
+    def _engine_failed(self, error: EngineError | None) -> None:
+        """The engine said inside the answer that it failed."""
+        assert error is not None
+        if error.end is AttemptOutcome.REJECTED:
+            self.status = error.status
+        if error.end is AttemptOutcome.REJECTED and not self._committed:
+            self.held = [error.body]
+        else:
+            self.owner.engine_said = self.upstream.without_key(error.message.encode("utf-8", "replace")).decode()
+        self._give_up(error.end)
+
+    def _warn_truncated(self, cause: str) -> None:
+        log.warning(
+            "replica %s: an answer broke off, %d tokens seen: %s; its client gets an error, or another "
+            "replica is asked: see the engine's log",
+            self.upstream.spec.name,
+            self.seen,
+            cause,
+        )
+
+    def _give_up(self, end: AttemptOutcome) -> None:
+        """Close the call ourselves: what came is of no use."""
+        if self.line is not None:
+            self.line.cancel()
+            self.line = None
+        self._tell(AttemptResult(end, tokens_seen=self.seen, status=self.status))
+
+    def _tell(self, finish: AttemptResult) -> None:
+        if self.over:
+            return
+        self.over = True
+        spec = self.upstream.spec
+        self.owner.attempt_ended(self.id)
+        self.owner.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)

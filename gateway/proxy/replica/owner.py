@@ -1,0 +1,63 @@
+"""The request that an attempt is made for, as the attempt sees it."""
+
+from __future__ import annotations
+
+from gateway.core.policy import OnTotal, Report
+from gateway.core.request import Callback, Request
+from gateway.core.stats import LogHistogram
+from gateway.proxy.driver import CommandHandler, Driver
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.wire.request import Parsed
+
+
+class AttemptOwner(CommandHandler):
+    """Gets what an attempt has to show, and is told its end."""
+
+    __slots__ = ("api", "ask", "asked_model", "driver", "engine_said", "may_be_cut", "streams", "wants_usage")
+
+    def __init__(self, driver: Driver, ask: Request, parsed: Parsed) -> None:
+        self.driver = driver
+        self.ask = ask
+        self.api = parsed.api
+        """The row of the API that is asked."""
+        self.streams = ask.visible
+        tier = ask.tier
+        self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
+        self.wants_usage = parsed.wants_usage or parsed.assembled
+        self.engine_said = ""
+        """Reason given by an engine that failed inside an answer."""
+        self.asked_model: str | None = parsed.model if ask.model.report is Report.ASKED else None
+        """The name of the model that the client is to read; None: the engine's own."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has the head of a stream."""
+        raise NotImplementedError
+
+    def show(self, pieces: list[bytes]) -> None:
+        """Pass payload on, each piece a chunk."""
+        raise NotImplementedError
+
+    def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
+        """Pass on payload whose framing may stay as it is."""
+        raise NotImplementedError
+
+    def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
+        """Where the time between two events of a stream is counted."""
+        raise NotImplementedError
+
+    def body_hash(self) -> int | None:
+        """Fingerprint of this request; None once there was a commit."""
+        raise NotImplementedError
+
+    def without_options(self, attempt: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
+        """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
+        raise NotImplementedError
+
+    def attempt_ended(self, attempt: int) -> None:
+        """An attempt is over. If the client has been shown all of it, so is the answer."""
+        raise NotImplementedError
+
+    def broke(self, callback: Callback, error: Exception) -> None:
+        """A callback of ours raised while it worked on this request."""
+        raise NotImplementedError

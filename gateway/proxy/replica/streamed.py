@@ -1,0 +1,303 @@
+"""A streamed answer: events are read, held until there is something to commit to, then passed on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.admission.deadlines import PROGRESS_EVERY_S
+from gateway.core.admission.usage import told_output
+from gateway.core.request import AttemptOutcome, AttemptResult, Reason
+from gateway.core.stats import LogHistogram
+from gateway.proxy.clock import monotonic
+from gateway.proxy.outgoing import Outgoing
+from gateway.proxy.replica.answer import HeldAnswer
+from gateway.proxy.replica.owner import AttemptOwner
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.wire.answers.assemble import Assembly, AssemblyError
+from gateway.wire.answers.events import EventKind, StreamReader
+from gateway.wire.answers.oddity import Oddity
+from gateway.wire.answers.repetition import RepetitionDetector
+from gateway.wire.answers.sse import EventSplitter
+from gateway.wire.http.framing import chunk, payload_of_one
+
+# Bytes held before commit. A stream that is longer before its first token is committed early.
+HOLD_STREAM_BYTES: Final = 1024 * 1024
+
+# Plain integers and names of the module: flags and members of an enum cost ten times as much to read and combine.
+CONTENT: Final = int(EventKind.CONTENT)
+USAGE_ONLY: Final = int(EventKind.USAGE_ONLY)
+DONE: Final = int(EventKind.DONE)
+ERROR: Final = int(EventKind.ERROR)
+COMPLETE: Final = AttemptOutcome.COMPLETE
+NO_GAPS: Final = LogHistogram(())
+NO_EVENTS: Final = EventSplitter()
+"""The splitter of an answer that is no stream: it is never fed."""
+
+
+class StreamedAnswer(HeldAnswer):
+    """An answer that comes in events, with the short way that an ordinary token takes."""
+
+    __slots__ = (
+        "_client",
+        "_client_of_content",
+        "_end",
+        "_gaps",
+        "_last_at",
+        "_progress_at",
+        "_repetition",
+        "_splitter",
+    )
+
+    def __init__(self, owner: AttemptOwner, attempt: int, upstream: ReplicaConnections) -> None:
+        super().__init__(owner, attempt, upstream)
+        self._splitter = NO_EVENTS
+        self._end: list[bytes] = []
+        """The answer's own marks of its end: shown once the connection says that it has ended, too."""
+        self._client: Outgoing | None = None
+        """Where whole chunks go as they are; None before content and where the client needs another framing."""
+        self._client_of_content: Outgoing | None = None
+        """Becomes `_client` at the first content."""
+        self._gaps = NO_GAPS
+        self._repetition: RepetitionDetector | None = None
+        """Detector of a repeating answer, where the tier wants one."""
+        self._last_at = 0.0
+        self._progress_at = 0.0
+
+    def commit(self, client: Outgoing | None) -> list[bytes]:
+        """From now on everything is passed on; gives what was held.
+
+        `client` takes chunks as the replica framed them; None if it needs another framing.
+        """
+        self._committed = True
+        if self.reader is not None and self._repetition is None and self.assembly is None:
+            if self._progress_at:
+                self._client = client
+            else:
+                self._client_of_content = client
+        held, self.held = self.held, []
+        return held
+
+    def pass_on(self, data: bytes) -> bool:
+        """The way of nearly every token: one read, one chunk, one event, plain output; False if it is not that.
+
+        `data` begins where a chunk does.
+        """
+        client, reader = self._client, self.reader
+        if client is None or reader is None or not self._splitter.clean:
+            return False
+        start = payload_of_one(data)
+        if not start or not reader.plain(data, start):
+            return False
+        if self._model is None:
+            client.write(data)
+        else:
+            client.write(chunk(self._model.apply_to_one(data[start:-2])))
+        reader.tokens_seen += 1
+        now = monotonic()
+        self._gaps.add(now - self._last_at)
+        self._last_at = now
+        if now >= self._progress_at:
+            self._progress_at = now + PROGRESS_EVERY_S
+            self.owner.driver.progress(self.id, reader.tokens_seen)
+        return True
+
+    @property
+    def last_at(self) -> float:
+        """When content came last; 0 if none did."""
+        return self._last_at
+
+    @property
+    def is_inside_event(self) -> bool:
+        """Whether the client was shown a part of an event, which is too long to be held until it ends."""
+        return self._splitter.is_long
+
+    def _begin_stream(self) -> None:
+        """The body is a stream of events."""
+        self._splitter = EventSplitter()
+        answers = self.owner.api.answers
+        assert answers.reader is not None
+        self.reader = answers.reader()
+        if self.owner.ask.assembled:
+            assert answers.assembly is not None
+            self.assembly = answers.assembly()
+            self.content_type = b"application/json"
+        if self.owner.may_be_cut:
+            self.reader.remember()
+        rules = self.owner.ask.tier.repetition
+        if rules is not None and self.owner.ask.choices == 1:
+            self._repetition = RepetitionDetector(rules.characters, rules.repeats)
+        self._gaps = self.owner.gaps(self.upstream)
+
+    def _stream(self, reader: StreamReader, pieces: list[bytes], raw: bytes | None) -> None:
+        now = monotonic()
+        splitter = self._splitter
+        out: list[bytes] = []
+        shown = content = 0
+        for piece in pieces:
+            events = splitter.feed(piece)
+            if splitter.passed:
+                if not splitter.is_long:
+                    reader.read_long(splitter.long_head, splitter.long_tail)
+                    self._odd(reader, b"")
+                out.append(splitter.take_passed())
+                content += 1
+                raw = None
+            kept = []
+            for event in events:
+                if self._repetition is not None:
+                    self._repetition.add(reader.spoken(event))
+                kind = int(reader.read(event))
+                if reader.model and not self._has_model:
+                    self._has_model = True
+                    self._learn_model(reader.model, event)
+                if reader.oddity is not None:
+                    event, raw = self._odd(reader, event), None
+                if kind == CONTENT:
+                    content += 1
+                elif kind:
+                    if kind & ERROR and not self._end:
+                        self._show(out, None, now, content)
+                        self._engine_failed(reader.error)
+                        return
+                    if kind & CONTENT:
+                        content += 1
+                if self._end or (kind and not self._is_for_client(event, kind)):
+                    raw = None
+                    continue
+                kept.append(event)
+            if kept:
+                out.append(kept[0] if len(kept) == 1 else b"".join(kept))
+                shown += 1
+        self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
+        if self._repetition is not None and self._repetition.found and not reader.finished:
+            self.owner.driver.repeats(self.id)
+
+    def _is_for_client(self, event: bytes, kind: int) -> bool:
+        """Whether an event is passed on now. The end is kept until HTTP has ended, too; what follows it is dropped."""
+        if kind & DONE:
+            self._end.append(event)
+            return False
+        return not kind & USAGE_ONLY or self.owner.wants_usage
+
+    def _odd(self, reader: StreamReader, event: bytes) -> bytes:
+        """Take note of an odd event; the same, as it may be passed on."""
+        if reader.oddity is not None:
+            self.upstream.odd(reader.oddity, "passed on as it came")
+            reader.oddity = None
+        return self.upstream.without_key(event)
+
+    def _show(self, out: list[bytes], raw: bytes | None, now: float, content: int) -> None:
+        """Pass whole events on, or hold them until there is something to commit to."""
+        if self._model is not None:
+            out, raw = [self._model.apply(piece) for piece in out], None
+        if self.assembly is not None:
+            try:
+                self.assembly.add(out)
+            except AssemblyError as exc:
+                self.upstream.odd(Oddity.NOT_ASSEMBLED, str(exc))
+                self._give_up(AttemptOutcome.UNREADABLE)
+                return
+            out, raw = [], None
+        if self._committed:
+            if raw is not None:
+                self.owner.show_raw(raw, out)
+            elif out:
+                self.owner.show(out)
+            if content:
+                gaps = self._gaps
+                gaps.add(now - self._last_at)
+                for _ in range(content - 1):
+                    gaps.add(0.0)
+                self._last_at = now
+                if not self._progress_at:
+                    # It was committed for want of room, and its content begins now.
+                    self._client = self._client_of_content
+                    self.owner.driver.first_token(self.id)
+                if now >= self._progress_at:
+                    self._progress_at = now + PROGRESS_EVERY_S
+                    self.owner.driver.progress(self.id, self.seen)
+            return
+        self.held += out
+        self._held_bytes += sum(map(len, out))
+        if content:
+            self._last_at = now
+            self._progress_at = now + PROGRESS_EVERY_S
+            self.owner.driver.first_token(self.id)
+        elif self._held_bytes > HOLD_STREAM_BYTES:
+            self._last_at = now
+            self.owner.driver.full(self.id)
+
+    # ---- the end
+
+    def cut_short(self, why: Reason, prompt_tokens: int) -> list[bytes]:
+        """Bytes that end the answer here as incomplete, or all of it where it is put together.
+
+        Nothing if it is not what was asked for, or if what came has not the form for it.
+        """
+        owner, reader = self.owner, self.reader
+        if reader is None:
+            return []
+        end = reader.cut_short(why, prompt_tokens, owner.ask.choices, owner.wants_usage)
+        if self._model is not None:
+            end = [self._model.apply(event) for event in end]
+        if self.is_inside_event and end:
+            end = [b"\n\n", *end]
+        return end if self.assembly is None or not end else self._put_together(self.assembly, end)
+
+    def _put_together(self, assembly: Assembly, end: list[bytes]) -> list[bytes]:
+        try:
+            assembly.add(end)
+            return [assembly.whole()]
+        except AssemblyError as exc:
+            self.upstream.odd(Oddity.NOT_ASSEMBLED, str(exc))
+            return []
+
+    def _stream_ended(self, reader: StreamReader) -> None:
+        self._take_rest(reader)
+        if self.over:
+            return
+        # Without a length, a connection that broke off between the ends of two choices closes as one in peace does.
+        ok = reader.complete and (self._framed or reader.done or reader.choices_over >= self.owner.ask.choices)
+        if ok and self.assembly is not None:
+            self.held = self._put_together(self.assembly, self._end)
+            ok = bool(self.held)
+            self._end = []
+        self.complete = ok
+        end = COMPLETE
+        if ok and self._committed and self.assembly is None:
+            self.owner.show(self._end)
+        elif ok:
+            self.held += self._end
+        elif reader.aborted or not self._framed:
+            # Without a length every end of the connection looks alike: only the answer itself can say that it is over.
+            self._warn_truncated("the engine gave it up" if reader.aborted else "the connection was closed")
+            end = AttemptOutcome.TRUNCATED
+        else:
+            if not reader.complete:
+                self.upstream.odd(Oddity.NO_END, "no finish reason and no [DONE] before the stream ended")
+            end = AttemptOutcome.UNREADABLE
+        output = told_output(reader.output_tokens, reader.tokens_seen > 0)
+        if output != reader.output_tokens:
+            self.upstream.odd(Oddity.USAGE, "no token where content came: an estimate was taken instead")
+        self._tell(
+            AttemptResult(
+                end,
+                prompt_tokens=reader.prompt_tokens,
+                output_tokens=output,
+                tokens_seen=reader.tokens_seen,
+                status=self.status,
+                empty=end is not AttemptOutcome.TRUNCATED
+                and self._generates
+                and not (reader.tokens_seen or reader.output_tokens),
+            )
+        )
+
+    def _take_rest(self, reader: StreamReader) -> None:
+        """The last event may lack the line ends that delimit it. Half an event is dropped, as SSE has it."""
+        rest = self._splitter.rest().rstrip(b"\r\n")
+        if not rest or self._end:
+            return
+        if reader.is_whole(rest):
+            self._stream(reader, [rest + b"\n\n"], None)
+        else:
+            self.upstream.odd(Oddity.HALF_EVENT, "the stream ended inside an event, which was dropped")
