@@ -9,6 +9,7 @@ import math
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 
 import uvloop
@@ -114,6 +115,18 @@ def parser() -> argparse.ArgumentParser:
         help="refuse with 503 beyond N waiting (no limit)",
     )
     add(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the KV cache of prompts for later ones that begin alike",
+    )
+    add(
+        "--enable-prompt-tokens-details",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="say in answers how many prompt tokens were cached; vLLM's default is not to",
+    )
+    add(
         "--keep-alive",
         type=number(0.0),
         default=5.0,
@@ -145,6 +158,7 @@ async def serve(options: argparse.Namespace) -> None:
         keep_alive_s=options.keep_alive,
         keep_requests=options.keep_requests,
         max_queued=options.max_num_queued_reqs,
+        prompt_tokens_details=options.enable_prompt_tokens_details,
     )
     lag = LoopLag(monotonic, lambda _: None)
     stop = asyncio.Event()
@@ -172,7 +186,8 @@ def main() -> None:
         command.error(f"argument --port: {options.port} leaves too few ports for {options.replicas} replicas")
     try:
         # Its `path_s` is left out: HTTP takes its own time here.
-        options.profile = profile_of(options.profile)
+        profile = profile_of(options.profile)
+        options.profile = replace(profile, prefix_caching=profile.prefix_caching and options.enable_prefix_caching)
     except ValueError as error:
         command.error(f"argument --profile: {error}")
     try:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
-from loadtests.emulator import audio, errors, pairs, text
+from loadtests.emulator import audio, errors, pairs, rendered, text
 
 MAX_SEQUENCES = 1024
 
@@ -26,6 +26,8 @@ class Settings:
     seed: int = 0
     output_median_tokens: float = 128.0
     output_sigma: float = 0.7
+    prompt_tokens_details: bool = True
+    """Whether answers say how many prompt tokens were cached (vLLM: --enable-prompt-tokens-details)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Choice:
     pieces: list[bytes]
     finish_reason: str
     stop_reason: str | None
+    prompt: bytes = b""
+    """The prompt as its blocks are hashed; empty if it is never cached."""
 
     @property
     def output_tokens(self) -> int:
@@ -59,10 +63,23 @@ class Ask:
     include_usage: bool = False
     continuous_usage: bool = False
     top_logprobs: int | None = None
+    details: bool = False
+    """Whether its usage says where its prompt tokens came from."""
 
     @property
     def output_tokens(self) -> int:
         return sum(choice.output_tokens for choice in self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a request."""
+
+    tokens: int
+    source: bytes
+    """It identifies the prompt: the answer is drawn from it."""
+    rendered: bytes = b""
+    """The prompt as the engine reads it, for its prefix cache; empty where no tokens are generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +125,10 @@ def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None
         raise errors.unknown_model(model, settings.model)
     if path in WITHOUT_A_TURN:
         told = {**fields, "max_model_len": settings.max_model_len}
-        return Ask(path, settings.model, False, [], sum(tokens for tokens, _ in prompts), None, told)
+        return Ask(path, settings.model, False, [], sum(prompt.tokens for prompt in prompts), None, told)
     if path not in CAPS:
-        choices = [Choice(_checked(tokens, settings.max_model_len + 1), [], "stop", None) for tokens, _ in prompts]
+        most = settings.max_model_len + 1
+        choices = [Choice(_checked(prompt.tokens, most), [], "stop", None) for prompt in prompts]
         total = sum(choice.prompt_tokens for choice in choices)
         return Ask(path, settings.model, False, choices, total, None, fields)
     return _generation(path, fields, prompts, settings, quirk)
@@ -136,7 +154,7 @@ def _transcription(path: str, fields: Mapping[str, object], settings: Settings) 
 
 
 def _generation(
-    path: str, fields: Mapping[str, object], prompts: list[tuple[int, bytes]], settings: Settings, quirk: Quirk | None
+    path: str, fields: Mapping[str, object], prompts: list[Prompt], settings: Settings, quirk: Quirk | None
 ) -> Ask:
     copies = _int(fields, "n") if path in ("/v1/chat/completions", "/v1/completions") else None
     copies = 1 if copies is None else copies
@@ -147,12 +165,13 @@ def _generation(
     cap = _cap(path, fields, settings.max_model_len)
     drawn_by = b"%d %d" % (settings.seed, _int(fields, "seed") or 0)
     choices = []
-    for tokens, source in prompts:
-        limit = settings.max_model_len - _checked(tokens, settings.max_model_len)
+    for prompt in prompts:
+        limit = settings.max_model_len - _checked(prompt.tokens, settings.max_model_len)
         limit = limit if cap is None else min(cap, limit)
         for copy in range(copies):
-            seed = text.seed_of(drawn_by, source, b"%d" % copy)
-            choices.append(_choice(tokens, limit, seed, fields, settings, quirk))
+            seed = text.seed_of(drawn_by, prompt.source, b"%d" % copy)
+            choice = _choice(prompt.tokens, limit, seed, fields, settings, quirk)
+            choices.append(replace(choice, prompt=prompt.rendered))
     options = fields.get("stream_options")
     options = options if isinstance(options, Mapping) else {}
     return Ask(
@@ -160,12 +179,13 @@ def _generation(
         settings.model,
         fields.get("stream") is True,
         choices,
-        sum(tokens for tokens, _ in prompts),
+        sum(prompt.tokens for prompt in prompts),
         cap,
         fields,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
         top_logprobs=_logprobs(path, fields),
+        details=settings.prompt_tokens_details,
     )
 
 
@@ -243,10 +263,9 @@ def _decode_slowly(body: bytes) -> object:
         raise errors.Rejected(400, "There was an error parsing the body", "Bad Request") from error
 
 
-def _prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]:
-    """(tokens, something that identifies it) of every prompt."""
+def _prompts(path: str, fields: Mapping[str, object]) -> list[Prompt]:
     if path.endswith(("/rerank", "/score")):
-        return pairs.prompts(path, fields)
+        return [Prompt(tokens, source) for tokens, source in pairs.prompts(path, fields)]
     name = PROMPTS[path]
     if path not in CAPS and "messages" in fields:
         name = "messages"
@@ -264,18 +283,19 @@ def _prompts(path: str, fields: Mapping[str, object]) -> list[tuple[int, bytes]]
         if fields.get(before):
             extra += text.TOKENS_PER_MESSAGE + text.count_content(fields[before])
     if isinstance(value, str) and path == "/v1/responses":
-        return [(extra + text.count_chat([{"content": value}]), value.encode(errors="replace"))]
+        said = [{"role": "user", "content": value}]
+        return [Prompt(extra + text.count_chat(said), value.encode(errors="replace"), rendered.chat(fields, said))]
     if not isinstance(value, list):
         raise errors.invalid("list_type", name, "Input should be a valid list", repr(value)[:80])
-    return [(extra + text.count_chat(value), orjson.dumps(value))]
+    return [Prompt(extra + text.count_chat(value), orjson.dumps(value), rendered.chat(fields, value))]
 
 
-def _texts_or_ids(name: str, value: object) -> list[tuple[int, bytes]]:
+def _texts_or_ids(name: str, value: object) -> list[Prompt]:
     if isinstance(value, str):
-        return [(text.count_text(value), value.encode(errors="replace"))]
+        return [Prompt(text.count_text(value), value.encode(errors="replace"), rendered.plain(value))]
     if isinstance(value, list) and value:
         if all(type(item) is int for item in value):
-            return [(len(value), orjson.dumps(value))]
+            return [Prompt(len(value), orjson.dumps(value), rendered.plain(value))]
         if all(isinstance(item, str) or (isinstance(item, list) and item) for item in value):
             return [_texts_or_ids(name, item)[0] for item in value]
     raise errors.invalid("string_type", name, "Input should be a valid string", repr(value)[:80])

@@ -18,7 +18,8 @@ class Emulator:
     """`replicas` replicas on consecutive ports from `port` (0: any free ones), open while the context is.
 
     `time_scale`: virtual seconds per real second; by default as fast as the loop turns, which is what tests want.
-    `max_queued` is vLLM's --max-num-queued-reqs; the rest of the settings shape the answers.
+    `max_queued` is vLLM's --max-num-queued-reqs, `prompt_tokens_details` its --enable-prompt-tokens-details (off there
+    by default); the rest of the settings shape the answers.
     """
 
     def __init__(
@@ -36,9 +37,12 @@ class Emulator:
         keep_alive_s: float = 5.0,
         keep_requests: int = 256,
         max_queued: int | None = None,
+        prompt_tokens_details: bool = True,
     ) -> None:
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
-        self.settings = Settings(model, self.profile.max_model_len, seed, output_median_tokens, output_sigma)
+        self.settings = Settings(
+            model, self.profile.max_model_len, seed, output_median_tokens, output_sigma, prompt_tokens_details
+        )
         self.replicas: list[EmulatedReplica] = []
         self._count = replicas
         self._time_scale = time_scale

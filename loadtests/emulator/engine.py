@@ -23,7 +23,12 @@ class Sequence:
     prompt_tokens: int
     output_tokens: int
     on_token: Callable[[], None] | None
-    on_end: Callable[[], None]
+    on_end: Callable[[int], None]
+    """Gets the prompt tokens that were found in the prefix cache."""
+    prefix: tuple[int, ...] = ()
+    """Hashes of the whole blocks of its prompt,"""
+    answer: tuple[int, ...] = ()
+    """and of those that its answer fills."""
 
 
 class Engine:
@@ -36,7 +41,7 @@ class Engine:
     def __init__(self, profile: Profile, time_scale: float = 1.0) -> None:
         if not time_scale > 0:
             raise ValueError("time_scale must be above 0")
-        self.model = SimulatedReplica(profile)
+        self.model = SimulatedReplica(profile, profile.kv_block_tokens)
         self.time_scale = time_scale
         self.paused = False
         self.prompt_tokens_total = 0
@@ -61,7 +66,10 @@ class Engine:
             ids.append(self._ids)
             self._inside[self._ids] = (sequence, now)
             self._streams += sequence.on_token is not None
-            self.model.add(EngineRequest(self._ids, sequence.prompt_tokens, sequence.output_tokens), now)
+            request = EngineRequest(
+                self._ids, sequence.prompt_tokens, sequence.output_tokens, sequence.prefix, sequence.answer
+            )
+            self.model.add(request, now)
         self._arm()
         return ids
 
@@ -166,7 +174,7 @@ class Engine:
                 self.generation_tokens_total += sequence.output_tokens
                 self.e2e.add(event.at - submitted_at)
                 self._forget(event.id)
-                sequence.on_end()
+                sequence.on_end(event.hit_tokens)
             case ReplicaEventKind.PREEMPTED:
                 pass
 

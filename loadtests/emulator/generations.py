@@ -6,9 +6,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from loadtests.emulator import asks, errors
+from loadtests.emulator import asks, errors, rendered
 from loadtests.emulator.answers import ANSWERS
-from loadtests.emulator.asks import Ask, Quirk
+from loadtests.emulator.asks import Ask, Choice, Quirk
 from loadtests.emulator.engine import Sequence
 from loadtests.emulator.exchange import Exchange
 from loadtests.emulator.faults import Fault, FaultKind
@@ -114,12 +114,25 @@ class _Generation:
         choice = self._ask.choices[index]
         voice = self._answer.voice(index) if self._ask.stream else None
         end = partial(self._ended, choice.finish_reason)
-        return Sequence(choice.prompt_tokens, choice.output_tokens, voice, end)
+        prefix, answer = self._blocks(choice)
+        return Sequence(choice.prompt_tokens, choice.output_tokens, voice, end, prefix, answer)
 
-    def _ended(self, reason: str) -> None:
+    def _blocks(self, choice: Choice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Hashes of the blocks of a prompt, and of those of its answer as a later prompt repeats it."""
+        profile = self._replica.engine.model.profile
+        if not choice.prompt or not profile.prefix_caching:
+            return (), ()
+        # The last token was sampled, and never computed.
+        said = choice.prompt + b"".join(choice.pieces[:-1])
+        chain = rendered.blocks(said, profile.kv_block_tokens, self._ask.fields.get("cache_salt"))
+        whole = choice.prompt_tokens // profile.kv_block_tokens
+        return chain[:whole], chain[whole:]
+
+    def _ended(self, reason: str, hit_tokens: int) -> None:
         """A sequence is over; with the last one the answer is."""
         self._left -= 1
         self._replica.finished[reason] += 1
+        self._answer.cached_tokens = hit_tokens
         if self._left:
             return
         if self._ask.stream:

@@ -108,6 +108,8 @@ def state(replica: EmulatedReplica) -> dict[str, object]:
         "received_total": replica.received_total,
         "aborted_total": replica.engine.aborted_total,
         "preemptions_total": model.preemptions_total,
+        "prefix_cache_queries_total": model.cache.queried_tokens,
+        "prefix_cache_hits_total": model.cache.hit_tokens,
         "prompt_tokens_total": replica.engine.prompt_tokens_total,
         "generation_tokens_total": replica.engine.generation_tokens_total,
         "connections_open": len(replica.connections),
@@ -147,6 +149,7 @@ def _metrics(replica: EmulatedReplica) -> bytes:
     config = {
         "block_size": profile.kv_block_tokens,
         "engine": "0",
+        "enable_prefix_caching": profile.prefix_caching,
         "kv_cache_size_tokens": profile.kv_capacity_tokens,
         "num_gpu_blocks": profile.kv_blocks,
     }
@@ -182,6 +185,18 @@ def _metrics(replica: EmulatedReplica) -> bytes:
             "counter",
             "Cumulative number of preemption from the engine.",
             [(mine, model.preemptions_total)],
+        ),
+        *family(
+            "vllm:prefix_cache_queries_total",
+            "counter",
+            "Prefix cache queries, in terms of number of queried tokens.",
+            [(mine, model.cache.queried_tokens if profile.prefix_caching else 0)],
+        ),
+        *family(
+            "vllm:prefix_cache_hits_total",
+            "counter",
+            "Prefix cache hits, in terms of number of cached tokens.",
+            [(mine, model.cache.hit_tokens)],
         ),
         *family(
             "vllm:prompt_tokens_total",

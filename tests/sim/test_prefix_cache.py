@@ -41,7 +41,36 @@ def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     replica = SimulatedReplica(SMALL)
     for id in (1, 2):
         first_token_s(replica, request(id, 1, 2, more=0), 10.0 * id)
-    assert replica.cache.hit_tokens == 2 * BLOCK_TOKENS - 1
+    assert replica.cache.hit_tokens == 2 * BLOCK_TOKENS - SMALL.kv_block_tokens, "and with it all of its block"
+
+
+def test_the_second_of_two_prompts_in_one_step_finds_the_blocks_of_the_first() -> None:
+    replica = SimulatedReplica(SMALL)
+    replica.add(request(1, 1, 2), 0.0)
+    replica.add(request(2, 1, 2, 3), 0.0)
+    hits = {event.id: event.hit_tokens for event in replica.advance(60.0)}
+    assert hits == {1: 0, 2: 2 * BLOCK_TOKENS}
+
+
+def test_an_answer_is_cached_for_the_turn_that_repeats_it() -> None:
+    replica = SimulatedReplica(SMALL, block_tokens=16)
+    replica.add(EngineRequest(1, 40, 41, (1, 2), (3, 4, 5)), 0.0)
+    replica.add(EngineRequest(2, 40, 41, (9, 8)), 0.0)
+    replica.advance(60.0)
+    replica.add(EngineRequest(3, 100, 10, (1, 2, 3, 4, 5, 6)), 100.0)
+    replica.add(EngineRequest(4, 100, 10, (9, 8, 7, 6, 5, 4)), 100.0)
+    hits = {event.id: event.hit_tokens for event in replica.advance(160.0)}
+    assert hits == {3: 5 * 16, 4: 2 * 16}
+
+
+def test_a_preempted_sequence_is_counted_once() -> None:
+    tight = replace(SMALL, max_model_len=1024, kv_capacity_tokens=1100)
+    replica = SimulatedReplica(tight)
+    for id in (1, 2):
+        replica.add(request(id, id, more=8, output=400), 0.0)
+    replica.advance(60.0)
+    assert replica.preemptions_total == 1
+    assert replica.cache.queried_tokens == 2 * (BLOCK_TOKENS + 8)
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:

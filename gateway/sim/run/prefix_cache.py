@@ -7,8 +7,11 @@ The rules, after vLLM's automatic prefix caching (v1: `kv_cache_manager`, `block
 3. Free blocks are evicted in the order in which they were released. A sequence releases its last block first, so tails
    go before the prefixes that others may share.
 
-vLLM's blocks have 16 tokens. These have as many as a hash of the workload stands for. Generated tokens are not cached
-here: their hashes are not known to the workload.
+4. A block is in the cache from the moment at which the step that fills it begins. So of two prompts that begin alike,
+   the second finds the blocks of the first, even in the same step.
+
+vLLM's blocks have 16 tokens. These have as many as a hash of the workload stands for. Generated tokens are cached where
+the workload has hashes of them.
 """
 
 from __future__ import annotations
@@ -16,15 +19,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from gateway.sim.workload.arrivals import BLOCK_TOKENS
-
 
 class PrefixCache:
     """The cache of one engine. Counts are in tokens."""
 
-    __slots__ = ("_free", "_used", "hit_tokens", "queried_tokens", "shared_tokens")
+    __slots__ = ("_free", "_used", "block_tokens", "hit_tokens", "queried_tokens", "shared_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
         self.queried_tokens = 0
         """Prompt tokens of all sequences that began,"""
         self.hit_tokens = 0
@@ -47,21 +49,21 @@ class PrefixCache:
 
     def in_use(self, blocks: Sequence[int]) -> int:
         """Tokens of these blocks that other sequences hold already."""
-        return BLOCK_TOKENS * sum(block in self._used for block in blocks)
+        return self.block_tokens * sum(block in self._used for block in blocks)
 
     def use(self, blocks: Sequence[int]) -> None:
         """A sequence begins with these cached blocks."""
         for block in blocks:
             users = self._used.get(block, 0)
             if users:
-                self.shared_tokens += BLOCK_TOKENS
+                self.shared_tokens += self.block_tokens
             else:
                 del self._free[block]
             self._used[block] = users + 1
 
     def computed(self, blocks: Sequence[int]) -> list[int]:
-        """A sequence has computed these blocks: those that become its own. Copies of cached ones stay unknown."""
-        own = [block for block in blocks if block not in self._used and block not in self._free]
+        """A sequence fills these blocks: those that become its own. Copies of cached ones stay unknown."""
+        own = [block for block in dict.fromkeys(blocks) if block not in self._used and block not in self._free]
         self._used.update(dict.fromkeys(own, 1))
         return own
 
@@ -71,11 +73,11 @@ class PrefixCache:
             users = self._used.pop(block) - 1
             if users:
                 self._used[block] = users
-                self.shared_tokens -= BLOCK_TOKENS
+                self.shared_tokens -= self.block_tokens
             else:
                 self._free[block] = None
 
     def shrink(self, room_tokens: int) -> None:
         """Evict free blocks until the rest fits into what running sequences leave."""
-        while len(self._free) * BLOCK_TOKENS > room_tokens and self._free:
+        while len(self._free) * self.block_tokens > room_tokens and self._free:
             self._free.popitem(last=False)

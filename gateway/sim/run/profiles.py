@@ -48,7 +48,7 @@ class Profile:
     prefill_s_per_sequence: float = 0.0
     """Cost of a step per prompt that begins in it, however short: its place in the batch, its blocks."""
     kv_block_tokens: int = 16
-    """Only reported (vLLM: block_size): the model counts tokens, not blocks."""
+    """Tokens of a block (vLLM: block_size). The model counts KV in tokens; prompts are cached in whole blocks."""
     prefix_caching: bool = True
     """Whether blocks that were computed are used again (vLLM: --enable-prefix-caching, on by default)."""
     path_s: float = 0.0

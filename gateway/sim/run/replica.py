@@ -38,6 +38,8 @@ class EngineRequest:
     output_tokens: int
     prefix: tuple[int, ...] = ()
     """Hashes of the blocks that the prompt begins with."""
+    answer: tuple[int, ...] = ()
+    """Hashes of the blocks that the answer fills. The first may begin in the prompt."""
 
 
 class ReplicaEventKind(StrEnum):
@@ -55,6 +57,8 @@ class ReplicaEvent:
     kind: ReplicaEventKind
     id: int
     at: float
+    hit_tokens: int = 0
+    """Prompt tokens that it found in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,10 @@ class _Sequence:
     finish_tick: int = 0
     blocks: list[int] = field(default_factory=list)
     """Blocks of the prefix cache that it uses, leading ones first."""
-    hit_tokens: int = 0
-    """Prompt tokens that it found in the cache when it last began."""
+    filled: int = 0
+    """Blocks of its prompt that are in the cache, by it or by another."""
+    hit_tokens: int | None = None
+    """Prompt tokens that it found in the cache when it first began; None before."""
 
     @property
     def target(self) -> int:
@@ -91,11 +97,12 @@ class _Sequence:
 class SimulatedReplica:
     """One engine. Every method that takes `now` wants it at or after the last one, and every due event taken first."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, block_tokens: int = BLOCK_TOKENS) -> None:
+        """`block_tokens`: tokens under one hash of `EngineRequest.prefix`."""
         self.profile = profile
         self.preemptions_total = 0
         self.slowdown = 1.0
-        self.cache = PrefixCache()
+        self.cache = PrefixCache(block_tokens)
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: dict[int, _Sequence] = {}  # in order of arrival, hence the latest is the last
         self._prefilling: dict[int, _Sequence] = {}  # the part of `_running` that does not decode yet
@@ -151,10 +158,6 @@ class SimulatedReplica:
         """Tokens of KV cache filled by `now`."""
         filled = self._context - self.cache.shared_tokens
         return filled + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
-
-    def hit_tokens(self, id: int) -> int:
-        """Prompt tokens that request `id` found in the prefix cache. Raises KeyError if it is not here."""
-        return (self._running[id] if id in self._running else self._waiting[id]).hit_tokens
 
     def decoding(self, now: float) -> list[tuple[int, int]]:
         """Every request that decodes, in order of arrival, and the tokens that it has got by `now`."""
@@ -288,16 +291,23 @@ class SimulatedReplica:
 
     def _begin(self, sequence: _Sequence, decoders: int) -> bool:
         """Give a sequence its KV cache, with the blocks that are there already; False if it does not fit."""
-        cache, prefix = self.cache, sequence.request.prefix
+        cache, request, profile = self.cache, sequence.request, self.profile
+        prefix = request.prefix if profile.prefix_caching else ()
         room = self._free_tokens - decoders
-        found = prefix[: cache.match(prefix)] if prefix and self.profile.prefix_caching else ()
+        cache.shrink(room)  # answers have grown since the last one began
+        found = prefix[: cache.match(prefix)]
         if sequence.target - cache.in_use(found) > room:
             return False
         cache.use(found)
         sequence.blocks = list(found)
-        sequence.computed = sequence.hit_tokens = min(len(found) * BLOCK_TOKENS, sequence.request.prompt_tokens - 1)
-        cache.queried_tokens += sequence.request.prompt_tokens
-        cache.hit_tokens += sequence.hit_tokens
+        sequence.filled = len(found)
+        # At least one token is computed, and with it all of its block.
+        most = (request.prompt_tokens - 1) // profile.kv_block_tokens * profile.kv_block_tokens
+        sequence.computed = min(len(found) * cache.block_tokens, most)
+        if sequence.hit_tokens is None:  # vLLM counts preempted requests apart
+            sequence.hit_tokens = sequence.computed
+            cache.queried_tokens += request.prompt_tokens
+            cache.hit_tokens += sequence.computed
         self._held += sequence.target
         self._context += sequence.computed
         cache.shrink(self._free_tokens)
@@ -319,6 +329,12 @@ class SimulatedReplica:
     def _chunk(self, sequence: _Sequence, budget: int) -> int:
         tokens = min(budget, sequence.target - sequence.computed)
         self._chunks.append((sequence, tokens))
+        prefix = sequence.request.prefix
+        if prefix and self.profile.prefix_caching:
+            filled = min(len(prefix), (sequence.computed + tokens) // self.cache.block_tokens)
+            if filled > sequence.filled:
+                sequence.blocks += self.cache.computed(prefix[sequence.filled : filled])
+                sequence.filled = filled
         return tokens
 
     @property
@@ -372,12 +388,10 @@ class SimulatedReplica:
 
     def _prefilled(self, sequence: _Sequence, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
         request = sequence.request
-        if request.prefix and self.profile.prefix_caching:
-            sequence.blocks += self.cache.computed(request.prefix[len(sequence.blocks) :])
         if request.output_tokens:
             tokens.append(request.id)
             if not sequence.generated:
-                events.append(ReplicaEvent(ReplicaEventKind.FIRST_TOKEN, request.id, at))
+                events.append(ReplicaEvent(ReplicaEventKind.FIRST_TOKEN, request.id, at, sequence.hit_tokens or 0))
         if sequence.generated + 1 >= request.output_tokens:
             self._leave(sequence, at, events)
             return
@@ -389,6 +403,9 @@ class SimulatedReplica:
         heappush(self._finishes, (sequence.finish_tick, self._pushed, sequence))
 
     def _leave(self, sequence: _Sequence, at: float, events: list[ReplicaEvent]) -> None:
-        del self._running[sequence.request.id]
+        request = sequence.request
+        del self._running[request.id]
+        if request.answer and self.profile.prefix_caching:
+            sequence.blocks += self.cache.computed(request.answer)
         self._release(sequence)
-        events.append(ReplicaEvent(ReplicaEventKind.FINISHED, sequence.request.id, at))
+        events.append(ReplicaEvent(ReplicaEventKind.FINISHED, request.id, at, sequence.hit_tokens or 0))

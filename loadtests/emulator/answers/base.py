@@ -41,6 +41,8 @@ class Answer(ABC):
         self.id = f"{self.prefix}-{number:016x}"
         self.created = created
         self.write = write
+        self.cached_tokens = 0
+        """Prompt tokens that the choice which ended last found in the prefix cache."""
 
     @abstractmethod
     def body(self) -> bytes:
@@ -67,7 +69,16 @@ class Answer(ABC):
     def usage(self) -> dict[str, object]:
         """Token counts as chat and completions report them."""
         prompt, output = self.ask.prompt_tokens, self.ask.output_tokens
-        return {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
+        usage: dict[str, object] = {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + output,
+            "completion_tokens": output,
+        }
+        return usage | {"prompt_tokens_details": self.details()} if self.ask.details else usage
+
+    def details(self) -> dict[str, object]:
+        """Where prompt tokens came from, of an engine with --enable-prompt-tokens-details."""
+        return {"cached_tokens": self.cached_tokens, "created_cache_tokens": None, "multimodal_tokens": None}
 
     def running_usage(self, choice: Choice, generated: int) -> dict[str, object]:
         """The usage that `continuous_usage_stats` puts on every chunk."""
@@ -134,7 +145,8 @@ class TokenAnswer(Answer):
 
     def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
         """An answer in one piece, with the fields of `absent` null."""
-        usage = self.usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
+        usage = self.usage()
+        usage = usage | {"prompt_tokens_details": usage.get("prompt_tokens_details"), "completion_tokens_details": None}
         return orjson.dumps(
             self.head(kind)
             | {"choices": choices, "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import orjson
 
 from loadtests.emulator.answers.base import Answer, named
+from loadtests.emulator.asks import Choice
 
 CHUNK = (
     b"event: content_block_delta\n"
@@ -22,11 +23,10 @@ class MessagesAnswer(Answer):
     def body(self) -> bytes:
         choice = self.ask.choices[0]
         content = [{"type": "text", "text": choice.text()}]
-        usage = {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
         return orjson.dumps(
             {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.ask.model}
             | self._stop()
-            | {"usage": usage}
+            | {"usage": self._usage(choice)}
         )
 
     def voice(self, index: int) -> Callable[[], None]:
@@ -47,13 +47,12 @@ class MessagesAnswer(Answer):
     def closing(self) -> None:
         choice = self.ask.choices[0]
         self.write(named({"type": "content_block_stop", "index": 0}))
-        usage = {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
         self.write(
             named(
                 {
                     "type": "message_delta",
                     "delta": self._stop() | {"stop_sequence": self.ask.choices[0].stop_reason},
-                    "usage": usage,
+                    "usage": self._usage(choice),
                 }
             )
         )
@@ -78,6 +77,16 @@ class MessagesAnswer(Answer):
         self.write(named({"type": "message_start", "message": message}))
         block = {"type": "text", "text": ""}
         self.write(named({"type": "content_block_start", "content_block": block, "index": 0}))
+
+    def _usage(self, choice: Choice) -> dict[str, object]:
+        """Anthropic's `input_tokens` are those that were not cached."""
+        if not self.ask.details:
+            return {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
+        return {
+            "input_tokens": choice.prompt_tokens - self.cached_tokens,
+            "output_tokens": choice.output_tokens,
+            "cache_read_input_tokens": self.cached_tokens,
+        }
 
     def _stop(self) -> dict[str, object]:
         choice = self.ask.choices[0]

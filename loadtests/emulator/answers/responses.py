@@ -127,7 +127,7 @@ class ResponsesAnswer(Answer):
         return {
             "input_tokens": choice.prompt_tokens,
             "input_tokens_details": {
-                "cached_tokens": 0,
+                "cached_tokens": self.cached_tokens,
                 "cache_write_tokens": 0,
                 "input_tokens_per_turn": [],
                 "cached_tokens_per_turn": [],

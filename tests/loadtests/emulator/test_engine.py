@@ -108,7 +108,7 @@ async def test_an_answer_takes_the_time_of_the_model(connect, stream: bool) -> N
 async def test_time_stands_still_while_an_engine_is_paused() -> None:
     engine = Engine(PROFILES["default"], time_scale=1000.0)
     ended: list[int] = []
-    sequence = Sequence(1, 3, None, lambda: ended.append(1))
+    sequence = Sequence(1, 3, None, lambda _: ended.append(1))
     engine.submit([sequence])
     engine.pause(True)
     at = engine.model.next_at()

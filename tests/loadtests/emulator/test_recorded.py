@@ -1,6 +1,7 @@
 """The emulator beside what vLLM 0.32 answered to the same requests (CPU build, a tiny random Llama, 8192 context).
 
-The recording holds real answers. Errors must be the same to the letter; other answers must have the same fields of
+The recording holds real answers, some of an engine with `prompt_tokens_details`.
+Errors must be the same to the letter; other answers must have the same fields of
 the same types in the same order, event by event, with runs of like events taken as one.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,10 +45,11 @@ def collapsed(shapes: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda r: f"{r['method']} {r['path']} {r['status']}")
-async def test_the_answer_is_like_the_recorded_one(connect, recorded: dict[str, str]) -> None:
+async def test_the_answer_is_like_the_recorded_one(connect, recorded: dict[str, Any]) -> None:
     body = recorded["body"].encode() if recorded["body"] else None
     full = 0 if recorded["status"] == 503 else None
-    async with Emulator(profile=PROFILE, model="m", max_queued=full) as emulator:
+    details = recorded.get("prompt_tokens_details", False)
+    async with Emulator(profile=PROFILE, model="m", max_queued=full, prompt_tokens_details=details) as emulator:
         wire = await connect(emulator.url, http(recorded["path"], body, method=recorded["method"]))
         answer = await wire.answer()
     assert (answer.status, answer.headers.get("content-type")) == (recorded["status"], recorded["content_type"])
