@@ -7,21 +7,18 @@ import logging
 import math
 import random
 import resource
-import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
-import uvicorn
-
 from gateway.admin_door import BACKLOG as ADMIN_BACKLOG
 from gateway.admin_door import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
-from gateway.admin_door import AdminDoor, bound_socket
+from gateway.admin_door import AdminDoor
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
@@ -31,6 +28,7 @@ from gateway.fleet.board import ModelBoard
 from gateway.fleet.counts import EngineCounts
 from gateway.fleet.replica import Reading
 from gateway.fleet.watch import FleetWatcher
+from gateway.listener import Listener, listener, no_app
 from gateway.observe.admin import MAX_BODY_BYTES, Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
 from gateway.observe.logs import AccessLog, log_quarantine
@@ -44,7 +42,6 @@ from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.driver import Driver
 from gateway.proxy.handler import Callers, RequestHandler, TokenCounter, callers_of
 from gateway.proxy.limits import SWEEP_S, ConnectionLimits
-from gateway.proxy.listening import tune
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.server import ClientConnection
@@ -55,45 +52,11 @@ from gateway.wire.tokens import TokenizerError, Tokenizers
 log = logging.getLogger("tailgate")
 
 UP = ReplicaState.UP
-BACKLOG = 4096
 SPARE_DESCRIPTORS = 128
 WATCHES = 3
 """Connections that read one replica: health, metrics, models."""
 # After the drain deadline, error events have been written; clients that do not take them are cut off after this.
 CLOSE_GRACE_S = 2.0
-
-
-class Listener(uvicorn.Server):
-    """One uvicorn server among several in the process; signals are the process's own affair."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
-        if self.config.uds is None:
-            await super().startup(sockets)
-            for server in self.servers:
-                tune(server.sockets)
-            return
-        # uvicorn would let every local user open it.
-        bound = bound_socket(Path(self.config.uds))
-        await self.lifespan.startup()
-        self.servers = [
-            await asyncio.get_running_loop().create_unix_server(self._door, sock=bound, backlog=self.config.backlog)
-        ]
-        self.started = True
-
-    def _door(self) -> asyncio.Protocol:
-        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-    @property
-    def port(self) -> int:
-        """The port that it really listens on."""
-        return int(self.servers[0].sockets[0].getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +143,8 @@ class Gateway:
         """Set when a part has stopped that must not."""
         self._swap(Prepared(policy, self._counters(policy), callers_of(policy)))
         self.fleet.configure(policy)
-        self._api = self._listener(
-            _no_app,
+        self._api = listener(
+            no_app,
             settings.host,
             settings.port,
             http=partial(ClientConnection, self.gate, self.guard),
@@ -190,7 +153,7 @@ class Gateway:
             timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
         )
         token = settings.admin_token
-        self._admin = self._listener(
+        self._admin = listener(
             self._admin_app(Access(token.get_secret_value() if token else None, names=settings.admin_names)),
             settings.admin_host,
             settings.admin_port,
@@ -201,7 +164,7 @@ class Gateway:
         self._listeners = [self._api, self._admin]
         if settings.admin_uds is not None:
             self._listeners.append(
-                self._listener(
+                listener(
                     self._admin_app(Access(None, trusted=True, names=settings.admin_names)),
                     uds=str(settings.admin_uds),
                     http=partial(AdminDoor, self._admin_guard, self.driver.supervisor),
@@ -308,8 +271,8 @@ class Gateway:
         self._tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
-        self._serving = [asyncio.create_task(listener.serve()) for listener in self._listeners]
-        while not all(listener.started for listener in self._listeners):
+        self._serving = [asyncio.create_task(each.serve()) for each in self._listeners]
+        while not all(each.started for each in self._listeners):
             for serving in self._serving:
                 if serving.done():
                     await self._close()
@@ -354,8 +317,8 @@ class Gateway:
 
     async def _close(self) -> None:
         self.gate.leaving = self.gate.draining = True
-        for listener in self._listeners:
-            listener.should_exit = True
+        for each in self._listeners:
+            each.should_exit = True
         await asyncio.wait(self._serving)
         await self.fleet.aclose()
         for task in self._tasks:
@@ -388,22 +351,6 @@ class Gateway:
         return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
 
     # ---- parts
-
-    def _listener(self, app: object, host: str = "", port: int = 0, **options: object) -> Listener:
-        config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
-            host=host,
-            port=port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            interface="asgi3",
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            **{"backlog": BACKLOG} | options,  # type: ignore[arg-type]
-        )
-        return Listener(config)
 
     def _admin_app(self, access: Access) -> Callable[..., object]:
         sources = Sources(
@@ -491,10 +438,6 @@ class Gateway:
                 log.log(
                     level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], why and f": {why}"
                 )
-
-
-async def _no_app(scope: object, receive: object, send: object) -> None:
-    raise AssertionError("requests to the API port never reach an ASGI application")
 
 
 def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:

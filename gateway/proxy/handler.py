@@ -160,7 +160,7 @@ class RequestHandler(ExchangeServices):
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)
 
-    def turn_away(
+    def rejection(
         self, dialect: Dialect, problem: Problem, head: RequestHead, caller: Caller | None, close: bool
     ) -> bytes:
         """The whole answer to a request that never became a `Request`."""

@@ -21,6 +21,7 @@ from gateway.proxy.handler import RequestHandler
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
+from gateway.proxy.request_reader import RequestReader
 from gateway.proxy.server import ClientConnection
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
@@ -121,7 +122,8 @@ PLACES: list[tuple[type, str]] = [
         (Exchange, name)
         for name in ("dispatch", "commit", "_open", "_show_whole", "attempt_ended", "show", "ended", "_finish")
     ],
-    *[(ClientConnection, name) for name in ("on_headers_complete", "on_body", "_answer", "placed", "_rest", "_out")],
+    *[(RequestReader, name) for name in ("on_headers_complete", "on_body", "take")],
+    *[(ClientConnection, name) for name in ("_answer", "placed", "_rest", "_out")],
     *[(UpstreamConnection, name) for name in ("send", "_head", "_body", "_end")],
     *[(ReplicaConnections, name) for name in ("send", "release", "_take_idle")],
     *[(Driver, name) for name in ("_act", "_carry_out")],

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.app import Gateway
+from gateway.listener import KEEP_ALIVE_IDLE_S, SEND_BUFFER_BYTES
 from gateway.policy.builtin import builtin
-from gateway.proxy.listening import KEEP_ALIVE_IDLE_S, SEND_BUFFER_BYTES
 from gateway.settings import Settings
 
 IDLE = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))

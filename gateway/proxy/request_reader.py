@@ -1,0 +1,242 @@
+"""Reads the requests of one client connection: head, body, and their limits, up to a request that is whole."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httptools
+
+from gateway.core.request import Callback, Endpoint, Reason
+from gateway.proxy.clock import monotonic
+from gateway.proxy.handler import Caller, RequestHandler
+from gateway.proxy.limits import ConnectionLimits
+from gateway.wire.errors.replies import OPENAI, Problem
+from gateway.wire.http.headers import RequestHead, asks_websocket, read_head, without_upgrade
+from gateway.wire.http.lines import number
+from gateway.wire.malformed import malformed
+from gateway.wire.target import POSTS, read_target
+
+# Bytes on the wire for each byte of a body; chunks of one byte need six.
+MAX_FRAMING: Final = 8
+QUESTION_MARK: Final = 0x3F
+_NO_HEAD: Final = RequestHead()
+
+
+class RequestReader:
+    """One request at a time; httptools calls it. Rules that need the head alone are asked as soon as it is there."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_handler",
+        "_head_done",
+        "_is_urgent",
+        "_limits",
+        "_parser",
+        "_raw_head",
+        "_received_bytes",
+        "_url",
+        "body",
+        "caller",
+        "dialect",
+        "endpoint",
+        "head",
+        "is_http_11",
+        "is_pipelined",
+        "is_whole",
+        "keep_alive",
+        "path",
+        "problem",
+        "wants_continue",
+    )
+
+    def __init__(self, handler: RequestHandler, limits: ConnectionLimits) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # Bytes after a request with `Connection: close` are refused by us, not by the parser.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.is_pipelined = False
+        """Whether another request came before this one was answered."""
+        self.is_http_11 = True
+        self.begin()
+
+    def begin(self) -> None:
+        """Expect a new request."""
+        self.head = _NO_HEAD
+        self._head_done = False
+        self._raw_head: bytes | bytearray = b""
+        self._received_bytes = 0
+        self.path = b""
+        self.endpoint: Endpoint | None = None
+        self.caller: Caller | None = None
+        self.problem: Problem | None = None
+        """Why the request is not served."""
+        self.dialect = OPENAI
+        self.body: bytes | bytearray = b""
+        self._body_bytes = 0
+        self._is_urgent = False
+        """Whether the problem is answered before the request is whole."""
+        self.wants_continue = False
+        """Whether the client waits for a 100 before it sends the body."""
+        self.keep_alive = True
+        self.is_whole = False
+        self._url = b""
+
+    @property
+    def method(self) -> bytes:
+        """Of the request that was read last."""
+        method: bytes = self._parser.get_method()
+        return method
+
+    def take(self, data: bytes) -> Problem | None:
+        """Read on. A problem is to be answered now, though the request is not whole."""
+        self._received_bytes += len(data)
+        if not self._head_done and self._is_head_too_large(data):
+            return Problem(Reason.HEADERS_TOO_LARGE)
+        return self._feed(data)
+
+    def take_body(self) -> bytes:
+        """The whole body, which is kept no longer."""
+        body = self.body if isinstance(self.body, bytes) else bytes(self.body)
+        self.body = b""
+        return body
+
+    def give_up(self) -> None:
+        """Drop the body and read the head as it has come, since an answer depends on it."""
+        self.body = b""
+        if not self._head_done:
+            self._raw_head = bytes(self._raw_head) + b"\r\n\r\n"
+            self._read_head()
+
+    def close(self) -> None:
+        """The connection is gone. Breaks the cycle with the parser, else left to the garbage collector."""
+        self._parser = None
+
+    def _feed(self, data: bytes) -> Problem | None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return self._ignore_upgrade()
+        except httptools.HttpParserCallbackError as callback:
+            # httptools makes a parser error of whatever a callback raises: that is a bug, and no fault of the client.
+            raised, supervisor = callback.__context__, self._handler.driver.supervisor
+            supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
+            return Problem(Reason.INTERNAL)
+        except httptools.HttpParserError as exc:
+            return Problem(Reason.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}")
+        if self.is_pipelined:
+            return None
+        if self._is_urgent:
+            return self.problem
+        if (
+            not self.is_whole
+            and self._received_bytes > 2 * self._limits.max_header_bytes + MAX_FRAMING * self._body_bytes
+        ):
+            return Problem(Reason.HEADERS_TOO_LARGE, "The chunk extensions or the trailers are too large.")
+        return None
+
+    def _ignore_upgrade(self) -> Problem | None:
+        """Read a head again without its Upgrade, which a server may ignore (RFC 9110, 7.8); Java's client asks for h2c.
+
+        llhttp takes what comes behind such a head for another protocol, and not for the body. A client that opens a
+        WebSocket (Codex does, on /v1/responses) hears at once that it has to go on without.
+        """
+        raw = bytes(self._raw_head)
+        if self._parser.get_method() == b"GET" and asks_websocket(raw):
+            return Problem(Reason.NO_WEBSOCKETS)
+        plain = without_upgrade(raw)
+        if plain == raw:
+            return Problem(Reason.BAD_REQUEST, "CONNECT is not supported: send the request itself.")
+        self._parser = httptools.HttpRequestParser(self)
+        self._url, self.is_whole, self._raw_head = b"", False, plain
+        return self._feed(plain)
+
+    def _is_head_too_large(self, data: bytes) -> bool:
+        """Look at the bytes of a head before they are parsed: httptools would collect them without limit."""
+        raw: bytes | bytearray = data
+        if self._raw_head:
+            # Grown in place, since a client may send its head byte by byte.
+            raw = self._raw_head if isinstance(self._raw_head, bytearray) else bytearray(self._raw_head)
+            raw += data
+        self._raw_head = raw
+        limit = self._limits.max_header_bytes
+        return len(raw) > limit and not 0 <= raw.find(b"\r\n\r\n") <= limit - 4
+
+    # ---- httptools
+
+    def on_message_begin(self) -> None:
+        if self.is_whole:
+            self.is_pipelined = True
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    # There is no `on_header`: the wanted headers are read from the raw head, which llhttp has found well formed by
+    # then. That saves a third of the parsing, and keeps trailers, which it reports as headers, out of the way.
+
+    def on_headers_complete(self) -> None:
+        if self.is_pipelined or self._parser.should_upgrade():
+            return
+        self._head_done = True
+        at = monotonic()
+        parser = self._parser
+        head = self._read_head()
+        head.at = at
+        self._raw_head = b""
+        version = "1.1" if head.http_11 else parser.get_http_version()
+        self.is_http_11 = version == "1.1"
+        self.keep_alive = self.is_http_11 and parser.should_keep_alive()
+        handler = self._handler
+        self.problem = malformed(version, head)
+        if self.problem is not None:
+            self._is_urgent = True
+            return
+        self.endpoint, self.caller, self.problem = handler.check(parser.get_method(), self.path, head)
+        length = head.fields.get(b"content-length")
+        if length is not None and not 0 <= number(length) <= self._limits.max_body_bytes:
+            self.problem = self.problem or self._limits.too_large()
+            self._is_urgent = True
+        elif b"expect" in head.fields and self.is_http_11:
+            # A client that asks first must not be made to send what is refused anyway.
+            if self.problem is None:
+                self.wants_continue = True
+            else:
+                self._is_urgent = True
+
+    def _read_head(self) -> RequestHead:
+        """Read the head as it has come, whole or not: what to answer, and how to say it."""
+        raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
+        head = self.head = read_head(raw)
+        path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url
+        if path not in POSTS:
+            path, authority = read_target(path)
+            if authority is not None and b"host" in head.fields:
+                head.fields[b"host"] = authority
+        self.path = path
+        handler = self._handler
+        self.dialect = handler.dialect(path, head)
+        if head.has_origin:
+            handler.greet(self._parser.get_method(), head, raw)
+        return head
+
+    def on_body(self, body: bytes) -> None:
+        if self.is_pipelined:
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.max_body_bytes:
+            self.body = b""
+            self.problem = self.problem or self._limits.too_large()
+            self._is_urgent = True
+        elif self.problem is not None:
+            return
+        elif not self.body:
+            self.body = body
+        elif type(self.body) is bytearray:
+            self.body += body
+        else:
+            # Not a list of pieces: chunks of two bytes would take twenty times their size.
+            self.body = bytearray(self.body + body)
+
+    def on_message_complete(self) -> None:
+        if not self.is_pipelined:
+            self.is_whole = True
