@@ -121,6 +121,42 @@ def test_malformed_event_is_an_assembly_error(event: str) -> None:
         assembly(Endpoint.CHAT).add([f"data: {event}\n\n".encode()])
 
 
+def test_an_answer_nested_deeper_than_can_be_joined_is_an_assembly_error() -> None:
+    deep = b'{"a":' * 1000 + b"1" + b"}" * 1000
+    made = assembly(Endpoint.CHAT)
+    event = b'data: {"choices":[{"index":0,"delta":{"x":' + deep + b"}}]}\n\n"
+    with pytest.raises(AssemblyError):  # noqa: PT012 - compiled, it is joined and cannot be written
+        made.add([event, event])
+        made.whole()
+
+
+def _said(*texts: bytes) -> str:
+    made = assembly(Endpoint.CHAT)
+    made.add([b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % text for text in texts])
+    content: str = json.loads(made.whole())["choices"][0]["message"]["content"]
+    return content
+
+
+def test_two_halves_of_a_character_in_two_events_are_joined_and_one_alone_is_replaced() -> None:
+    assert _said(rb"a\ud83d", rb"\ude00b") == "a\U0001f600b"
+    assert _said(rb"\\ud83d a\ud83d") == "\\ud83d a\ufffd"
+    assert _said(rb"\ude00", b"b") == "\ufffdb"
+
+
+def test_a_value_in_an_odd_form_beside_the_text_costs_no_answer() -> None:
+    made = assembly(Endpoint.CHAT)
+    made.add(
+        [
+            b'data: {"choices":[{"index":"0","delta":{"content":"a"}}],"usage":5}\n\n',
+            b'data: {"choices":[{"index":0.0,"delta":{"content":"b"}}],"x":1e999,"y":"\xff"}\n\n',
+            b'data: {"choices":[{"index":1,"delta":{"x":' + b"[" * 300 + b"]" * 300 + b"}}]}\n\n",
+        ]
+    )
+    answer = json.loads(made.whole())
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["ab", None]
+    assert (answer.get("usage"), answer.get("x")) == (None, None)
+
+
 def test_oddities_of_other_servers_are_put_together_all_the_same() -> None:
     made = assembly(Endpoint.CHAT)
     for event in (

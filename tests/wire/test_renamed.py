@@ -52,3 +52,17 @@ def test_documents_without_such_calls_stay_as_they_are(document: Any) -> None:
 def test_bytes_that_are_no_json_stay_as_they_are() -> None:
     data = b'"name":"\xff\\q" "name": "unended'
     assert put_back([data], RENAMED) == [data]
+
+
+def test_an_answer_that_repeats_thousands_of_tools_is_read_in_one_pass() -> None:
+    # Read anew for each name, this took minutes, and every other client waited meanwhile.
+    renamed = {f"n__f{i}": ("n", f"f{i}") for i in range(4000)}
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tools = [{"type": "function", "name": name, "parameters": parameters} for name in renamed]
+    (found,) = put_back([json.dumps({"tools": tools}).encode()], renamed)
+    assert [(tool["namespace"], tool["name"]) for tool in json.loads(found)["tools"]] == list(renamed.values())
+
+
+def test_a_string_without_end_is_read_once() -> None:
+    data = b'{"name":"' + rb"\"a" * 300_000
+    assert put_back([data], RENAMED) == [data]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint, Reason
-from gateway.wire.request import BadRequest, parse
+from gateway.wire.apis.table import API_OF
+from gateway.wire.fingerprint import fingerprint
+from gateway.wire.request import BadRequest, parse, render
 
 from .bodies import CAPS, CHAT, MESSAGES, MINIMAL, RESPONSES, read
 
@@ -62,6 +66,21 @@ def test_body_nested_too_deeply_is_refused(depth: int, opening: str, closing: st
     body = f'{{"model":"a","messages":[{{"role":"user","content":"x"}}],"metadata":{deep}}}'
     with pytest.raises(BadRequest, match="the body"):
         parse(Endpoint.CHAT, body.encode(), CAPS)
+
+
+@pytest.mark.parametrize("endpoint", MINIMAL)
+def test_a_field_that_holds_a_nest_too_deep_to_be_written_is_refused_or_dropped(endpoint: Endpoint) -> None:
+    deep: Any = orjson.loads("[" * 400 + "]" * 400)
+    for name in API_OF[endpoint].shape.rules:
+        for inner in ("type", "display", "a", "include_usage", "enable_thinking"):
+            for value in (deep, [deep], {inner: deep}, [{inner: deep}]):
+                document = {**MINIMAL[endpoint], name: value, **({"stream": True} if name == "stream_options" else {})}
+                try:
+                    parsed = parse(endpoint, json.dumps(document).encode(), CAPS)
+                except BadRequest:
+                    continue
+                render(parsed, "m", 10)
+                fingerprint(parsed)
 
 
 def test_nesting_that_can_be_written_is_read() -> None:

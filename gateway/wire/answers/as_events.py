@@ -45,9 +45,12 @@ def _answer(body: bytes) -> dict[str, Any] | None:
 
 def _events(answer: dict[str, Any], wants_usage: bool) -> list[bytes]:
     usage = answer.pop("usage", None)
-    events = [_EVENT % orjson.dumps(answer)]
-    if wants_usage and usage is not None:
-        events.append(_EVENT % orjson.dumps(answer | {"choices": [], "usage": usage}))
+    try:
+        events = [_EVENT % orjson.dumps(answer)]
+        if wants_usage and usage is not None:
+            events.append(_EVENT % orjson.dumps(answer | {"choices": [], "usage": usage}))
+    except TypeError:
+        return []  # nested in more levels than orjson writes
     return [*events, DONE]
 
 

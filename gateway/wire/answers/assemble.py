@@ -12,6 +12,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.wire.answers.sse import EventSplitter, data_of
+from gateway.wire.body.mended import without_halves
+from gateway.wire.numbers import finite
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a stream that is put together: far beyond any answer, and short of what would hurt."""
@@ -20,6 +22,8 @@ MAX_DIGITS: Final = 19
 """An integer of so many digits may be beyond 64 bits, which orjson neither reads nor writes."""
 
 _SAID_ONCE: Final = ("finish_reason", "stop_reason")
+_NO_ANSWER: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Exceptions of putting together what has not the form for it."""
 
 
 class AssemblyError(Exception):
@@ -49,14 +53,14 @@ class Assembly:
     def _add(self, payload: bytes) -> None:
         try:
             self._take(_loads(payload))
-        except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        except _NO_ANSWER as exc:
             raise AssemblyError(f"an event cannot be put together with others: {exc!r}") from exc
 
     def whole(self) -> bytes:
         """The answer, as JSON."""
         try:
-            return orjson.dumps(self._whole(), default=_written)
-        except (ValueError, LookupError, TypeError, AttributeError) as exc:
+            return _dumped(self._whole())
+        except _NO_ANSWER as exc:
             raise AssemblyError(f"the stream makes no answer: {exc!r}") from exc
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -64,6 +68,14 @@ class Assembly:
 
     def _whole(self) -> dict[str, Any]:
         raise NotImplementedError
+
+
+def _dumped(answer: dict[str, Any]) -> bytes:
+    """As JSON, with the two halves of a character joined that came in two events, and a half alone replaced."""
+    try:
+        return orjson.dumps(answer, default=_written)
+    except TypeError:  # also of more than 254 levels, which orjson does not write
+        return without_halves(json.dumps(answer, default=_written).encode())
 
 
 def _written(text: object) -> str:
@@ -100,7 +112,7 @@ def _loads(payload: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         text = payload.decode("utf-8", "replace")
         try:
-            event = json.loads(text, parse_int=_bounded, parse_constant=_no_number)
+            event = json.loads(text, parse_int=_bounded, parse_float=_finite, parse_constant=_no_number)
         except RecursionError as deep:
             raise ValueError("an event is nested too deeply") from deep
     if type(event) is not dict:
@@ -110,6 +122,10 @@ def _loads(payload: bytes) -> dict[str, Any]:
 
 def _bounded(digits: str) -> int | None:
     return int(digits) if len(digits) < MAX_DIGITS else None
+
+
+def _finite(digits: str) -> float | None:
+    return finite(float(digits))
 
 
 def _no_number(_name: str) -> None:

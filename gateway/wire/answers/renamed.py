@@ -15,9 +15,12 @@ import orjson
 
 from gateway.wire.body.tools import Renamed
 
-_CALL: Final = re.compile(rb'"type"\s*:\s*"function(?:_call)?"')
-_SPECIAL: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]')
-_NAME: Final = re.compile(rb'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"?'
+"""A string, or what there is of one that does not end: so no byte is looked at twice."""
+_OF_FUNCTION: Final = rb'type"\s*:\s*"function(?:_call)?"'
+_OTHER: Final = rb'[^"{}]++|(?!"name"\s*:\s*"|"%b)%b' % (_OF_FUNCTION, _STRING)
+# A name, the type of a function, a brace, or the end. Everything before it is skipped by the same match.
+_TOKEN: Final = re.compile(rb'(?:%b)*+(?:("name"\s*:\s*(%b))|("%b)|([{}])|\Z)' % (_OTHER, _STRING, _OF_FUNCTION), re.S)
 
 
 def put_back(pieces: list[bytes], renamed: Renamed) -> list[bytes]:
@@ -25,37 +28,53 @@ def put_back(pieces: list[bytes], renamed: Renamed) -> list[bytes]:
     return [_put_back(piece, renamed) if piece.find(b'"name"') >= 0 else piece for piece in pieces]
 
 
+class _Object:
+    """One object that is open."""
+
+    __slots__ = ("is_function", "names")
+
+    def __init__(self) -> None:
+        self.is_function = False
+        """Whether its type says that it is a function, or a call of one."""
+        self.names: list[tuple[int, int, bytes]] = []
+        """Where a name stands that the client does not know, and the fields to put there."""
+
+    def add(self, token: re.Match[bytes], renamed: Renamed) -> None:
+        """A name in it, or its type."""
+        if token[3] is not None:
+            self.is_function = True
+            return
+        known = renamed.get(_text(token[2]))
+        if known is not None:
+            fields = orjson.dumps({"name": known[1], "namespace": known[0]})[1:-1]
+            self.names.append((token.start(1), token.end(1), fields))
+
+
 def _put_back(piece: bytes, renamed: Renamed) -> bytes:
+    """In one pass: an answer may repeat a thousand tools, and others wait meanwhile."""
+    found: list[tuple[int, int, bytes]] = []
+    objects: list[_Object | None] = [None]
+    """The objects that are open; None where there was no such field in one yet."""
+    for token in _TOKEN.finditer(piece):
+        if token[4] == b"{":
+            objects.append(None)
+        elif token[4] == b"}":
+            if len(objects) > 1:
+                closed = objects.pop()
+                if closed is not None and closed.is_function:
+                    found += closed.names
+        elif token[1] is not None or token[3] is not None:
+            holder = objects[-1]
+            if holder is None:
+                holder = objects[-1] = _Object()
+            holder.add(token, renamed)
+    found.sort()
     out: list[bytes] = []
-    end = 0
-    for match in _NAME.finditer(piece):
-        known = renamed.get(_text(match[1]))
-        if known is not None and _is_of_call(piece, match.start()):
-            named = orjson.dumps({"name": known[1], "namespace": known[0]})
-            out += (piece[end : match.start()], named[1:-1])
-            end = match.end()
-    return b"".join((*out, piece[end:])) if out else piece
-
-
-def _is_of_call(piece: bytes, at: int) -> bool:
-    """Whether the field at `at` stands in an object that is a function or a call of one, as its type says."""
-    levels: list[list[bytes]] = [[]]
-    """The bytes of each object that is open, without the objects inside it."""
-    depth = last = 0
-    for token in _SPECIAL.finditer(piece):
-        if not depth and token.start() >= at:
-            depth = len(levels)
-        if token[0] == b"{":
-            levels[-1].append(piece[last : token.start()])
-            levels.append([])
-        elif token[0] == b"}" and len(levels) > 1:
-            inner = levels.pop()
-            if len(levels) + 1 == depth:
-                return _CALL.search(b"".join((*inner, piece[last : token.start()]))) is not None
-        else:
-            continue
-        last = token.end()
-    return False
+    at = 0
+    for start, end, fields in found:
+        out += (piece[at:start], fields)
+        at = end
+    return b"".join((*out, piece[at:])) if out else piece
 
 
 def _text(quoted: bytes) -> str:

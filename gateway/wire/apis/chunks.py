@@ -21,6 +21,7 @@ from gateway.wire.answers.shapes import (
 )
 from gateway.wire.answers.whole import read_usage
 from gateway.wire.http.lines import LF
+from gateway.wire.numbers import count
 
 _TEXT: Final = b'"delta":{"content":"'
 QUOTE: Final = 0x22
@@ -194,7 +195,7 @@ class CompletionAssembly(Assembly):
 
     def _take(self, event: dict[str, Any]) -> None:
         for choice in event.pop("choices", None) or ():
-            index = choice.pop("index", None) or 0
+            index = count(choice.pop("index", None)) or 0
             if index not in self._choices:
                 self._choices[index] = self._new(index)
             mine = self._choices[index]
@@ -219,8 +220,8 @@ class CompletionAssembly(Assembly):
             calls = self._chat and _finish_message(choice["message"])
             # Some servers end a stream with [DONE] alone; a whole answer always has a reason, and clients insist on it.
             choice["finish_reason"] = choice["finish_reason"] or ("tool_calls" if calls else "stop")
-        usage = head.get("usage")
-        told = {} if usage is None else {"usage": dict.fromkeys(_NULL_OF_USAGE) | usage}
+        usage = head.pop("usage", None)
+        told = {"usage": dict.fromkeys(_NULL_OF_USAGE) | usage} if isinstance(usage, dict) else {}
         return {**head, "object": "chat.completion" if self._chat else "text_completion", "choices": choices, **told}
 
 
@@ -228,7 +229,7 @@ def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
     message["role"] = delta.pop("role", None) or message["role"]
     for call in delta.pop("tool_calls", None) or ():
         calls = message.setdefault("tool_calls", {})
-        index = call.get("index")
+        index = count(call.get("index"))
         # Without an index, one with an id of its own is another call, and one without goes on with the latest.
         index = (len(calls) if call.get("id") else max(0, len(calls) - 1)) if index is None else index
         mine = calls.setdefault(index, {"id": None, "type": "function", "function": {}})

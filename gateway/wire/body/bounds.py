@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.core.policy import Caps
-from gateway.wire.body.checks import MAX_INT, BadRequest, array, boolean, integer, only, wrong_type
+from gateway.wire.body.checks import MAX_INT, BadRequest, array, boolean, integer, only, word, wrong_type
 
 LOG_PROBS: Final = "message.output_text.logprobs"
 
@@ -80,6 +80,9 @@ def thinking(value: Any, field: str, caps: Caps) -> Any:
         raise wrong_type(field, "an object", value)
     if "budget_tokens" in value:
         integer(value["budget_tokens"], f"{field}.budget_tokens", 1, MAX_INT)
+    for name in ("type", "display"):
+        if value.get(name) is not None:
+            word(value[name], f"{field}.{name}", caps)
     return only(value, ("type", "budget_tokens", "display"))
 
 

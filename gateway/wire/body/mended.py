@@ -26,6 +26,15 @@ _LOW_ALONE: Final = re.compile(rb"%b(?<!%b%b)" % (_LOW, _HIGH, _LOW))
 _REPLACEMENT: Final = rb"\\ufffd"
 
 
+def without_halves(document: bytes) -> bytes:
+    """JSON with U+FFFD in the place of each half of a surrogate pair; the very same bytes if there is none."""
+    # Where every escaped backslash is written in its other way, a backslash always begins an escape.
+    plain = document.replace(rb"\\", rb"\u005c")
+    plain, highs = _HIGH_ALONE.subn(_REPLACEMENT, plain)
+    plain, lows = _LOW_ALONE.subn(_REPLACEMENT, plain)
+    return plain if highs or lows else document
+
+
 def load_mended(body: bytes, changed: list[str]) -> Any:
     """The document, with what was mended added to `changed`; None if that is not what is wrong with it."""
     mended = body.removeprefix(MARK)
@@ -33,11 +42,9 @@ def load_mended(body: bytes, changed: list[str]) -> Any:
     if _ANY.search(mended):
         if mended.count(b"\\") > MAX_ESCAPES:
             return None
-        # Where every escaped backslash is written in its other way, a backslash always begins an escape.
-        plain = mended.replace(rb"\\", rb"\u005c")
-        plain, highs = _HIGH_ALONE.subn(_REPLACEMENT, plain)
-        mended, lows = _LOW_ALONE.subn(_REPLACEMENT, plain)
-        if highs or lows:
+        whole = without_halves(mended)
+        if whole is not mended:
+            mended = whole
             names.append(HALVES_NAME)
     if not names:
         return None
