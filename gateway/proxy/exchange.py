@@ -182,7 +182,7 @@ class Exchange(AttemptOwner):
         elif leg.reader is not None:
             self._open(STREAM_HEAD, leg, held)
         else:
-            self._open(whole_head(leg.content_type, None), leg, held)
+            self._open(whole_head(leg.content_type, None, leg.coding), leg, held)
 
     def cancel(self, attempt: int) -> int:
         """Close an attempt; the tokens that it had brought."""
@@ -402,7 +402,8 @@ class Exchange(AttemptOwner):
         assert client is not None
         if self._renamed:
             body = put_back([body], self._renamed)[0]
-        client.write(b"".join((whole_head(leg.content_type, len(body)), self._lines(leg), b"\r\n", body)))
+        head = whole_head(leg.content_type, len(body), leg.coding)
+        client.write(b"".join((head, self._lines(leg), b"\r\n", body)))
         self._finish()
 
     def _finish(self) -> None:

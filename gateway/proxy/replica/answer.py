@@ -26,6 +26,7 @@ class HeldAnswer(AnswerReceiver):
         "_held_bytes",
         "_model",
         "assembly",
+        "coding",
         "complete",
         "content_type",
         "held",
@@ -45,6 +46,8 @@ class HeldAnswer(AnswerReceiver):
         self.upstream = upstream
         self.status = 0
         self.content_type: bytes | None = None
+        self.coding: bytes | None = None
+        """The content encoding of an answer that cannot be read here, so that its client can."""
         self.retry_after_s: float | None = None
         self.reader: StreamReader | None = None
         """Reads the events; None until the body is known to be a stream."""

@@ -64,6 +64,7 @@ class UpstreamAttempt(StreamedAnswer):
         """The head of the answer."""
         self.status = head.status
         self.content_type = head.content_type
+        self.coding = head.coding
         self.retry_after_s = head.retry_after_s
         self._framed = head.framed
         if 200 <= head.status < 300:
@@ -163,6 +164,8 @@ class UpstreamAttempt(StreamedAnswer):
     def _name_held(self) -> None:
         """Put the asked name into the beginning of an answer that is passed on before it can be read."""
         beginning = b"".join(self.held)
+        if beginning.startswith(b"{"):
+            self.coding = None
         self._learn_model(model_at_start(beginning), beginning)
         self.held = [beginning if self._model is None else self._model.apply(beginning)]
 
@@ -183,7 +186,7 @@ class UpstreamAttempt(StreamedAnswer):
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
             finish.tokens_seen = tokens_in(len(body))
-            finish.empty = True
+            finish.empty = self.coding is None  # in an encoding, it is for the client to read
             body = self.upstream.without_key(body)
         else:
             if error is not None:
@@ -198,6 +201,7 @@ class UpstreamAttempt(StreamedAnswer):
                 finish.tokens_seen = tokens_in(len(body))  # in case the count is not believed
             if told.odd or output != told.output:
                 self.upstream.odd(Oddity.USAGE, "an estimate was taken instead")
+            self.coding = None
             if told.model and not self._committed:
                 self._learn_model(told.model, body)
                 body = body if self._model is None else self._model.apply(body)

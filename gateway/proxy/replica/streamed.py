@@ -120,7 +120,7 @@ class StreamedAnswer(HeldAnswer):
         if self.owner.ask.assembled:
             assert answers.assembly is not None
             self.assembly = answers.assembly()
-            self.content_type = b"application/json"
+            self.content_type, self.coding = b"application/json", None
         if self.owner.may_be_cut:
             self.reader.remember()
         rules = self.owner.ask.tier.repetition

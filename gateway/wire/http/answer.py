@@ -16,12 +16,15 @@ MAX_FIELDS: Final = 256
 CHUNKED: Final = -1
 TO_THE_END: Final = -2
 
+_CONTENT_ENCODING: Final = b"content-encoding"
 _CONTENT_TYPE: Final = b"content-type"
 _CONTENT_LENGTH: Final = b"content-length"
 _TRANSFER_ENCODING: Final = b"transfer-encoding"
 _CONNECTION: Final = b"connection"
 _RETRY_AFTER: Final = b"retry-after"
-_NAMES: Final = Names((_CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER))
+_NAMES: Final = Names(
+    (_CONTENT_ENCODING, _CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER)
+)
 # In nearly every head, and read by nobody.
 _UNREAD: Final = Names((b"date", b"server"))
 
@@ -33,17 +36,17 @@ class LargeHeadError(Exception):
 class AnswerHead:
     """Facts of an answer before its body."""
 
-    __slots__ = ("body", "content_type", "keep_alive", "retry_after_s", "status")
+    __slots__ = ("body", "coding", "content_type", "keep_alive", "retry_after_s", "status")
 
-    def __init__(
-        self, status: int, body: int, keep_alive: bool, content_type: bytes | None, retry_after_s: float | None
-    ) -> None:
+    def __init__(self, status: int, body: int, keep_alive: bool, found: dict[bytes, bytes]) -> None:
         self.status = status
         self.body = body
         """Its length in bytes, or `CHUNKED`, or `TO_THE_END` of the connection."""
         self.keep_alive = keep_alive
-        self.content_type = content_type
-        self.retry_after_s = retry_after_s
+        self.content_type = found.get(_CONTENT_TYPE)
+        self.coding = found.get(_CONTENT_ENCODING)
+        """The content encoding, which nobody asked for; proxies between here and the engine may add one."""
+        self.retry_after_s = _seconds(found.get(_RETRY_AFTER))
 
     @property
     def framed(self) -> bool:
@@ -95,8 +98,7 @@ def read_answer_head(raw: bytes) -> AnswerHead:
         status,
         _body(status, found),
         _keeps_alive(version == b"HTTP/1.1 ", found.get(_CONNECTION)),
-        found.get(_CONTENT_TYPE),
-        _seconds(found.get(_RETRY_AFTER)),
+        found,
     )
 
 

@@ -15,6 +15,7 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACESTATE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
 _CONTENT_TYPE: Final = re.compile(rb"[\x20-\x7e]{1,128}")
+_CODING: Final = re.compile(rb"[A-Za-z0-9-]{1,32}")
 _JSON: Final = b"application/json"
 
 
@@ -253,11 +254,16 @@ STREAM_HEAD: Final = (
 )
 
 
-def whole_head(content_type: bytes | None, body_bytes: int | None) -> bytes:
-    """The first lines of an answer of status 200 that is not streamed; no length means chunked."""
+def whole_head(content_type: bytes | None, body_bytes: int | None, coding: bytes | None = None) -> bytes:
+    """The first lines of an answer of status 200 that is not streamed; no length means chunked.
+
+    `coding` is the content encoding of a body that is passed on as it came.
+    """
     kind = _JSON
     if content_type is not None and content_type != _JSON and _CONTENT_TYPE.fullmatch(content_type):
         kind = content_type
+    if coding is not None and _CODING.fullmatch(coding):
+        kind = b"%b\r\ncontent-encoding: %b" % (kind, coding)
     if body_bytes is None:
         return b"".join((_OK, b"content-type: ", kind, b"\r\n"))
     return b"".join((_OK, b"content-type: ", kind, b"\r\ncontent-length: ", written(body_bytes), b"\r\n"))
