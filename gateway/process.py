@@ -85,7 +85,7 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
     async with Gateway(settings, policy, policy_path) as gateway, asyncio.TaskGroup() as reloads:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, gateway.stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reload()))
+        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(gateway.reloads.reload()))
         log.info(
             "tailgate %s (%s): API on %s, admin on %s", built.release(), built.kind(), gateway.url, gateway.admin_url
         )

@@ -68,7 +68,7 @@ async def traffic(file: Path) -> list[int]:
                             break
 
                 statuses = await asyncio.gather(*(ask(number) for number in range(30)))
-                gateway.configure(policy(urls[1:], slots=3, queue=2))
+                gateway.reloads.configure(policy(urls[1:], slots=3, queue=2))
                 await leave()
                 statuses += [await ask(number) for number in range(6)]
                 async with client.stream("POST", "/v1/chat/completions", json=body(True, 4000)):

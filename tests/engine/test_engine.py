@@ -250,7 +250,7 @@ async def test_a_stream_whose_time_is_up_is_cut_short_and_frees_the_engine(
     engine: Engine, client: openai.AsyncOpenAI, gateway: Gateway
 ) -> None:
     assert await engine.running() == 0, "somebody else uses this engine"
-    gateway.configure(_hurried(engine))
+    gateway.reloads.configure(_hurried(engine))
     *_, last = [chunk async for chunk in await client.chat.completions.create(**_endless(engine), stream=True)]
     assert last.choices[0].finish_reason == "length"
     assert last.model_extra["tailgate"]["cut"] == "total-timeout"
@@ -263,7 +263,7 @@ async def test_a_request_whose_time_is_up_may_be_told_so_and_frees_the_engine(
 ) -> None:
     """An answer in one piece always is: there is nothing to keep."""
     assert await engine.running() == 0, "somebody else uses this engine"
-    gateway.configure(_hurried(engine, "error" if stream else "cut"))
+    gateway.reloads.configure(_hurried(engine, "error" if stream else "cut"))
 
     async def ask() -> None:
         answer = await client.chat.completions.create(**_endless(engine), stream=stream)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import uvicorn
 
-import gateway.app
+import gateway.admin_port
 from gateway.app import Gateway
 from gateway.core.policy import Policy
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES
@@ -115,7 +115,7 @@ class World:
         self.set_parts(sound)
         loop.connect = self.replicas.connect
         self.records: list[Record] = []
-        app: Any = gateway.app
+        app: Any = gateway.admin_port
         real, app.admin_app = app.admin_app, _no_admin
         chance = random.getstate()
         random.seed(SEED)  # the gateway draws its own seed from here

@@ -223,7 +223,7 @@ async def test_the_gateway_sets_marks_of_its_own_accord() -> None:
             return ()
 
     async with Gateway(Settings(port=0, admin_port=0, drain_deadline_s=0.0), POLICY) as gateway:
-        gateway.little = cast(Any, Due())
+        gateway.sweeper.little = cast(Any, Due())
         await asked.wait()
 
 

@@ -61,7 +61,7 @@ async def _longest_slice_s(replicas: int, keys: int) -> float:
     for number in range(1, RELOADS + 1):
         gc.collect()
         began = time.thread_time()
-        gateway.configure(policies[number % 2])
+        gateway.reloads.configure(policies[number % 2])
         swapped = time.thread_time()
         await asyncio.sleep(0)  # the watches follow in a turn of their own
         slices.append(max(swapped - began, time.thread_time() - swapped))

@@ -171,7 +171,7 @@ async def test_a_bug_in_watching_the_replicas_of_a_new_policy_is_counted_and_the
     raised: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     calls = raises_once(type(gateway.fleet), "configure", monkeypatch)
-    gateway.configure(gateway.gate.policy)
+    gateway.reloads.configure(gateway.gate.policy)
     await until(lambda: calls[0] == 1)
     assert gateway.metrics.bugs[Callback.WATCH] == 1
     assert await ask(gateway, BODY)

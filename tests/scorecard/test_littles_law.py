@@ -23,7 +23,7 @@ EACH = 8
 
 
 def law(gw: Gateway) -> LittleView:
-    (view,) = gw.little.read(now := monotonic(), gw.controller.held(now))
+    (view,) = gw.sweeper.little.read(now := monotonic(), gw.controller.held(now))
     return view
 
 
@@ -77,6 +77,7 @@ async def test_littles_law_holds_in_the_middle_of_answers(busy: Gateway, connect
 
 
 async def test_the_admin_port_shows_it(busy: Gateway) -> None:
+    await until(lambda: not busy.driver.under_way)
     async with httpx.AsyncClient(base_url=busy.admin_url) as client:
         shown = (await client.get("/admin/state")).json()["little"]
         page = (await client.get("/metrics")).text

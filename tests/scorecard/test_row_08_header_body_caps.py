@@ -165,15 +165,15 @@ async def test_the_policy_sets_the_body_limit_and_a_reload_changes_it(
     response = await client.ask(request(CHAT, body))
     assert (response.status, response.reason) == (413, "body-too-large")
     assert "4096 bytes (`listen.max_body` of the policy)" in response.error["message"]
-    gw.configure(wide)
+    gw.reloads.configure(wide)
     client = await connect(gw.url)
     assert (await client.ask(request(CHAT, body))).status == 200
     assert (await client.ask(head(CHAT, "Content-Length: 8193"))).status == 413
     with pytest.raises(PolicyErrors, match=r"listen\.max_body is 3145728 bytes.*TAILGATE_MAX_RECEIVING_BYTES"):
-        gw.configure(load_text(policy + "listen: {max_body: 3MiB}\n", "p.yaml"))
+        gw.reloads.configure(load_text(policy + "listen: {max_body: 3MiB}\n", "p.yaml"))
     client = await connect(gw.url)
     assert (await client.ask(request(CHAT, body))).status == 200
-    gw.configure(load_text(policy, "p.yaml"))
+    gw.reloads.configure(load_text(policy, "p.yaml"))
     client = await connect(gw.url)
     assert (await client.ask(request(CHAT, body))).status == 413
 

@@ -167,7 +167,7 @@ async def test_a_file_that_changes_is_read_without_being_asked_to(tmp_path: Path
         _write(file, _policy(1, [capture.url]).encode())
         await until(lambda: list(gw.gate.policy.tiers) == ["odd"])
         _write(file, b"pools: [")
-        await until(lambda: gw.last_reload.error)
+        await until(lambda: gw.reloads.latest.error)
         assert list(gw.gate.policy.tiers) == ["odd"]
         _write(file, _policy(2, [capture.url]).encode())
         await until(lambda: list(gw.gate.policy.tiers) == ["even"])
@@ -187,7 +187,7 @@ async def test_requests_under_way_end_as_they_began(tmp_path: Path, capture: Cap
         assert (await waiting.head())[0] == 100
 
         _write(file, _policy(1, [other.url]).replace("main", "elsewhere").encode())
-        assert (await gw.reload()).ok
+        assert (await gw.reloads.reload()).ok
         waiting.send(begun[-5:])
         for client in (waiting, later):
             answer = await client.ask(chat(f"x-api-key: {KEY}")) if client is later else await client.response()

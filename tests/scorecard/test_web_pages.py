@@ -243,7 +243,7 @@ async def test_a_reload_changes_who_is_let_in(gateway: GatewayFactory, capture: 
     client = await connect(gw.url)
     page = f"Origin: {PAGE}"
     assert (await post(client, page)).status == 403
-    gw.configure(load_text(rules(capture.url) + listen(f"names: [a.example], origins: ['{PAGE}']"), "p.yaml"))
+    gw.reloads.configure(load_text(rules(capture.url) + listen(f"names: [a.example], origins: ['{PAGE}']"), "p.yaml"))
     assert (await post(client, page, host="a.example")).status == 200
-    gw.configure(load_text(rules(capture.url), "p.yaml"))
+    gw.reloads.configure(load_text(rules(capture.url), "p.yaml"))
     assert (await post(client, host="a.example")).status == 403

@@ -1,0 +1,108 @@
+"""The pages and actions of the admin port, joined to the parts of the process that they show and change."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from time import monotonic
+
+from gateway.core.controller import Controller
+from gateway.core.snapshot import ReplicaState
+from gateway.fleet.replica import Reading
+from gateway.fleet.watch import FleetWatcher
+from gateway.observe.admin import Access, Done, admin_app
+from gateway.observe.journal.writer import Journal
+from gateway.observe.metrics.lag import LoopLag
+from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.sources import Sources, Watched
+from gateway.proxy.driver import Driver
+from gateway.proxy.handler import RequestHandler
+from gateway.proxy.limits import ConnectionLimits
+from gateway.reload import PolicyReloads
+from gateway.sweeper import Sweeper
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPort:
+    """Parts of the process as its operators see them."""
+
+    controller: Controller
+    driver: Driver
+    handler: RequestHandler
+    limits: ConnectionLimits
+    """Of the API port."""
+    fleet: FleetWatcher
+    metrics: Metrics
+    sweeper: Sweeper
+    lag: LoopLag
+    reloads: PolicyReloads
+    journal: Journal | None
+    stop: asyncio.Event
+    """Set to drain the process."""
+    drain_deadline_s: float
+
+    def app(self, access: Access) -> Callable[..., object]:
+        """The ASGI application for those who have that access."""
+        sources = Sources(
+            version=version("tailgate"),
+            policy=lambda: self.handler.policy,
+            snapshot=lambda: self.controller.snapshot(monotonic()),
+            reload=lambda: self.reloads.latest,
+            connections=lambda: self.limits.connections,
+            not_ready=self._not_ready,
+            loop_lag_s=self.lag.read,
+            loop_waits=self.lag.waits,
+            watched=self._watched,
+            little=lambda snapshot: self.sweeper.little.read(snapshot.at, snapshot.held),
+            journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
+            explain=lambda ask: self.controller.explain(ask, monotonic()),
+            now=monotonic,
+        )
+        actions = {"reload": self.reloads.reload, "drain": self._drain}
+        of_replicas = {"drain": partial(self._drain_replica, True), "undrain": partial(self._drain_replica, False)}
+        return admin_app(self.metrics, sources, actions, of_replicas, access)
+
+    async def _drain(self) -> Done:
+        """Drain as on SIGTERM, for callers that cannot send signals."""
+        self.stop.set()
+        return Done(True, f"draining: at most {self.drain_deadline_s:.0f} s for requests under way")
+
+    def _drain_replica(self, on: bool, name: str) -> Done:
+        """Send a replica nothing new, or let it serve again."""
+        names = [replica.name for pool in self.handler.policy.pools.values() for replica in pool.replicas]
+        if name not in names:
+            return Done(False, f"there is no replica {name!r:.80}; there are: {', '.join(names)}")
+        self.driver.drain(name, on)
+        self.sweeper.log_states()
+        if not on:
+            return Done(True, f"{name} serves again")
+        view = next(r for pool in self.controller.snapshot(monotonic()).pools for r in pool.replicas if r.name == name)
+        return Done(True, f"{name} gets nothing new; {view.in_flight} under way there go on")
+
+    def _watched(self) -> list[Watched]:
+        now = monotonic()
+        return [
+            Watched(
+                report.name,
+                report.pool,
+                {reading.value: error for reading, error in report.errors.items()},
+                {(reading.value, fault.value): n for (reading, fault), n in report.failures.items()},
+                # The age of the third, metrics, is that of the sample that the controller has.
+                {r.value: now - report.read_at.get(r, -math.inf) for r in (Reading.HEALTH, Reading.MODELS)},
+            )
+            for report in self.fleet.reports()
+        ]
+
+    def _not_ready(self) -> str:
+        if self.handler.leaving:
+            return "draining"
+        return "" if self.controller.alive() else "no replica can be reached"
+
+
+def unfit(controller: Controller) -> frozenset[str]:
+    """The replicas that get no requests now."""
+    return frozenset(name for _, name, state, _ in controller.states() if state is not ReplicaState.UP)

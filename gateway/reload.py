@@ -1,0 +1,140 @@
+"""The policy in force: prepared beside the event loop, swapped between two requests, kept if the next one is bad."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gateway.core.policy import Policy
+from gateway.core.request import Callback
+from gateway.fleet.watch import FleetWatcher
+from gateway.observe.admin import Done
+from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.sources import Reload
+from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.exposure import exposure_error
+from gateway.policy.watch import PolicyWatcher
+from gateway.proxy.driver import Driver
+from gateway.proxy.handler import Callers, RequestHandler, TokenCounter, callers_of
+from gateway.proxy.limits import ConnectionLimits
+from gateway.proxy.replica.upstream import Upstreams
+from gateway.settings import Settings
+from gateway.wire.tokens import TokenizerError, Tokenizers
+
+log = logging.getLogger("tailgate")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A policy, and what takes long to make of it."""
+
+    policy: Policy
+    counters: dict[str, TokenCounter]
+    callers: Callers
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyUsers:
+    """The parts that are told a new policy."""
+
+    driver: Driver
+    handler: RequestHandler
+    limits: ConnectionLimits
+    upstreams: Upstreams
+    metrics: Metrics
+    fleet: FleetWatcher
+
+
+class PolicyReloads:
+    """Puts policies in force. Without a path the first one stays."""
+
+    def __init__(self, users: PolicyUsers, settings: Settings, policy: Policy, path: Path | None) -> None:
+        self._users = users
+        self._settings = settings
+        self._path = path
+        self._tokenizers = Tokenizers()
+        self._prepared: Prepared | None = None
+        """For the next policy: made outside the event loop, before it is in force."""
+        self.latest = Reload(time.time())
+        self.watcher = (
+            None
+            if path is None
+            else PolicyWatcher(
+                path,
+                policy,
+                self.configure,
+                self._failed,
+                prepare=self._prepare_ahead,
+                on_bug=partial(users.driver.supervisor.caught, Callback.WATCH),
+            )
+        )
+        self._swap(Prepared(policy, self._counters(policy), callers_of(policy)))
+        users.fleet.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Swap the policy between two requests; those under way keep theirs. Raises `PolicyErrors` to refuse it."""
+        prepared = self._prepared
+        if prepared is None or prepared.policy is not policy:
+            prepared = self._prepare(policy)
+        self._prepared = None
+        self._swap(prepared)
+        # In a turn of its own: a thousand watches that end, and as many that begin, take as long as the swap.
+        asyncio.get_running_loop().call_soon(self._watch, policy)
+        self.latest = Reload(time.time())
+        log.info("policy generation %d is in force", policy.generation)
+
+    def _watch(self, policy: Policy) -> None:
+        """Watch the replicas of a policy that is in force. Called by the loop, so that nothing is raised to anybody."""
+        try:
+            self._users.fleet.configure(policy)
+        except Exception as error:  # noqa: BLE001 - the policy is in force, and the next reload tries again
+            self._users.driver.supervisor.caught(Callback.WATCH, error)
+
+    def _prepare(self, policy: Policy) -> Prepared:
+        """Everything that can be made of a policy before it is in force. Raises `PolicyErrors`; runs in any thread."""
+        problem = exposure_error(policy, self._settings.host)
+        if problem is not None:
+            raise PolicyErrors([PolicyError(str(self._path), 0, "keys", problem)])
+        problem = self._settings.body_limit_error(policy.max_body_bytes)
+        if problem is not None:
+            raise PolicyErrors([PolicyError(str(self._path), 0, "listen.max_body", problem)])
+        return Prepared(policy, self._counters(policy), callers_of(policy))
+
+    def _prepare_ahead(self, policy: Policy) -> None:
+        self._prepared = self._prepare(policy)
+
+    def _swap(self, prepared: Prepared) -> None:
+        policy, users = prepared.policy, self._users
+        users.metrics.configure(policy)
+        users.upstreams.configure(policy.pools.values())
+        users.driver.configure(policy)
+        users.handler.counters = prepared.counters
+        users.handler.configure(policy, prepared.callers)
+        users.limits.max_body_bytes = policy.max_body_bytes or self._settings.max_body_bytes
+
+    def _counters(self, policy: Policy) -> dict[str, TokenCounter]:
+        """Exact prompt counters of the models that name a tokenizer."""
+        paths = {model.name: model.tokenizer for model in policy.models.values() if model.tokenizer is not None}
+        try:
+            tokenizers = self._tokenizers.take(paths.values())
+        except TokenizerError as exc:
+            raise PolicyErrors([PolicyError(str(self._path), 0, "models", str(exc))]) from exc
+        return {name: tokenizers[path].count for name, path in paths.items()}
+
+    def _failed(self, errors: PolicyErrors) -> None:
+        self.latest = Reload(time.time(), str(errors))
+        for error in errors.errors:
+            log.error("policy not reloaded, the last good one stays in force: %s", error)
+
+    async def reload(self) -> Done:
+        """Read the policy file again."""
+        if self.watcher is None:
+            log.warning("asked to reload, but there is no policy file: the built-in policy stays in force")
+            return Done(False, "there is no policy file: the built-in policy is in force")
+        if await self.watcher.reload():
+            return Done(True, f"policy generation {self._users.handler.policy.generation} is in force")
+        return Done(False, self.latest.error)

@@ -1,0 +1,84 @@
+"""Work that is due again and again: deadlines of connections, idle connections, changes that are worth a log line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from gateway.core.controller import Controller
+from gateway.core.request import Callback
+from gateway.core.snapshot import ReplicaState
+from gateway.observe.logs import log_quarantine
+from gateway.observe.metrics.little import Little
+from gateway.proxy.limits import SWEEP_S, ConnectionLimits
+from gateway.proxy.replica.oddities import Oddities
+from gateway.proxy.supervisor import Supervisor
+from gateway.wire.answers.oddity import Oddity
+
+log = logging.getLogger("tailgate")
+
+UP = ReplicaState.UP
+
+
+class Sweeper:
+    """One task, every `SWEEP_S`. A bug in one step costs that step, once."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        supervisor: Supervisor,
+        oddities: Oddities,
+        little: Little,
+        limits: tuple[ConnectionLimits, ...],
+        steps: tuple[Callable[[float], None], ...],
+    ) -> None:
+        """`steps` are called with the time, each time."""
+        self._controller = controller
+        self._supervisor = supervisor
+        self._oddities = oddities
+        self.little = little
+        self._limits = limits
+        self._steps = steps
+        self._states: dict[str, tuple[ReplicaState, str]] = {}
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        steps = (*self._steps, self._mark_little, self.log_states, self._log_quarantine, self._count_disbelieved)
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = monotonic()
+            while any(limits.sweep(now) for limits in self._limits):  # noqa: ASYNC110 - no wait
+                await asyncio.sleep(0)  # others are served in between
+            for step in steps:
+                self.supervised(step, now)
+
+    def supervised(self, step: Callable[[float], None], now: float) -> None:
+        """Do what is done again and again: a bug in it must not end the task, which would end the process."""
+        try:
+            step(now)
+        except Exception as error:  # noqa: BLE001 - the other steps, and the next time, are no part of it
+            self._supervisor.caught(Callback.TIMER, error)
+
+    def _mark_little(self, now: float) -> None:
+        if self.little.is_due(now):
+            self.little.read(now, self._controller.held(now))
+
+    def _log_quarantine(self, now: float) -> None:
+        log_quarantine(self._controller.quarantined(now))
+
+    def _count_disbelieved(self, _now: float) -> None:
+        for (pool, replica), count in self._controller.disbelieved().items():
+            for _ in range(count):
+                self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than can be: an estimate was taken")
+
+    def log_states(self, _now: float = 0.0) -> None:
+        """Log each replica whose state has changed since the last look: the core itself writes no log."""
+        for pool, name, state, why in self._controller.states():
+            before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
+            if (state, why) != before:
+                level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
+                log.log(
+                    level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], why and f": {why}"
+                )
