@@ -9,6 +9,7 @@ from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Slo, Tier, Timeouts
 from gateway.core.request import Endpoint, Reason, Request
+from gateway.core.serving import arm_of
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
 from gateway.wire.request import BadRequest, Parsed, parse
@@ -109,6 +110,9 @@ def explain(policy: Policy, endpoint: Endpoint, key: str | None, body: bytes) ->
             ),
             caller,
         )
+    if model.split:
+        # As without a session: a tenant keeps its arm, and where there are no keys a request has one of its own.
+        model = arm_of(policy, model, tier, f"tenant\0{caller.tenant}")
     return _decided(policy, caller, tier, model, parsed, len(body))
 
 
@@ -196,7 +200,9 @@ def _decided(
 def _model_why(model: Model, name: str) -> str:
     if model.any_name:
         return f"{name} is not listed, * takes every name"
-    return "by its own name" if name == model.name else f"{name} is an alias of it"
+    if name == model.name:
+        return "by its own name"
+    return f"{name} is an alias of it" if name in model.aliases else f"an arm of {name}, without x-session-id"
 
 
 def _prompt_why(parsed: Parsed, exact: int | None) -> str:

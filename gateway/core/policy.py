@@ -338,7 +338,10 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A name clients use. `upstream` is the name the replicas know it by. `any_name`: the catch-all model `*`."""
+    """A name clients use. `upstream` is the name the replicas know it by. `any_name`: the catch-all model `*`.
+
+    `pools` of a split are those of its arms, in their order.
+    """
 
     name: str
     pools: tuple[str, ...]
@@ -347,6 +350,8 @@ class Model:
     tokenizer: str | None = None
     any_name: bool = False
     report: Report = Report.ASKED
+    split: tuple[tuple[str, int], ...] = ()
+    """Arms (model, weight) that share its requests; empty: it serves them itself."""
 
     def sent_as(self, asked: str) -> str:
         """The model name sent to replicas where a client asked for `asked`."""

@@ -235,6 +235,8 @@ class Request:
     """Whether its replica streams to us, and the client gets the answer as a whole."""
     prefix: Prefix = NO_PREFIX
     """Finds the replicas that have read the beginning of its prompt before."""
+    split: str = ""
+    """Split model that the client asked for, where `model` is an arm of it."""
 
     def __init__(
         self,
@@ -258,6 +260,7 @@ class Request:
         slo: Slo | None = None,
         assembled: bool = False,
         prefix: Prefix = NO_PREFIX,
+        split: str = "",
     ) -> None:
         self.id = id
         self.policy = policy
@@ -279,6 +282,7 @@ class Request:
         self.slo = slo
         self.assembled = assembled
         self.prefix = prefix
+        self.split = split
 
     @property
     def visible(self) -> bool:

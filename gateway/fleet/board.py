@@ -92,8 +92,8 @@ class ModelBoard:
         return self._listed(policy, name, model, tier)
 
     def _listed(self, policy: Policy, name: str, model: Model, tier: Tier | None) -> Listed:
-        upstream = model.sent_as(name)
-        lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
+        arms = [policy.models[arm] for arm, _ in model.split] or [model]
+        lengths = [self._length(policy, arm, arm.sent_as(name), tier) for arm in arms]
         return Listed(
             id=name,
             object="model",
@@ -101,9 +101,13 @@ class ModelBoard:
             owned_by="tailgate",
             root=name if model.any_name else model.name,
             parent=None,
-            # The longest that fits somewhere: prompts are routed to a pool that takes them.
-            max_model_len=max((length for length in lengths if length is not None), default=None),
+            max_model_len=min((length for length in lengths if length is not None), default=None),
         )
+
+    def _length(self, policy: Policy, model: Model, upstream: str, tier: Tier | None) -> int | None:
+        """The longest that fits somewhere: prompts are routed to a pool that takes them."""
+        lengths = [self.max_model_len(pool, upstream) for pool in _pools(policy, model, tier)]
+        return max((length for length in lengths if length is not None), default=None)
 
     def _pool_cards(self, pool: PoolSpec) -> Iterator[ModelCard]:
         for replica in pool.replicas:

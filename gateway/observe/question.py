@@ -8,6 +8,7 @@ import orjson
 
 from gateway.core.policy import ANONYMOUS, Policy
 from gateway.core.request import Endpoint, Request
+from gateway.core.serving import arm_of
 from gateway.wire.numbers import count
 
 FIELDS: Mapping[str, tuple[type, ...]] = {
@@ -41,6 +42,8 @@ def asked(body: bytes, policy: Policy, now: float) -> Request:
     model = policy.model(name)
     if model is None:
         raise ValueError(f"model: {name!r:.50} is unknown; there are {', '.join(policy.models)}")
+    if model.split:
+        model = arm_of(policy, model, tier, said.get("tenant", ANONYMOUS))
     prompt_tokens = said.get("prompt_tokens", 500)
     return Request(
         id=0,

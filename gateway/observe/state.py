@@ -7,9 +7,10 @@ from dataclasses import asdict
 
 import orjson
 
-from gateway.core.policy import Tier
+from gateway.core.policy import Model, Tier
 from gateway.core.stats import quantile
 from gateway.observe.built import kind
+from gateway.observe.metrics.arms import ArmFacts, ArmVerdict, largest_arm
 from gateway.observe.metrics.facts import Attainment, TierFacts, percentile
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S, Quantiles
@@ -49,6 +50,9 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
             _tier(metrics, tier, now)
             for tier in sorted(policy.tiers.values(), key=lambda tier: (tier.priority, tier.name))
         ],
+        "splits": [
+            _split(metrics, model, now) for name, model in policy.models.items() if model.split and name == model.name
+        ],
         "pools": snapshot.pools,
         "little": sources.little(snapshot),
         "admission": snapshot.tiers,
@@ -84,6 +88,44 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
             "queue": _quantiles([facts.queue], now),
         },
         "objectives": _objectives(facts, tier, now),
+    }
+
+
+def _split(metrics: Metrics, model: Model, now: float) -> dict[str, object]:
+    """The arms of a split model; `judged` is since its arms or weights last changed."""
+    found = {arm: metrics.arms.facts[model.name, arm] for arm, _ in model.split}
+    windows = {arm: facts.recent.read(now) for arm, facts in found.items()}
+    offered = sum(window[ArmFacts.OFFERED] for window in windows.values())
+    differences, weights = metrics.arms.differences(model), sum(weight for _, weight in model.split)
+    largest = largest_arm(model)
+    return {
+        "model": model.name,
+        "largest": largest,
+        "arms": [
+            {
+                "name": arm,
+                "weight": weight / weights,
+                "share": windows[arm][ArmFacts.OFFERED] / offered if offered else None,
+                "window": _arm_counts(windows[arm]),
+                "judged": _arm_counts(found[arm].judged()[0]),
+                "latencies": {"ttft": _quantiles([found[arm].ttft], now), "e2e": _quantiles([found[arm].e2e], now)},
+                "differences": None if arm == largest else differences[arm],
+                "verdict": ArmVerdict.LARGEST if arm == largest else differences[arm].verdict(),
+            }
+            for arm, weight in model.split
+        ],
+    }
+
+
+def _arm_counts(counts: Sequence[float]) -> dict[str, object]:
+    offered, good, errors = counts[ArmFacts.OFFERED], counts[ArmFacts.GOOD], counts[ArmFacts.ERRORS]
+    return {
+        "offered": offered,
+        "finished": counts[ArmFacts.FINISHED],
+        "good": good,
+        "errors": errors,
+        "goodput": good / offered if offered else None,
+        "error_rate": errors / offered if offered else None,
     }
 
 

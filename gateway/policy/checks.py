@@ -113,6 +113,35 @@ def references(root: At) -> None:
     _known(root["defaults"]["tier"], "tier", root["tiers"])
 
 
+def splits(root: At) -> None:
+    """A model has pools or a split, and the arms of a split are other models with pools."""
+    models = root["models"]
+    own = {str(alias.data): name for name, model in models.items() for alias in model["aliases"].names().values()}
+    for name, model in models.items():
+        split = model["split"]
+        if not isinstance(model.data, dict) or not isinstance(models.data, dict):
+            continue
+        if split.data is None:
+            if model["pools"].data is None:
+                model["pools"].wrong("is missing: pools that serve this model, in the order they are tried")
+            continue
+        if name == "*":
+            split.wrong("the model * cannot be split: split a model with a name", at_key=True)
+        for field in ("pools", "upstream", "report", "tokenizer"):
+            if model[field].data is not None:
+                model[field].wrong("stands beside a split: write it at the models that the split names", at_key=True)
+        for arm, weight in split.items():
+            if arm in own:
+                weight.wrong(f"{plain(arm)} is an alias: write the name of its model, {plain(own[arm])}", at_key=True)
+            elif arm == "*" or models[arm]["split"].data is not None:
+                weight.wrong(f"{plain(arm)} serves nothing itself: name models that have pools", at_key=True)
+            elif arm not in models.data:
+                weight.wrong(f"{plain(arm)} is not a model: {did_you_mean(arm, models.data)}", at_key=True)
+        weights = [weight.data for _, weight in split.items()]
+        if weights and all(weight == 0 for weight in weights):
+            split.wrong("every weight is 0: give at least one model a weight, such as 95", at_key=True)
+
+
 def default_tier(root: At) -> None:
     """Which tier is the default is clear."""
     tiers = root["tiers"].data
@@ -279,6 +308,7 @@ def max_body(root: At) -> None:
 
 CHECKS = (
     references,
+    splits,
     default_tier,
     aliases,
     tokenizers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.core import policy as rules
@@ -25,7 +26,7 @@ _CAPS = rules.Caps()
 def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
     """The policy; `folder` is where relative paths start. Total: `file` has passed every check."""
     default_tier = file.defaults.tier or next(iter(file.tiers))
-    models = [_model(name, section, folder) for name, section in file.models.items()]
+    models = [_model(name, section, folder, file.models) for name, section in file.models.items()]
     keys = [_key(section, default_tier) for section in file.keys]
     return rules.Policy(
         models={name: model for model in models for name in (model.name, *model.aliases)},
@@ -42,16 +43,19 @@ def compiled(file: PolicyFile, folder: Path, digest: str) -> rules.Policy:
     )
 
 
-def _model(name: str, section: ModelSection, folder: Path) -> rules.Model:
+def _model(name: str, section: ModelSection, folder: Path, models: Mapping[str, ModelSection]) -> rules.Model:
     catch_all = name == "*"
+    split = section.split or {}
+    serving = (models[arm].pools or () for arm in split) if split else (section.pools or (),)
     return rules.Model(
         name=name,
-        pools=tuple(section.pools),
+        pools=tuple(dict.fromkeys(pool for pools in serving for pool in pools)),
         aliases=tuple(section.aliases),
         upstream=section.upstream or ("" if catch_all else name),
         tokenizer=str((folder / section.tokenizer).resolve()) if section.tokenizer else None,
         any_name=catch_all,
         report=rules.Report(section.report),
+        split=tuple(split.items()),
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.core.policy import Policy, Tier
+from gateway.core.policy import Model, Policy, Tier
+
+MIN_TENANTS = 20
+"""Tenants that are enough for their requests to be split by the weights."""
 
 
 def notes(policy: Policy) -> tuple[str, ...]:
@@ -24,10 +27,26 @@ def _unused(policy: Policy) -> Iterator[str]:
     for name in policy.tiers:
         if name not in used:
             yield f"tiers.{name}: no key has this tier, so nobody gets it"
+    for model in dict.fromkeys(model for model in policy.models.values() if model.split):
+        yield from _of_split(policy, model)
     if not policy.keys and not policy.open_on_any_address:
         yield "keys: there are none, so this policy is served on loopback only"
     if policy.keys and policy.host_names:
         yield "listen.names: has no effect with keys, every Host is served"
+
+
+def _of_split(policy: Policy, model: Model) -> Iterator[str]:
+    for arm, weight in model.split:
+        if not weight:
+            yield f"models.{model.name}.split.{arm}: has the weight 0, so nothing is sent to it"
+    tenants = len({key.tenant for key in policy.keys.values()})
+    if not tenants:
+        yield f"models.{model.name}.split: there are no keys, so a request without x-session-id is split by itself"
+    elif tenants < MIN_TENANTS:
+        yield (
+            f"models.{model.name}.split: without x-session-id a tenant stays with one model, and the keys name "
+            f"{tenants}: shares may be far from the weights"
+        )
 
 
 def _of_tier(tier: Tier) -> Iterator[str]:

@@ -11,7 +11,7 @@ from gateway.policy.sections import values
 from gateway.policy.sections.pools import PoolSection
 from gateway.policy.sections.section import Section, nested, optional, plain
 from gateway.policy.sections.tiers import TierSection
-from gateway.policy.sections.values import HostName, ModelName, Name, Origin, Sha256, Size, Text
+from gateway.policy.sections.values import CountOrZero, HostName, ModelName, Name, Origin, Sha256, Size, Text
 
 ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), values.choice(rules.Report)]
 
@@ -19,7 +19,14 @@ ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), value
 class ModelSection(Section):
     """A model name that clients may ask for, and where it is served."""
 
-    pools: list[Name] = Field(min_length=1, description="Pools that serve this model, in the order they are tried.")
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["pools"]}, {"required": ["split"]}]})
+
+    pools: Annotated[list[Name], Field(min_length=1)] | None = optional(
+        "Pools that serve this model, in the order they are tried."
+    )
+    split: Annotated[dict[ModelName, CountOrZero], Field(min_length=1)] | None = optional(
+        "Instead of pools: other models that share its requests, each with its weight. A session keeps its model."
+    )
     aliases: list[ModelName] = plain([], "Other names that clients may use for it.")
     upstream: ModelName | None = optional("The name the replicas know it by; the model's own name unless given.")
     report: ReportedName = plain(

@@ -119,7 +119,7 @@ def _example(document: Document, file: type[Section], path: Path, found: object)
     if section is None:
         return "{NAME: ...}"
     fields = section.model_fields
-    needed = [name for name, field in fields.items() if field.is_required()]
+    needed = [name for name, field in fields.items() if field.is_required()] or _usual(section)
     names = needed or list(fields)
     if _SECRET.isdisjoint(fields):
         shown = _shown(document, path, found)
@@ -129,6 +129,12 @@ def _example(document: Document, file: type[Section], path: Path, found: object)
         if len(given) >= max(1, len(needed)):
             return _mapping(given)
     return _mapping([f"{name}: ..." for name in names])
+
+
+def _usual(section: type[BaseModel]) -> list[str]:
+    """The fields of the first of several alternatives."""
+    extra: Any = section.model_config.get("json_schema_extra") or {}
+    return list(extra["oneOf"][0]["required"]) if "oneOf" in extra else []
 
 
 def _takes(section: type[BaseModel], name: str, value: object) -> bool:

@@ -16,6 +16,7 @@ import orjson
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.request import Callback, CountSource, Reason
+from gateway.core.serving import arm_of
 from gateway.proxy.driver import Driver
 from gateway.wire.body.pictures import correction
 from gateway.wire.errors.replies import Problem
@@ -105,6 +106,8 @@ class CountingEndpoint:
         model = policy.model(parsed.model)
         if model is None or (model.any_name and not self._knows(parsed.model, tier)):
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        if model.split:
+            model = arm_of(policy, model, tier, asker.tenant)
         pools = policy.route(model, tier)
         if not pools:
             return Problem(Reason.FORBIDDEN_MODEL)

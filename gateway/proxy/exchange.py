@@ -143,6 +143,8 @@ class Exchange(AttemptOwner):
             self._extra = self._changes(self._parsed, max_tokens)
             if degraded:
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
+            if self.ask.split:
+                self._extra += b"x-tailgate-model: %b\r\n" % model.name.encode()
             self._extra += self._dialect.id_line(self._rid)
         leg = UpstreamAttempt(self, attempt, upstream)
         leg.max_tokens = max_tokens

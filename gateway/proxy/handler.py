@@ -13,6 +13,7 @@ import orjson
 
 from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
 from gateway.core.request import NO_PREFIX, Endpoint, Reason, Record, Request
+from gateway.core.serving import arm_of
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.clock import monotonic
 from gateway.proxy.counting import CountingEndpoint
@@ -28,6 +29,7 @@ from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo
 from gateway.wire.prefix import MIN_BYTES, prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse
+from gateway.wire.session import sticky_key
 from gateway.wire.target import GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
 
 
@@ -191,6 +193,9 @@ class RequestHandler(ExchangeServices):
         model = policy.model(parsed.model)
         if model is None or (model.any_name and not self.knows(parsed.model, tier)):
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
+        split = ""
+        if model.split:
+            split, model = model.name, arm_of(policy, model, tier, sticky_key(head, caller.tenant))
         exact = parsed.prompt_exact
         if exact is None:
             exact = self.count_exactly(model, parsed)
@@ -219,6 +224,7 @@ class RequestHandler(ExchangeServices):
             slo=slo,
             assembled=parsed.assembled,
             prefix=prefix_of(parsed.fields) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
+            split=split,
         )
         return Exchange(self, client, dialect, head, parsed, ask)
 

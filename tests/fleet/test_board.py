@@ -132,3 +132,18 @@ def test_a_name_passes_a_catch_all_while_the_list_of_one_replica_cannot_be_read(
     made.put("short-1", (ModelCard("b"),))
     assert made.one(rules, "b") is not None
     assert made.one(rules, "c") is None
+
+
+def test_a_split_is_listed_with_the_shortest_context_of_its_arms() -> None:
+    """A session may get either, so no more than both can take is promised."""
+    old, new = Model("v1", ("short",)), Model("v2", ("long",))
+    shared = Model("chat", ("short", "long"), aliases=("default",), split=(("v1", 95), ("v2", 5)))
+    two = board(short_0=(ModelCard("v1", 16384),), long_0=(ModelCard("v2", 8192),))
+    rules = policy(SHORT, LONG, models=(old, new, shared))
+    assert {model["id"]: model["max_model_len"] for model in two.listing(rules)} == {
+        "v1": 16384,
+        "v2": 8192,
+        "chat": 8192,
+        "default": 8192,
+    }
+    assert two.one(rules, "chat") == two.listing(rules)[2]

@@ -43,6 +43,7 @@ PREMIUM = Tier(
 )
 FREE = Tier("free", priority=2, slo=Slo(ttft=(Objective(0.999, 6.5),)))
 LLAMA = Model("llama", ("short", "long"), aliases=("default",))
+TRIAL = Model("trial", ("short", "long"), split=(("llama", 1),))
 
 
 def policy(*tiers: Tier, replicas: int = 2, generation: int = 1) -> Policy:
@@ -52,7 +53,7 @@ def policy(*tiers: Tier, replicas: int = 2, generation: int = 1) -> Policy:
     )
     long = PoolSpec("long", (ReplicaSpec("far", "http://10.0.1.1:8000"),), upstream_key="canary-upstream-key")
     return Policy(
-        models={"llama": LLAMA, "default": LLAMA},
+        models={"llama": LLAMA, "default": LLAMA, "trial": TRIAL},
         pools={"short": short, "long": long},
         tiers={tier.name: tier for tier in tiers or (PREMIUM, FREE)},
         keys={},

@@ -47,6 +47,56 @@ CASES = {
         "",
         "p.yaml:1: models: is missing: names that clients may ask for. The name * takes every name that is not listed",
     ),
+    "split beside pools": (
+        "    pools: [short, long]",
+        "    pools: [short, long]\n    split: {mistral: 1}",
+        "p.yaml:5: models.llama.pools: stands beside a split: write it at the models that the split names",
+    ),
+    "upstream beside a split": (
+        "    pools: [short, long]",
+        "    split: {mistral: 1}\n    upstream: x",
+        "p.yaml:6: models.llama.upstream: stands beside a split: write it at the models that the split names",
+    ),
+    "unknown arm": (
+        "    pools: [short, long]",
+        "    split: {mistrall: 1}",
+        "p.yaml:5: models.llama.split.mistrall: mistrall is not a model: did you mean mistral?",
+    ),
+    "alias as an arm": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: {split: {gpt: 1}}",
+        "p.yaml:7: models.mistral.split.gpt: gpt is an alias: write the name of its model, llama",
+    ),
+    "split of itself": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: {split: {mistral: 1}}",
+        "p.yaml:7: models.mistral.split.mistral: mistral serves nothing itself: name models that have pools",
+    ),
+    "split of the catch-all": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: {split: {llama: 1, '*': 1}}\n  '*': {pools: [long]}",
+        "p.yaml:7: models.mistral.split.*: * serves nothing itself: name models that have pools",
+    ),
+    "catch-all that is split": (
+        "  mistral:\n    pools: [long]",
+        "  '*': {split: {llama: 1}}",
+        "p.yaml:7: models.*.split: the model * cannot be split: split a model with a name",
+    ),
+    "split without a weight": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: {split: {llama: 0}}",
+        "p.yaml:7: models.mistral.split: every weight is 0: give at least one model a weight, such as 95",
+    ),
+    "share for a weight": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: {split: {llama: 95%}}",
+        "p.yaml:7: models.mistral.split.llama: 95% is not a whole number",
+    ),
+    "list for a split": (
+        "  mistral:\n    pools: [long]",
+        "  mistral: {split: [llama]}",
+        "p.yaml:7: models.mistral.split: is a list, must be a mapping",
+    ),
     "required field missing": (
         "    pools: [short, long]\n",
         "",

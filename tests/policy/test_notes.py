@@ -32,12 +32,22 @@ def test_a_policy_in_which_everything_has_an_effect_has_no_notes() -> None:
         ("    pools: [short, long]", "    pools: [long]", "pools.short: no model lists this pool"),
         (", tier: paid}", "}", "tiers.paid: no key has this tier"),
         ("defaults:", "listen: {names: [a]}\ndefaults:", "listen.names: has no effect with keys"),
+        (
+            "  mistral:\n",
+            "  chat: {split: {llama: 1}}\n  mistral:\n",
+            "models.chat.split: without x-session-id a tenant stays with one model, and the keys name 1",
+        ),
         ("limit: 20}", "limit: 20, degrade: true}", "tiers.free.max_tokens.degrade: has no effect"),
     ],
 )
 def test_change_without_effect_is_noted(old: str, new: str, expected: str) -> None:
     (note,) = said(changed(old, new))
     assert note.startswith(expected)
+
+
+def test_a_split_whose_arm_gets_nothing_is_told_so() -> None:
+    text = changed("  mistral:\n", "  chat: {split: {llama: 1, mistral: 0}}\n  mistral:\n")
+    assert "models.chat.split.mistral: has the weight 0, so nothing is sent to it" in said(text)
 
 
 def test_a_policy_without_keys_is_told_where_it_can_be_served() -> None:

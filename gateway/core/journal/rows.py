@@ -41,6 +41,7 @@ def ask(ask: Request, policy: object, tier: object, model: object, slo: object) 
         slo,
         ask.assembled,
         {"Prefix": {"blocks": ask.prefix.blocks, "ends": ask.prefix.ends, "size": ask.prefix.size}},
+        ask.split,
     )
     return {"Request": row}
 

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.arms import ArmFacts
 from gateway.observe.metrics.facts import Attainment, LatencyCell, TierFacts, percentile
 from gateway.observe.metrics.metrics import Metrics, early_outcome
 
@@ -56,6 +57,7 @@ class RequestFamilies:
         )
         yield from _goodput(metrics)
         yield from _objectives(metrics)
+        yield from _arms(metrics)
         yield counter(
             "tailgate_admission_forecasts",
             "Requests let in on a forecast, by decision and by what then happened.",
@@ -131,6 +133,35 @@ def _goodput(metrics: Metrics) -> Iterator[Metric]:
         "What one good request of the tier is worth.",
         ("tier",),
         (((tier.name,), tier.weight) for tier in metrics.policy.tiers.values()),
+    )
+
+
+def _arms(metrics: Metrics) -> Iterator[Metric]:
+    arms, labels = list(metrics.arms.facts.items()), ("model", "arm")
+    yield counter(
+        "tailgate_arm_requests",
+        "Requests of split models that are over, by the arm that they went to and how they ended.",
+        (*labels, "outcome"),
+        (((*key, outcome.value), n) for key, facts in arms for outcome, n in facts.outcomes.items()),
+    )
+    for name, text, index in (
+        ("tailgate_arm_good_requests", "Requests of an arm within every bound of their tier's SLO.", ArmFacts.GOOD),
+        ("tailgate_arm_offered_requests", "The denominator of an arm's goodput.", ArmFacts.OFFERED),
+    ):
+        yield counter(name, text, labels, ((key, facts.counts[index]) for key, facts in arms))
+    yield histogram(
+        "tailgate_arm_ttft_seconds",
+        "Time to first token of streamed requests of an arm, from the complete request body.",
+        labels,
+        ((key, facts.ttft.histogram) for key, facts in arms),
+        metrics.edges.ttft,
+    )
+    yield histogram(
+        "tailgate_arm_e2e_seconds",
+        "Time from the complete request body to the end of the answer, of finished requests of an arm.",
+        labels,
+        ((key, facts.e2e.histogram) for key, facts in arms),
+        metrics.edges.e2e,
     )
 
 

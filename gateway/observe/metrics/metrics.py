@@ -13,6 +13,7 @@ from typing import Final
 from gateway.core.policy import Policy
 from gateway.core.request import AttemptOutcome, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.stats import LogHistogram
+from gateway.observe.metrics.arms import Arms
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.wire.answers.oddity import Oddity
@@ -56,6 +57,7 @@ class Metrics:
         """By tier and pool."""
         self.cells: dict[tuple[str, str, str], LatencyCell] = {}
         """By tier, pool and replica label."""
+        self.arms = Arms(self.edges)
         self.itl: dict[tuple[str, str], Quantiles] = {}
         """By tier and pool; fine buckets that have the exported edges among theirs."""
         self.early: dict[Reason, int] = {}
@@ -78,6 +80,7 @@ class Metrics:
     def configure(self, policy: Policy) -> None:
         """Follow a new policy. Counts stay, also for tiers and pools that are gone."""
         self.policy = policy
+        self.arms.configure(policy)
         for tier in policy.tiers.values():
             if tier.name in self.tiers:
                 self.tiers[tier.name].follow(tier)
@@ -105,6 +108,8 @@ class Metrics:
         lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
+        if ask.split:
+            self.arms.ended(record)
         if why is not None:
             self.whys[_WHY_INDEX[why]] += 1
 
@@ -174,6 +179,7 @@ class Metrics:
             facts.roll(now)
         for quantiles in self.itl.values():
             quantiles.roll(now)
+        self.arms.roll(now)
 
     def _cell(self, record: Record) -> LatencyCell:
         tier = record.ask.tier

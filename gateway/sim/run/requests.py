@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.core.policy import Policy
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.serving import arm_of
 from gateway.sim.analysis.tally import TierTally
 from gateway.sim.run.fleet import Host
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
@@ -67,6 +68,10 @@ def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, no
     tier, model = policy.tiers.get(arrival.tier), policy.model(arrival.model)
     if tier is None or model is None:
         raise Misfit(arrival)
+    split = ""
+    if model.split:
+        key = arrival.tenant if arrival.session is None else str(arrival.session)
+        split, model = model.name, arm_of(policy, model, tier, key)
     prompt_bytes = arrival.prompt_tokens * BYTES_PER_TOKEN
     return Request(
         id=ask_id,
@@ -82,6 +87,7 @@ def asked(arrival: Arrival, ask_id: int, policy: Policy, prompts_known: bool, no
         choices=1,
         body_bytes=prompt_bytes,
         prefix=_prefix(arrival),
+        split=split,
         assembled=tier.caps.aggregate and not arrival.stream,
         head_at=now,
         body_at=now,

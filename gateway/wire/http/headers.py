@@ -114,6 +114,7 @@ WANTED: Final = UNUSUAL | {
     b"authorization",
     b"x-api-key",
     b"x-request-id",
+    b"x-session-id",
     b"traceparent",
     b"tracestate",
     b"anthropic-version",

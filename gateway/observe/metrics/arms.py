@@ -1,0 +1,168 @@
+"""Counters of the arms of split models, and the judgement of each against the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gateway.core.policy import Model, Policy
+from gateway.core.request import Outcome, Record
+from gateway.observe.metrics.differences import MIN_REQUESTS, Estimate, deviations, quantile_of, share
+from gateway.observe.metrics.facts import Edges
+from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
+
+
+class ArmVerdict(StrEnum):
+    """How an arm does beside the largest one of its split."""
+
+    LARGEST = "largest"
+    TOO_FEW = "too-few"
+    """Either has too few requests."""
+    ALIKE = "alike"
+    """No difference is seen yet."""
+    BETTER = "better"
+    WORSE = "worse"
+
+
+class ArmFacts:
+    """Counters of one arm, since the start, over the window, and since its split was last changed."""
+
+    OFFERED: Final = 0
+    FINISHED: Final = 1
+    GOOD: Final = 2
+    ERRORS: Final = 3
+
+    __slots__ = ("_before", "counts", "e2e", "outcomes", "recent", "ttft")
+
+    def __init__(self, edges: Edges) -> None:
+        self.counts: list[float] = [0, 0, 0, 0]
+        """Offered, finished and good requests, and those that a replica failed."""
+        self.recent = Sliding(self.counts)
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.ttft = Quantiles(sorted({*EDGES, *edges.ttft}))
+        self.e2e = Quantiles(sorted({*EDGES, *edges.e2e}))
+        self.begin()
+
+    def begin(self) -> None:
+        """Judge by the requests that end from now on."""
+        self._before = [list(counts) for counts in (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)]
+
+    def add(self, record: Record) -> None:
+        """Count one request that is over."""
+        outcome, counts = record.outcome, self.counts
+        self.outcomes[outcome] += 1
+        counts[self.OFFERED] += outcome.counts
+        counts[self.ERRORS] += outcome is Outcome.ERROR
+        if record.ttft_s is not None:
+            self.ttft.histogram.add(record.ttft_s)
+        if outcome is Outcome.OK:
+            counts[self.FINISHED] += 1
+            counts[self.GOOD] += record.good
+            self.e2e.histogram.add(record.e2e_s)
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the window."""
+        for sliding in (self.recent, self.ttft, self.e2e):
+            sliding.roll(now)
+
+    def judged(self) -> list[list[float]]:
+        """Counts, TTFT buckets and e2e buckets since the split was last changed."""
+        now = (self.counts, self.ttft.histogram.counts, self.e2e.histogram.counts)
+        return [
+            [count - old for count, old in zip(counts, before, strict=True)]
+            for counts, before in zip(now, self._before, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ArmDifferences:
+    """An arm's figures less those of the largest arm; None where there are too few requests to say."""
+
+    goodput: Estimate | None = None
+    errors: Estimate | None = None
+    ttft_p50_s: Estimate | None = None
+    ttft_p99_s: Estimate | None = None
+
+    def verdict(self) -> ArmVerdict:
+        """Worse if any interval lies on the wrong side of 0; else better if any lies on the right one."""
+        up = [found for found in (self.errors, self.ttft_p50_s, self.ttft_p99_s) if found is not None]
+        down = [found for found in (self.goodput,) if found is not None]
+        if not up and not down:
+            return ArmVerdict.TOO_FEW
+        if any(found.low > 0 for found in up) or any(found.high < 0 for found in down):
+            return ArmVerdict.WORSE
+        if any(found.high < 0 for found in up) or any(found.low > 0 for found in down):
+            return ArmVerdict.BETTER
+        return ArmVerdict.ALIKE
+
+
+class Arms:
+    """The arms of every split model, by the names of split and arm. Counts stay when a reload drops an arm."""
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+        self._splits: dict[str, tuple[tuple[str, int], ...]] = {}
+        self.facts: dict[tuple[str, str], ArmFacts] = {}
+
+    def configure(self, policy: Policy) -> None:
+        """Follow a new policy. The arms of a split with other arms or weights are judged anew."""
+        splits = {model.name: model.split for model in policy.models.values() if model.split}
+        for name, split in splits.items():
+            for arm, _ in split:
+                facts = self.facts.get((name, arm))
+                if facts is None:
+                    self.facts[name, arm] = ArmFacts(self._edges)
+                elif self._splits.get(name) != split:
+                    facts.begin()
+        self._splits = splits
+
+    def ended(self, record: Record) -> None:
+        """Count one request of a split model. One that was never configured here is left out."""
+        facts = self.facts.get((record.ask.split, record.ask.model.name))
+        if facts is not None:
+            facts.add(record)
+
+    def roll(self, now: float) -> None:
+        """Let time pass for the windows."""
+        for facts in self.facts.values():
+            facts.roll(now)
+
+    def differences(self, model: Model) -> Mapping[str, ArmDifferences]:
+        """Each arm of a split beside its largest one, by name."""
+        largest = largest_arm(model)
+        base = self.facts[model.name, largest]
+        return {
+            arm: ArmDifferences() if arm == largest else difference(self.facts[model.name, arm], base)
+            for arm, _ in model.split
+        }
+
+
+def largest_arm(model: Model) -> str:
+    """The arm with the largest weight; the first of several."""
+    return max(model.split, key=lambda arm: arm[1])[0]
+
+
+def difference(arm: ArmFacts, base: ArmFacts) -> ArmDifferences:
+    """The figures of `arm` less those of `base`."""
+    (ours, ttft, _), (theirs, their_ttft, _) = arm.judged(), base.judged()
+    offered, their_offered = ours[ArmFacts.OFFERED], theirs[ArmFacts.OFFERED]
+    if min(offered, their_offered) < MIN_REQUESTS:
+        return ArmDifferences()
+    z = deviations(offered, their_offered)
+
+    def shares(index: int) -> Estimate:
+        return share(ours[index], offered, z).minus(share(theirs[index], their_offered, z))
+
+    quantiles = [_ttft(arm, base, ttft, their_ttft, q) for q in (0.5, 0.99)]
+    return ArmDifferences(shares(ArmFacts.GOOD), shares(ArmFacts.ERRORS), *quantiles)
+
+
+def _ttft(arm: ArmFacts, base: ArmFacts, ours: Sequence[float], theirs: Sequence[float], q: float) -> Estimate | None:
+    if min(sum(ours), sum(theirs)) < MIN_REQUESTS:
+        return None
+    z = deviations(sum(ours), sum(theirs))
+    one = quantile_of(arm.ttft.histogram.edges, ours, q, z)
+    other = quantile_of(base.ttft.histogram.edges, theirs, q, z)
+    return None if one is None or other is None else one.minus(other)

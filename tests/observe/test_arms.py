@@ -1,0 +1,155 @@
+"""The arms of a split: counted, compared, and judged only where there is enough to say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from gateway.core.policy import Model, Policy
+from gateway.core.request import Outcome, Reason
+from gateway.observe.metrics.arms import ArmVerdict, difference
+from gateway.observe.metrics.differences import Estimate, deviations, quantile_of, share
+from gateway.observe.metrics.families import RequestFamilies
+from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.metrics.window import EDGES, Quantiles
+
+from .made import ASK, OK, POLICY
+
+
+def split(big: int = 95, small: int = 5) -> Policy:
+    models = {name: Model(name, ("short",)) for name in ("v1", "v2")}
+    shared = Model("chat", ("short",), split=(("v1", big), ("v2", small)))
+    return replace(POLICY, models={**models, "chat": shared})
+
+
+class Told:
+    """Metrics that hear of the requests of a split."""
+
+    def __init__(self) -> None:
+        self.policy = split()
+        self.metrics = Metrics(self.policy)
+
+    def hear(self, arm: str, requests: int, ttft_s: float, failed: int = 0) -> None:
+        """So many requests of which `failed` failed; their TTFT spreads from half to one and a half times."""
+        random = Random(f"{arm} {requests}")
+        ask = replace(ASK, policy=self.policy, model=self.policy.models[arm], split="chat")
+        for number in range(requests):
+            ok = replace(OK, ask=ask, ttft_s=ttft_s * (0.5 + random.random()))
+            error = replace(OK, ask=ask, outcome=Outcome.ERROR, why=Reason.UPSTREAM_ERROR, good=False, ttft_s=None)
+            self.metrics.ended(error if number < failed else ok)
+
+    def verdict(self) -> ArmVerdict:
+        return self.metrics.arms.differences(self.policy.models["chat"])["v2"].verdict()
+
+
+def test_a_slower_arm_is_called_worse() -> None:
+    told = Told()
+    told.hear("v1", 950, 0.2)
+    told.hear("v2", 50, 0.4)
+    assert told.verdict() is ArmVerdict.WORSE
+
+
+def test_an_arm_that_fails_more_often_is_called_worse() -> None:
+    told = Told()
+    told.hear("v1", 950, 0.2, failed=5)
+    told.hear("v2", 100, 0.2, failed=20)
+    assert told.verdict() is ArmVerdict.WORSE
+    found = told.metrics.arms.differences(told.policy.models["chat"])["v2"]
+    assert found.errors is not None
+    assert found.errors.value == pytest.approx(0.2 - 5 / 950)
+    assert found.errors.low > 0
+
+
+def test_a_faster_arm_is_called_better() -> None:
+    told = Told()
+    told.hear("v1", 950, 0.4)
+    told.hear("v2", 100, 0.1)
+    assert told.verdict() is ArmVerdict.BETTER
+
+
+def test_an_equal_arm_is_called_alike() -> None:
+    told = Told()
+    told.hear("v1", 1900, 0.2, failed=20)
+    told.hear("v2", 100, 0.2, failed=1)
+    assert told.verdict() is ArmVerdict.ALIKE
+
+
+def test_nothing_is_said_of_an_arm_with_few_requests() -> None:
+    told = Told()
+    told.hear("v1", 950, 0.2)
+    told.hear("v2", 29, 9.0, failed=29)
+    assert told.verdict() is ArmVerdict.TOO_FEW
+
+
+def test_changed_weights_begin_the_judgement_anew_and_keep_the_counters() -> None:
+    told = Told()
+    told.hear("v1", 950, 0.2)
+    told.hear("v2", 50, 0.4)
+    told.metrics.configure(split())
+    assert told.verdict() is ArmVerdict.WORSE
+    told.metrics.configure(split(80, 20))
+    assert told.verdict() is ArmVerdict.TOO_FEW
+    families = {family.name: family for family in RequestFamilies(told.metrics).collect()}
+    rows = {
+        tuple(sample.labels.values()): sample.value
+        for sample in families["tailgate_arm_requests"].samples
+        if sample.value
+    }
+    assert rows == {("chat", "v1", "ok"): 950, ("chat", "v2", "ok"): 50}
+
+
+def test_requests_of_other_models_are_in_no_arm() -> None:
+    told = Told()
+    told.metrics.ended(replace(OK, ask=replace(ASK, policy=told.policy, model=told.policy.models["v1"])))
+    told.metrics.ended(replace(OK, ask=replace(ASK, policy=told.policy, split="gone")))
+    assert all(not any(facts.outcomes.values()) for facts in told.metrics.arms.facts.values())
+
+
+def test_equal_arms_are_accused_in_fewer_than_1_of_20_runs_however_often_somebody_looks() -> None:
+    """150 runs of 1,000 requests, looked at after every fiftieth. With z = 1.96, every seventh is accused."""
+    accused = 0
+    policy = split()
+    asks = {arm: replace(ASK, policy=policy, model=policy.models[arm], split="chat") for arm in ("v1", "v2")}
+    fine = {arm: [replace(OK, ask=ask, ttft_s=ttft) for ttft in (0.1, 0.2, 0.3, 0.8)] for arm, ask in asks.items()}
+    failed = {arm: replace(OK, ask=ask, outcome=Outcome.ERROR, good=False) for arm, ask in asks.items()}
+    for seed in range(150):
+        random, arms = Random(seed), Metrics(policy).arms
+        for number in range(1, 1001):
+            arm = "v2" if random.random() < 0.2 else "v1"
+            arms.ended(failed[arm] if random.random() < 0.05 else random.choice(fine[arm]))
+            if number % 50 == 0:
+                verdict = difference(arms.facts["chat", "v2"], arms.facts["chat", "v1"]).verdict()
+                if verdict is ArmVerdict.WORSE:
+                    accused += 1
+                    break
+    assert accused <= 7
+
+
+def test_intervals_are_wider_than_for_one_look_and_narrow_with_requests() -> None:
+    assert deviations(400, 1e9) > 2.5
+    widths = [share(0.1 * n, n, deviations(n, 1e9)) for n in (50, 500, 5000)]
+    assert widths[0].high - widths[0].low > widths[1].high - widths[1].low > widths[2].high - widths[2].low
+
+
+def test_a_share_of_none_or_all_has_an_interval_on_one_side() -> None:
+    assert share(0, 40, 2.0).low == 0.0 < share(0, 40, 2.0).high
+    assert share(40, 40, 2.0).high == 1.0 > share(40, 40, 2.0).low
+
+
+def test_a_quantile_beyond_the_counts_is_not_estimated() -> None:
+    seen = Quantiles()
+    for number in range(100):
+        seen.histogram.add(0.1 + number / 100)
+    assert quantile_of(EDGES, seen.histogram.counts, 0.99, 3.0) is None
+    median = quantile_of(EDGES, seen.histogram.counts, 0.5, 2.0)
+    assert median is not None
+    assert median.low == pytest.approx(0.5, rel=0.05)
+    assert median.high == pytest.approx(0.7, rel=0.05)
+
+
+def test_the_margins_of_a_difference_are_those_of_both_figures_together() -> None:
+    found = Estimate(5.0, 2.0, 9.0).minus(Estimate(1.0, -3.0, 2.0))
+    assert (found.value, found.low, found.high) == (4.0, 4.0 - math.hypot(3, 1), 4.0 + math.hypot(4, 4))

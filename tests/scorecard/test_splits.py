@@ -1,0 +1,95 @@
+"""Sessions of a split model keep their arm over connections, gateways and reloads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+from gateway.app import Gateway
+from gateway.policy import load_text
+from loadtests.emulator import Emulator
+
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .policies import sha256
+from .raw import CHAT, Client, head
+
+KEY = "tg-the-key-of-the-tests"
+SESSIONS = [f"chat {number}" for number in range(60)]
+
+
+def rules(old: Emulator, new: Emulator, weights: str = "v1: 60, v2: 40") -> str:
+    return f"""\
+apiVersion: tailgate/v1
+models:
+  chat: {{split: {{{weights}}}, aliases: [default]}}
+  v1: {{pools: [old], upstream: emulated}}
+  v2: {{pools: [new], upstream: emulated}}
+pools:
+  old: {{replicas: [{old.urls[0]}], slots: 64}}
+  new: {{replicas: [{new.urls[0]}], slots: 64}}
+tiers: {{free: {{max_tokens: {{default: 4, limit: 8}}}}}}
+keys: [{{sha256: {sha256(KEY)}, tenant: acme, tier: free}}]
+"""
+
+
+async def served(client: Client, *lines: str, model: str = "chat") -> str:
+    """The arm that answered, which the pool confirms."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
+    client.send(head(CHAT, f"authorization: Bearer {KEY}", f"content-length: {len(body)}", *lines) + body)
+    answer = await client.response()
+    assert answer.status == 200
+    assert answer.json()["model"] == model
+    arm = answer.headers["x-tailgate-model"]
+    assert answer.headers["x-tailgate-pool"] == {"v1": "old", "v2": "new"}[arm]
+    return arm
+
+
+async def arms(gw: Gateway, connect: Connect) -> dict[str, str]:
+    client = await connect(gw.url)
+    return {session: await served(client, f"x-session-id: {session}") for session in SESSIONS}
+
+
+async def test_a_session_keeps_its_arm_over_gateways_and_reloads_and_moves_to_the_arm_that_gains(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    old, new = await emulator(), await emulator()
+    first, second = await gateway(rules(old, new)), await gateway(rules(old, new))
+    before = await arms(first, connect)
+    assert set(before.values()) == {"v1", "v2"}
+    assert await arms(second, connect) == before
+    first.reloads.configure(load_text(rules(old, new) + "defaults: {tier: free}\n", "policy.yaml", {}))
+    assert await arms(first, connect) == before
+    first.reloads.configure(load_text(rules(old, new, "v1: 20, v2: 80"), "policy.yaml", {}))
+    after = await arms(first, connect)
+    moved = Counter((before[session], after[session]) for session in SESSIONS if before[session] != after[session])
+    assert set(moved) == {("v1", "v2")}
+
+
+async def test_a_tenant_without_a_session_keeps_its_arm_under_an_alias_too(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    gw = await gateway(rules(await emulator(), await emulator()))
+    client = await connect(gw.url)
+    found = {await served(client, model=model) for model in ("chat", "default") for _ in range(8)}
+    assert len(found) == 1
+
+
+async def test_arms_are_counted_and_compared_where_operators_look(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    gw = await gateway(rules(await emulator(), await emulator()))
+    found = Counter((await arms(gw, connect)).values())
+    page, state = await asyncio.gather(*(_get(connect, gw.admin_url, path) for path in ("/metrics", "/admin/state")))
+    for arm, count in found.items():
+        assert f'tailgate_arm_requests_total{{arm="{arm}",model="chat",outcome="ok"}} {count}.0' in page
+    (split,) = json.loads(state)["splits"]
+    assert split["largest"] == "v1"
+    assert {arm["name"]: arm["judged"]["good"] for arm in split["arms"]} == found
+    assert [arm["verdict"] for arm in split["arms"]] == ["largest", "too-few" if found["v2"] < 30 else "alike"]
+
+
+async def _get(connect: Connect, url: str, path: str) -> str:
+    client = await connect(url)
+    client.send(head(path, method="GET"))
+    return (await client.response()).body.decode()
