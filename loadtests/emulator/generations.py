@@ -113,7 +113,7 @@ class _Generation:
     def _sequence(self, index: int) -> Sequence:
         choice = self._ask.choices[index]
         voice = self._answer.voice(index) if self._ask.stream else None
-        end = partial(self._ended, choice.finish_reason)
+        end = partial(self._ended, choice.finish_reason, choice.prompt_tokens)
         prefix, answer = self._blocks(choice)
         return Sequence(choice.prompt_tokens, choice.output_tokens, voice, end, prefix, answer)
 
@@ -128,11 +128,16 @@ class _Generation:
         whole = choice.prompt_tokens // profile.kv_block_tokens
         return chain[:whole], chain[whole:]
 
-    def _ended(self, reason: str, hit_tokens: int) -> None:
+    def _ended(self, reason: str, prompt_tokens: int, hit_tokens: int) -> None:
         """A sequence is over; with the last one the answer is."""
         self._left -= 1
         self._replica.finished[reason] += 1
         self._answer.cached_tokens = hit_tokens
+        profile = self._replica.engine.model.profile
+        if profile.prefix_caching:
+            self._answer.created_tokens = (
+                prompt_tokens // profile.kv_block_tokens * profile.kv_block_tokens - hit_tokens
+            )
         if self._left:
             return
         if self._ask.stream:

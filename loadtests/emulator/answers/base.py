@@ -42,7 +42,9 @@ class Answer(ABC):
         self.created = created
         self.write = write
         self.cached_tokens = 0
-        """Prompt tokens that the choice which ended last found in the prefix cache."""
+        """Prompt tokens that the choice which ended last found in the prefix cache,"""
+        self.created_tokens = 0
+        """and tokens of the blocks that it added."""
 
     @abstractmethod
     def body(self) -> bytes:
@@ -74,11 +76,7 @@ class Answer(ABC):
             "total_tokens": prompt + output,
             "completion_tokens": output,
         }
-        return usage | {"prompt_tokens_details": self.details()} if self.ask.details else usage
-
-    def details(self) -> dict[str, object]:
-        """Where prompt tokens came from, of an engine with --enable-prompt-tokens-details."""
-        return {"cached_tokens": self.cached_tokens, "created_cache_tokens": None, "multimodal_tokens": None}
+        return usage
 
     def running_usage(self, choice: Choice, generated: int) -> dict[str, object]:
         """The usage that `continuous_usage_stats` puts on every chunk."""
@@ -131,9 +129,16 @@ class TokenAnswer(Answer):
 
     def closing(self) -> None:
         if self.ask.include_usage:
-            usage = {"choices": [], "usage": self.usage(), "system_fingerprint": FINGERPRINT}
-            self.write(data(self.head(self.kind) | usage))
+            usage = self.usage()
+            if self.ask.details:
+                usage["prompt_tokens_details"] = self.details()
+            last = {"choices": [], "usage": usage, "system_fingerprint": FINGERPRINT}
+            self.write(data(self.head(self.kind) | last))
         self.write(DONE)
+
+    def details(self) -> dict[str, object]:
+        """Where its prompt tokens came from, of an engine with --enable-prompt-tokens-details."""
+        return {"cached_tokens": self.cached_tokens}
 
     @abstractmethod
     def part(self, index: int, choice: Choice, said: int) -> dict[str, object]:
@@ -145,8 +150,10 @@ class TokenAnswer(Answer):
 
     def whole(self, kind: str, choices: list[dict[str, object]], absent: tuple[str, ...]) -> bytes:
         """An answer in one piece, with the fields of `absent` null."""
-        usage = self.usage()
-        usage = usage | {"prompt_tokens_details": usage.get("prompt_tokens_details"), "completion_tokens_details": None}
+        details: dict[str, object] | None = None
+        if self.ask.details:
+            details = {"cached_tokens": None, "created_cache_tokens": None, "multimodal_tokens": None} | self.details()
+        usage = self.usage() | {"prompt_tokens_details": details, "completion_tokens_details": None}
         return orjson.dumps(
             self.head(kind)
             | {"choices": choices, "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}

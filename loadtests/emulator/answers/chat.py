@@ -41,6 +41,9 @@ class ChatAnswer(TokenAnswer):
         for index, choice in enumerate(self.ask.choices):
             self.write(self._role(index, choice))
 
+    def details(self) -> dict[str, object]:
+        return super().details() | {"created_cache_tokens": self.created_tokens}
+
     def _role(self, index: int, choice: Choice) -> bytes:
         delta = {"role": "assistant", "content": ""}
         first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

@@ -79,12 +79,13 @@ class MessagesAnswer(Answer):
         self.write(named({"type": "content_block_start", "content_block": block, "index": 0}))
 
     def _usage(self, choice: Choice) -> dict[str, object]:
-        """Anthropic's `input_tokens` are those that were not cached."""
+        """Anthropic's `input_tokens` are neither read from the cache nor written to it."""
         if not self.ask.details:
             return {"input_tokens": choice.prompt_tokens, "output_tokens": choice.output_tokens}
         return {
-            "input_tokens": choice.prompt_tokens - self.cached_tokens,
+            "input_tokens": choice.prompt_tokens - self.cached_tokens - self.created_tokens,
             "output_tokens": choice.output_tokens,
+            "cache_creation_input_tokens": self.created_tokens,
             "cache_read_input_tokens": self.cached_tokens,
         }
 

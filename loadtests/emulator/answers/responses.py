@@ -128,7 +128,7 @@ class ResponsesAnswer(Answer):
             "input_tokens": choice.prompt_tokens,
             "input_tokens_details": {
                 "cached_tokens": self.cached_tokens,
-                "cache_write_tokens": 0,
+                "cache_write_tokens": self.created_tokens,
                 "input_tokens_per_turn": [],
                 "cached_tokens_per_turn": [],
             },

@@ -84,7 +84,8 @@ async def test_each_dialect_says_how_many_tokens_were_cached(client: httpx.Async
     assert chat["prompt_tokens_details"]["cached_tokens"] > 0
     # Anthropic counts as input only tokens that are neither read from a cache nor written to it.
     assert messages["cache_read_input_tokens"] == chat["prompt_tokens_details"]["cached_tokens"]
-    assert messages["input_tokens"] + messages["cache_read_input_tokens"] == chat["prompt_tokens"]
+    parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert sum(messages[part] for part in parts) == chat["prompt_tokens"]
 
 
 async def last_usage(client: httpx.AsyncClient, path: str, stream: bool, **fields: object) -> dict[str, Any]:
