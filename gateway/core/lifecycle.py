@@ -59,9 +59,9 @@ class Lifecycle:
         pool = replica.pool
         unread = replica.unread_of(live.prompt_tokens, live.ask)
         slot = pool.acquire(replica, live.ask.tier.name, live.prompt_tokens, unread, live.visible, now)
-        if pool.spec.affinity:
-            replica.cache.sent(live.ask.prefix)
         attempt = Attempt(self._next_attempt, live, slot, hedge)
+        if pool.spec.affinity:
+            self._expect_cached(attempt, live, slot.prompt_tokens - unread)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -79,6 +79,24 @@ class Lifecycle:
             self._timers.advance(live.ask.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
         self._turn.commands.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
+
+    @staticmethod
+    def _expect_cached(attempt: Attempt, live: RequestState, predicted_tokens: int) -> None:
+        """Note the part of its prompt that is taken for cached, and that all of it will be."""
+        cache = attempt.replica.cache
+        attempt.indexed_tokens = attempt.replica.indexed_of(live.prompt_tokens, live.ask)
+        attempt.predicted_tokens = predicted_tokens
+        cache.evidence.sent(live.prompt_tokens, attempt.indexed_tokens)
+        cache.sent(live.ask.prefix)
+
+    @staticmethod
+    def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
+        """Compare the tokens that were expected in the engine's prefix cache with those that it found."""
+        evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
+        prompt = finish.prompt_tokens or estimate
+        evidence.predicted_tokens += attempt.predicted_tokens * prompt // estimate
+        if finish.cached_tokens is not None:
+            evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
 
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
@@ -146,6 +164,8 @@ class Lifecycle:
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
         attempt.slot.release(finish.end, now)
+        if finish.end is AttemptOutcome.COMPLETE and attempt.live.ask.batch == 1:
+            self._compare_cached(attempt, finish)
         for learner in self._learners:
             learner.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:

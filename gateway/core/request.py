@@ -332,6 +332,8 @@ class AttemptResult:
     """64-bit hash of the body, where the connection broke off before commit."""
     empty: bool = False
     """Whether it is complete and useless: nothing was generated, or it cannot be read."""
+    cached_tokens: int | None = None
+    """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
 
     def __init__(
         self,
@@ -343,6 +345,7 @@ class AttemptResult:
         retry_after_s: float | None = None,
         body_hash: int | None = None,
         empty: bool = False,
+        cached_tokens: int | None = None,
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -352,6 +355,7 @@ class AttemptResult:
         self.retry_after_s = retry_after_s
         self.body_hash = body_hash
         self.empty = empty
+        self.cached_tokens = cached_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +372,10 @@ class Sample:
     """The shortest `max_model_len` of the models it serves."""
     late: bool = False
     """Whether the health check timed out."""
+    cache_queries: int | None = None
+    """Prompt tokens looked up in the prefix cache since the engine started,"""
+    cache_hits: int | None = None
+    """and those that were found."""
     asked_at: float | None = field(default=None, compare=False)
     """Start of the health check; None: just now. Two samples with the same figures are equal whatever it is."""
 

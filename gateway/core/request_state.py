@@ -25,9 +25,11 @@ class Attempt:
         "first_at",
         "hedge",
         "id",
+        "indexed_tokens",
         "last_at",
         "live",
         "opened_at",
+        "predicted_tokens",
         "prompt_tokens",
         "replica",
         "sent_at",
@@ -47,6 +49,10 @@ class Attempt:
         """Whether it runs beside a late attempt of the same request."""
         self.prompt_tokens = slot.prompt_tokens
         """The estimate of when it was opened."""
+        self.indexed_tokens = 0
+        """Prompt tokens that the index of its replica's prefix cache had then,"""
+        self.predicted_tokens = 0
+        """and those of them that were taken for cached."""
         self.facts: AttemptPrediction | None = None
         """The load that it met and the latencies predicted for it; only the forecaster writes it."""
         self.sent_at: float | None = None

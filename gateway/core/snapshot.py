@@ -63,6 +63,23 @@ class CapacityBound(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheView:
+    """The prefix cache of one replica. Counts of tokens are since the start."""
+
+    hit_rate: float | None = None
+    """Share (0-1) of the prompt tokens of late that its engine found there; None if it does not say."""
+    kept: float = 1.0
+    """Share (0-1) of the tokens expected there that the engine finds."""
+    predicted_tokens: int = 0
+    """Prompt tokens that were taken for cached when they were sent."""
+    reported_tokens: int = 0
+    """Prompt tokens that answers report as cached."""
+
+
+UNKNOWN_CACHE: Final = CacheView()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica now. `sample_age_s` is the age of the last scrape that was answered, None if none ever was."""
 
@@ -96,6 +113,7 @@ class ReplicaView:
     """Longest mean step that keeps the TPOT objectives in use; None without one."""
     bound: CapacityBound | None = None
     """Why it is sent nothing more now; None if it has room."""
+    cache: CacheView = UNKNOWN_CACHE
 
 
 @dataclass(frozen=True, slots=True)

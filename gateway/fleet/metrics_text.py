@@ -4,7 +4,8 @@ This runs once a second per replica in the process that serves requests. It ther
 `str.find` and does not parse the page (50 kB of histograms on vLLM 0.32). Series of one metric are combined thus:
 
     waiting, running,
-    preemptions         the sum over the engines (data-parallel ranks) behind one address
+    preemptions,
+    cached tokens       the sum over the engines (data-parallel ranks) behind one address
     KV use              the largest: requests are preempted in the engine that is fullest
 """
 
@@ -28,6 +29,10 @@ class _Names:
     running: str
     kv: tuple[str, ...] = ()
     preemptions: str | None = None
+    cache_queries: str | None = None
+    """Prompt tokens looked up in the prefix cache,"""
+    cache_hits: str | None = None
+    """and found there."""
 
 
 _NAMES: dict[EngineKind, _Names] = {
@@ -37,8 +42,17 @@ _NAMES: dict[EngineKind, _Names] = {
         "vllm:num_requests_running",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         "vllm:num_preemptions_total",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
     ),
-    EngineKind.SGLANG: _Names("sglang:num_queue_reqs", "sglang:num_running_reqs", ("sglang:token_usage",)),
+    # Its cache_hit_rate is that of the last batch.
+    EngineKind.SGLANG: _Names(
+        "sglang:num_queue_reqs",
+        "sglang:num_running_reqs",
+        ("sglang:token_usage",),
+        cache_queries="sglang:prompt_tokens_total",
+        cache_hits="sglang:cached_tokens_total",
+    ),
     EngineKind.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
 }
 
@@ -89,7 +103,10 @@ def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
     try:
         waiting = _series(engine, text, names.waiting)
         running = _series(engine, text, names.running)
-        preemptions = _series(engine, text, names.preemptions) if names.preemptions else []
+        preemptions, queries, hits = (
+            _total(name, _series(engine, text, name)) if name else None
+            for name in (names.preemptions, names.cache_queries, names.cache_hits)
+        )
         kv = next(filter(None, (_series(engine, text, name) for name in names.kv)), [])
         if not (waiting or running or kv):
             return Failed(ReadFault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
@@ -100,7 +117,9 @@ def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
             waiting=_total(names.waiting, waiting),
             running=_total(names.running, running),
             kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
-            preemptions=_total(names.preemptions or "", preemptions),
+            preemptions=preemptions,
+            cache_queries=queries,
+            cache_hits=hits,
         )
     except _Garbage as garbage:
         return Failed(ReadFault.GARBAGE, str(garbage))

@@ -378,7 +378,7 @@ def test_another_seed_or_share_gives_other_answers() -> None:
             [
                 1.0,
                 "finish",
-                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False]}],
+                [1, {"AttemptResult": [{"AttemptOutcome": "vanished"}, 1, 1, 0, 200, None, None, False, None]}],
                 [],
             ],
             "not a member of AttemptOutcome",

@@ -24,8 +24,35 @@ def vllm(*lines: str) -> Sample | Failed:
 def test_a_page_of_a_real_vllm_with_16_sequences_running_and_8_waiting() -> None:
     kv_fraction = 0.011719465299395715
     assert read_sample(EngineKind.VLLM, REAL_PAGE) == Sample(
-        waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0
+        waiting=8, running=16, kv_fraction=kv_fraction, preemptions=0, cache_queries=66, cache_hits=0
     )
+
+
+def test_cached_tokens_are_summed_over_ranks_and_sources() -> None:
+    page = vllm(
+        "vllm:num_requests_running 1",
+        'vllm:prefix_cache_queries_total{engine="0",model_name="m"} 100.0',
+        'vllm:prefix_cache_queries_total{engine="1",model_name="m"} 50.0',
+        'vllm:prefix_cache_hits_total{engine="0",model_name="m"} 64.0',
+        'vllm:external_prefix_cache_hits_total{engine="0",model_name="m"} 9.0',
+    )
+    assert page == Sample(running=1, cache_queries=150, cache_hits=64)
+    lines = (
+        'sglang:num_running_reqs{model_name="m"} 1',
+        'sglang:prompt_tokens_total{model_name="m"} 900',
+        'sglang:cached_tokens_total{model_name="m",cache_source="device"} 400',
+        'sglang:cached_tokens_total{model_name="m",cache_source="host"} 30',
+    )
+    page = read_sample(EngineKind.SGLANG, "".join(line + "\n" for line in lines))
+    assert page == Sample(running=1, cache_queries=900, cache_hits=430)
+
+
+@pytest.mark.parametrize("value", ["-1", "1e400", "+Inf", "12_0", "1e19"])
+def test_counters_of_cached_tokens_that_are_no_counts_fail_the_page(value: str) -> None:
+    page = vllm("vllm:num_requests_running 1", f"vllm:prefix_cache_hits_total {value}")
+    assert isinstance(page, Failed)
+    assert page.fault is ReadFault.GARBAGE
+    assert "vllm:prefix_cache_hits_total" in str(page)
 
 
 def test_a_page_of_sglang() -> None:

@@ -15,6 +15,7 @@ from gateway.core.journal.recorder import Recorded, Told
 from gateway.core.policy import Limits, Model, Objective, Policy, PoolSpec, ReplicaSpec, Slo, Tier
 from gateway.core.request import AttemptOutcome, AttemptResult, Endpoint, Outcome, Reason, Record, Request, Sample
 from gateway.core.snapshot import (
+    CacheView,
     HedgePoolView,
     HedgeThresholdView,
     HedgeTierView,
@@ -160,6 +161,7 @@ SNAPSHOT = Snapshot(
                     preemption_ratio=0.002,
                     step_s=0.04,
                     step_limit_s=0.13,
+                    cache=CacheView(0.7, 0.9, 8000, 7200),
                 ),
                 ReplicaView("r1", "http://10.0.0.2:8000", "short", ReplicaState.DOWN, 1, 0, 3, None, None),
             ),

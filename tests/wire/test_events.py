@@ -404,6 +404,41 @@ def test_a_whole_answer_has_usage_or_an_error() -> None:
 def test_usage_is_found_at_the_end_of_an_answer_too_long_to_keep() -> None:
     assert usage_at_end(b'0.123],"index":0}],"usage":{"prompt_tokens":8,"total_tokens":8}}').prompt == 8
     assert usage_at_end(b"no usage here").prompt is None
+    nested = b'"usage":{"input_tokens":86,"input_tokens_details":{"cached_tokens":64},"output_tokens":4},"user":null}'
+    told = usage_at_end(nested)
+    assert (told.prompt, told.cached, told.output, told.odd) == (86, 64, 4, False)
+    assert usage_at_end(b'"usage":{"prompt_tokens":{}').odd
+
+
+@pytest.mark.parametrize(
+    ("usage", "prompt", "cached"),
+    [
+        (b'{"prompt_tokens":86,"prompt_tokens_details":{"cached_tokens":64,"created_cache_tokens":0}}', 86, 64),
+        (b'{"prompt_tokens":86,"prompt_tokens_details":null}', 86, None),
+        (b'{"prompt_tokens":86,"prompt_tokens_details":{"cached_tokens":null}}', 86, None),
+        (b'{"prompt_tokens":86,"prompt_tokens_details":{"cached_tokens":-1}}', 86, None),
+        (b'{"prompt_tokens":86,"prompt_tokens_details":{"cached_tokens":1e400}}', None, None),
+        (b'{"prompt_tokens":86,"prompt_tokens_details":[64]}', 86, None),
+        (b'{"input_tokens":86,"input_tokens_details":{"cached_tokens":64,"cache_write_tokens":0}}', 86, 64),
+        # vLLM 0.32 in Anthropic's dialect: 22 of 86 tokens were in no whole block.
+        (b'{"input_tokens":22,"cache_creation_input_tokens":0,"cache_read_input_tokens":64}', 86, 64),
+        (b'{"input_tokens":22,"cache_creation_input_tokens":64,"cache_read_input_tokens":0}', 86, 0),
+        (b'{"input_tokens":22,"cache_creation_input_tokens":null,"cache_read_input_tokens":null}', 22, None),
+        (b'{"input_tokens":22,"cache_read_input_tokens":9223372036854775807}', None, 9223372036854775807),
+    ],
+)
+def test_cached_tokens_are_read_in_each_dialect(usage: bytes, prompt: int | None, cached: int | None) -> None:
+    told = read_usage(usage)
+    assert (told.prompt, told.cached) == (prompt, cached)
+
+
+def test_a_message_counts_its_cached_tokens_with_the_rest_of_the_prompt() -> None:
+    reader = MessagesReader()
+    reader.read(b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":86}}}\n\n')
+    usage = b'{"input_tokens":22,"output_tokens":4,"cache_creation_input_tokens":0,"cache_read_input_tokens":64}'
+    delta = b'{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":%b}' % usage
+    reader.read(b"event: message_delta\ndata: %b\n\n" % delta)
+    assert (reader.prompt_tokens, reader.output_tokens, reader.cached_tokens) == (86, 4, 64)
 
 
 # ---- what vLLM does with its requests when it is told to stop

@@ -7,6 +7,7 @@ these bounds is replaced by an estimate. The bounds are generous: a bound that i
               where the engine was told no cap: as much, or `TOKENS_PER_EVENT` for each event that came
     prompt    two tokens for each byte of the body (byte-level vocabularies have one at most; a dense picture in
               base64 may have more), and `TEMPLATE_TOKENS` for each prompt: templates have words of their own
+    cached    the tokens of the prompt
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         output = None
     if prompt is not None and prompt > _max_prompt(live):
         prompt = None
-    if output == finish.output_tokens and prompt == finish.prompt_tokens:
+    cached = finish.cached_tokens
+    if cached is not None and cached > (_max_prompt(live) if prompt is None else prompt):
+        cached = None
+    if output == finish.output_tokens and prompt == finish.prompt_tokens and cached == finish.cached_tokens:
         return finish
     return AttemptResult(
         finish.end,
@@ -57,6 +61,7 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         finish.retry_after_s,
         finish.body_hash,
         finish.empty,
+        cached,
     )
 
 

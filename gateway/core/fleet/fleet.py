@@ -79,6 +79,10 @@ class Fleet:
             unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
             replica.kv.scraped(sample, replica.held_tokens, unsure, now)
             replica.cache.resize(replica.kv.capacity_tokens)
+            if sample.cache_queries is not None and sample.cache_hits is not None:
+                restarted = replica.cache.evidence.counted(sample.cache_queries, sample.cache_hits)
+                if restarted:
+                    replica.cache.clear()
             if sample.waiting is not None and sample.running is not None:
                 replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)
         if sample.healthy is None or _is_alive(replica, sample):

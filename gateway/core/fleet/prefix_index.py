@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from gateway.core.fleet.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
 
 BYTES_PER_TOKEN: Final = 4
@@ -24,9 +25,11 @@ class PrefixIndex:
     index does the same: it holds a block only if it holds those before it.
     """
 
-    __slots__ = ("_blocks", "_bytes", "capacity_bytes")
+    __slots__ = ("_blocks", "_bytes", "capacity_bytes", "evidence")
 
     def __init__(self) -> None:
+        self.evidence = CacheEvidence()
+        """How much of the index the engine in fact has."""
         self.capacity_bytes = CAPACITY_BYTES
         self._blocks: dict[int, int] = {}
         self._bytes = 0
@@ -41,6 +44,11 @@ class PrefixIndex:
 
     def covered(self, prefix: Prefix) -> int:
         """Bytes of the prompt, from its beginning, that the engine probably has."""
+        matched, kept = self.matched(prefix), self.evidence.kept
+        return matched if kept == 1.0 or not matched else int(matched * kept)
+
+    def matched(self, prefix: Prefix) -> int:
+        """Bytes of the prompt, from its beginning, that the index has."""
         known, blocks = self._blocks, prefix.blocks
         if not blocks or blocks[0] not in known:
             return 0

@@ -13,7 +13,7 @@ from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.forecast.replica_model import AttemptPrediction
 from gateway.core.policy import ReplicaSpec
 from gateway.core.request import Request, Sample
-from gateway.core.snapshot import CapacityBound, ReplicaState, ReplicaView
+from gateway.core.snapshot import CacheView, CapacityBound, ReplicaState, ReplicaView
 
 
 class UnreadPrompt:
@@ -131,6 +131,11 @@ class BaseReplica(RoutingTarget):
         known = self.cache.covered(ask.prefix)
         return prompt_tokens if not known else max(1, prompt_tokens - prompt_tokens * known // ask.prefix.size)
 
+    def indexed_of(self, prompt_tokens: int, ask: Request) -> int:
+        """Tokens of a prompt that the index of its cache has."""
+        known = self.cache.matched(ask.prefix)
+        return prompt_tokens * known // ask.prefix.size if known else 0
+
     def saw_load(self) -> None:
         """Tell the concurrency limit how many requests run and how many prompts are unread."""
         unread = len(self.reading)
@@ -192,4 +197,14 @@ class BaseReplica(RoutingTarget):
             step_s=self.budget.step_s(self.held_tokens, now),
             step_limit_s=None if limit_s == math.inf else limit_s,
             bound=bound,
+            cache=self._cache_view(),
+        )
+
+    def _cache_view(self) -> CacheView:
+        evidence = self.cache.evidence
+        return CacheView(
+            hit_rate=evidence.hit_rate,
+            kept=evidence.kept,
+            predicted_tokens=evidence.predicted_tokens,
+            reported_tokens=evidence.reported_tokens,
         )

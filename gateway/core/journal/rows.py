@@ -57,6 +57,7 @@ def finish(finish: AttemptResult) -> object:
         _number(finish.retry_after_s),
         finish.body_hash,
         finish.empty,
+        finish.cached_tokens,
     )
     return {"AttemptResult": row}
 

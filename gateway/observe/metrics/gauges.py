@@ -100,6 +100,18 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
         lambda r: _sample(r).kv_fraction,
     ),
     (
+        "tailgate_replica_cache_hit_ratio",
+        "Share of the prompt tokens of late that the engine found in its prefix cache.",
+        "ratio",
+        lambda r: r.cache.hit_rate,
+    ),
+    (
+        "tailgate_replica_cache_kept_ratio",
+        "Share of the tokens expected in the prefix cache that the engine finds there.",
+        "ratio",
+        lambda r: r.cache.kept,
+    ),
+    (
         "tailgate_scrape_age_seconds",
         "Age of the last scrape that the replica answered; +Inf if it never did.",
         "seconds",
@@ -222,6 +234,16 @@ def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
             ((r.pool, r.name, latency), math.exp(excess))
             for r in replicas
             for latency, excess in (("ttft", r.health.ttft_excess), ("itl", r.health.itl_excess))
+        ],
+    )
+    yield counter(
+        "tailgate_cached_tokens",
+        "Prompt tokens in prefix caches, as predicted when they were sent and as answers report them.",
+        ("pool", "replica", "source"),
+        [
+            ((r.pool, r.name, source), tokens)
+            for r in replicas
+            for source, tokens in (("predicted", r.cache.predicted_tokens), ("reported", r.cache.reported_tokens))
         ],
     )
     for name, text, unit, read in REPLICA_GAUGES:

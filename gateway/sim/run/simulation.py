@@ -173,6 +173,7 @@ class Simulation(ObservedRun):
             flight = self.flights.pop(event.id)
             tokens, flight.trip.cut = flight.output_tokens, flight.cut
             finish = AttemptResult(AttemptOutcome.COMPLETE, flight.trip.arrival.prompt_tokens, tokens, tokens, 200)
+            finish.cached_tokens = event.hit_tokens
             self.tell(self.decider.finish, event.id, finish)
 
     def _note(self, host: Host) -> None:

@@ -45,6 +45,7 @@ class StreamReader:
 
     __slots__ = (
         "aborted",
+        "cached_tokens",
         "done",
         "error",
         "finished",
@@ -66,6 +67,8 @@ class StreamReader:
         """The engine's name for the model, as JSON."""
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        """Prompt tokens that the engine found in its prefix cache."""
         self.tokens_seen = 0
         """Events with content: an estimate of output tokens for engines that send no usage."""
 
@@ -167,6 +170,8 @@ class StreamReader:
         self.prompt_tokens = told.prompt or self.prompt_tokens
         if told.output is not None:
             self.output_tokens = told.output
+        if told.cached is not None:
+            self.cached_tokens = told.cached
         if told.odd:
             self.oddity = Oddity.USAGE
 

@@ -25,6 +25,10 @@ class Usage(msgspec.Struct):
     completion_tokens: object = None
     input_tokens: object = None
     output_tokens: object = None
+    prompt_tokens_details: object = None
+    input_tokens_details: object = None
+    cache_read_input_tokens: object = None
+    cache_creation_input_tokens: object = None
 
 
 class Delta(msgspec.Struct):

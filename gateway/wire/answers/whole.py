@@ -24,6 +24,7 @@ from gateway.wire.answers.shapes import (
 )
 from gateway.wire.numbers import count
 
+MAX_OBJECTS_IN_USAGE: Final = 8
 _NO_TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*""')
 _TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*(?:"[^"]|\[)')
 _OTHER_OUTPUT: Final = re.compile(
@@ -58,15 +59,17 @@ GENERATED: Final = WholeForm(generates=True)
 class Counted:
     """Facts that an answer states: token counts, None where there are none, and the model's name, as JSON.
 
-    `odd`: some counts were told, and were none. `is_answer`: it tells of output, or has some.
+    `odd`: some counts were told, and were none. `is_answer`: it tells of output, or has some. `cached`: prompt tokens
+    found in the engine's prefix cache.
     """
 
-    __slots__ = ("is_answer", "model", "odd", "output", "prompt")
+    __slots__ = ("cached", "is_answer", "model", "odd", "output", "prompt")
 
     def __init__(self, prompt: int | None, output: int | None, odd: bool) -> None:
         self.prompt = prompt
         self.output = output
         self.odd = odd
+        self.cached: int | None = None
         self.is_answer = True
         self.model = b""
 
@@ -86,6 +89,16 @@ def _counted(usage: Usage) -> Counted:
     output = usage.completion_tokens if usage.output_tokens is None else usage.output_tokens
     told = Counted(count(prompt), count(output), False)
     told.odd = (told.prompt is None) is not (prompt is None) or (told.output is None) is not (output is None)
+    read, created = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+    if read is not None or created is not None:
+        # Anthropic's dialect counts these apart from the rest of the prompt.
+        told.cached = count(read)
+        if told.prompt is not None:
+            told.prompt = count(told.prompt + (told.cached or 0) + (count(created) or 0))
+        return told
+    details = usage.prompt_tokens_details if usage.input_tokens_details is None else usage.input_tokens_details
+    if type(details) is dict:
+        told.cached = count(details.get("cached_tokens"))
     return told
 
 
@@ -154,5 +167,13 @@ def _is_aborted(choices: bytes) -> bool:
 def usage_at_end(tail: bytes) -> Counted:
     """Usage from the last bytes of an answer too long to be held."""
     start = tail.rfind(b'"usage":')
-    end = tail.find(b"}", start)
-    return Counted(None, None, False) if start < 0 or end < 0 else read_usage(tail[start + 8 : end + 1].strip())
+    end = start
+    told = Counted(None, None, False)
+    for _ in range(MAX_OBJECTS_IN_USAGE if start >= 0 else 0):
+        end = tail.find(b"}", end + 1)
+        if end < 0:
+            break
+        told = read_usage(tail[start + 8 : end + 1].strip())
+        if not told.odd:
+            break  # the end of the usage itself, and not of an object in it
+    return told

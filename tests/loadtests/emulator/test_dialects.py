@@ -145,7 +145,7 @@ async def test_system_prompts_and_tools_count(claude: anthropic.AsyncAnthropic, 
     plain = await claude.messages.create(model="emulated", max_tokens=1, messages=messages)
     led = await claude.messages.create(model="emulated", max_tokens=1, messages=messages, system="12345678")
     assert plain.usage.input_tokens == 10
-    assert led.usage.input_tokens + led.usage.cache_creation_input_tokens == 10 + 4 + 2
+    assert led.usage.input_tokens + (led.usage.cache_creation_input_tokens or 0) == 10 + 4 + 2
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     armed = await client.chat.completions.create(model="emulated", max_tokens=1, messages=messages, tools=[tool])
     assert armed.usage.prompt_tokens > 20

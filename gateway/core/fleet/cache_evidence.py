@@ -1,0 +1,121 @@
+"""How much of a prefix cache is there in fact: the index says what was sent, engines say what they found.
+
+Evidence is either of two:
+
+    answers    `cached_tokens` in the usage of an answer, against the tokens of its prompt that the index has
+    counters   tokens queried and found since the last scrape, against the prompts sent meanwhile. They count only while
+               answers say nothing, since requests of other gateways are in them.
+
+Both count more of a prompt as cached than the index has where others sent it, or the engine generated it. That does not
+make up for blocks that are gone: no evidence counts for more than the index has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MEMORY_TOKENS: Final = 65_536.0
+"""Indexed tokens that evidence is kept of: some tens of turns of a conversation. Older evidence fades."""
+PRIOR_TOKENS: Final = 4096.0
+"""Weight of the belief before any evidence: that the index is right."""
+MIN_QUERIES: Final = 2048
+"""Tokens queried between two readings of the counters: of fewer, a request under way would be too large a part."""
+
+
+class CacheEvidence:
+    """One replica's. Counts are in tokens."""
+
+    __slots__ = (
+        "_asked",
+        "_found",
+        "_hits",
+        "_indexed",
+        "_indexed_lately",
+        "_queries",
+        "_recent_hits",
+        "_recent_queries",
+        "_told",
+        "kept",
+        "predicted_tokens",
+        "reported_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.kept = 1.0
+        """Share (0-1) of the indexed tokens that the engine finds in its cache."""
+        self.predicted_tokens = 0
+        """Prompt tokens of complete answers that were taken for cached when they were sent, since the start,"""
+        self.reported_tokens = 0
+        """and those that the answers report."""
+        self._indexed = PRIOR_TOKENS
+        self._found = PRIOR_TOKENS
+        # Since the counters were last read:
+        self._asked = 0
+        self._indexed_lately = 0
+        self._told = False
+        """Whether any answer told of its cached tokens."""
+        self._queries: int | None = None
+        self._hits = 0
+        # For people: the hit rate of the last hundred thousand tokens or so.
+        self._recent_queries = 0.0
+        self._recent_hits = 0.0
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share (0-1) of the prompt tokens of late that the engine found in its cache; None if it does not say."""
+        return self._recent_hits / self._recent_queries if self._recent_queries else None
+
+    def sent(self, prompt_tokens: int, indexed_tokens: int) -> None:
+        """A prompt was sent, of which the index has `indexed_tokens`."""
+        self._asked += prompt_tokens
+        self._indexed_lately += indexed_tokens
+
+    def answered(self, prompt_tokens: int, indexed_tokens: int, cached_tokens: int) -> None:
+        """An answer says how many tokens of its prompt were cached."""
+        self.reported_tokens += cached_tokens
+        self._told = True
+        self._learn(indexed_tokens, cached_tokens)
+        if self._queries is None:
+            self._saw(prompt_tokens, cached_tokens)
+
+    def counted(self, queries: int, hits: int) -> bool:
+        """The engine's counters were read. True if they began anew: it was started again, and its cache is empty."""
+        known, before = self._queries, self._hits
+        if known is None or queries < known or hits < before:
+            if known is None:
+                self._recent_queries = self._recent_hits = 0.0
+                self._saw(queries, hits)
+            self._read(queries, hits)
+            return known is not None
+        if queries - known < MIN_QUERIES:
+            return False
+        rate = min(1.0, (hits - before) / (queries - known))
+        self._saw(queries - known, hits - before)
+        if not self._told:
+            self._learn(self._indexed_lately, rate * self._asked)
+        self._read(queries, hits)
+        return False
+
+    def _read(self, queries: int, hits: int) -> None:
+        self._queries, self._hits = queries, hits
+        self._asked = self._indexed_lately = 0
+        self._told = False
+
+    def _learn(self, indexed_tokens: int, found_tokens: float) -> None:
+        if indexed_tokens <= 0:
+            return
+        self._indexed += indexed_tokens
+        self._found += min(float(indexed_tokens), found_tokens)
+        if self._indexed > MEMORY_TOKENS:
+            fading = MEMORY_TOKENS / self._indexed
+            self._indexed *= fading
+            self._found *= fading
+        self.kept = self._found / self._indexed
+
+    def _saw(self, queries: int, hits: int) -> None:
+        self._recent_queries += queries
+        self._recent_hits += hits
+        if self._recent_queries > MEMORY_TOKENS:
+            fading = MEMORY_TOKENS / self._recent_queries
+            self._recent_queries *= fading
+            self._recent_hits *= fading

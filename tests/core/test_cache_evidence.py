@@ -1,0 +1,137 @@
+"""The index of a prefix cache is corrected by the engine: by answers that say what was cached, and by its counters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.fleet.cache_evidence import MEMORY_TOKENS, CacheEvidence
+from gateway.core.request import Sample
+
+from .made import STEADY
+from .playbook import Story, dispatch
+from .test_affinity import BLOCK_TOKENS, asks, first_turn, other, served
+
+LONG = tuple(range(1, 21))
+
+
+def turn(story: Story, name: str, *blocks: int, cached: int | None) -> Story:
+    """A request from its arrival to its end, with the cached tokens that its engine reports."""
+    asks(story, name, *blocks)
+    tokens = BLOCK_TOKENS * len(blocks) + 100
+    story.sent(name).first_token(name)
+    return story.finishes(name, prompt_tokens=tokens, output_tokens=5, cached_tokens=cached).whatever()
+
+
+def unread(story: Story, name: str, *blocks: int) -> int:
+    """Tokens of the prompt of `name` that are taken for unread."""
+    asks(story, name, *blocks).whatever()
+    attempt = next(a for a in story.controller.state.attempts.values() if a.live.ask.prefix.blocks)
+    return attempt.slot.unread_tokens
+
+
+def warmed(count: int, cached: int | None) -> Story:
+    """One replica's answers to one long prompt, each of which reports so many cached tokens."""
+    story, _ = first_turn()
+    for number in range(count):
+        turn(story, f"n{number}", *LONG, cached=cached)
+    return story
+
+
+def test_an_engine_that_finds_what_is_expected_is_believed_in_full() -> None:
+    story = warmed(20, len(LONG) * BLOCK_TOKENS)
+    assert unread(story, "next", *LONG) == 100
+
+
+def test_an_engine_without_prefix_caching_costs_its_prompts_in_full() -> None:
+    story = warmed(60, 0)
+    assert unread(story, "next", *LONG) > 0.97 * len(LONG) * BLOCK_TOKENS
+
+
+def test_an_engine_that_says_nothing_is_taken_at_the_word_of_the_index() -> None:
+    story = warmed(60, None)
+    assert unread(story, "next", *LONG) == 100
+
+
+def test_half_of_what_is_expected_becomes_half_of_the_cost() -> None:
+    story = warmed(60, len(LONG) * BLOCK_TOKENS // 2)
+    assert unread(story, "next", *LONG) == pytest.approx(len(LONG) * BLOCK_TOKENS / 2, rel=0.05)
+
+
+def busy_at(story: Story, replica: str) -> Story:
+    """Of two requests that nobody has cached, the one at `replica` is still unread and the other one is over."""
+    for name, block in (("a", 600), ("b", 700)):
+        asks(story, name, block, block + 1).whatever()
+    for attempt in list(story.controller.state.attempts.values()):
+        if attempt.replica.spec.name != replica:
+            name = next(name for name, id in story.ids.items() if id == attempt.live.ask.id)
+            served(story, name).whatever()
+    return story
+
+
+def test_a_conversation_is_not_held_at_a_replica_whose_cache_is_off() -> None:
+    story, warm = first_turn()
+    asks(busy_at(story, warm), "turn 2", 1, 2, 3).expect(dispatch(warm))
+    story, warm = first_turn()
+    for number in range(60):
+        turn(story, f"n{number}", 1, 2, 3, cached=0)
+    warm = next(r.name for r in story.pool("p").replicas if r.cache.kept < 0.3)
+    asks(busy_at(story, warm), "turn 2", 1, 2, 3).expect(dispatch(other(warm)))
+
+
+def test_counters_are_evidence_where_answers_say_nothing() -> None:
+    story, warm = first_turn()
+    story.observes(warm, Sample(waiting=0, running=0, cache_queries=0, cache_hits=0))
+    for number in range(20):
+        turn(story, f"n{number}", 1, 2, 3, 4, 5, 6, 7, 8, cached=None)
+        queries = (number + 1) * 4100
+        for replica in ("r1", "r2"):
+            story.observes(replica, Sample(waiting=0, running=0, cache_queries=queries, cache_hits=queries // 10))
+    (view,) = [r for r in story.pool("p").replicas if r.name == warm]
+    assert view.cache.kept < 0.3
+    assert view.cache.hit_rate == pytest.approx(0.1, abs=0.01)
+
+
+def test_counters_that_begin_anew_say_that_the_cache_is_empty() -> None:
+    story, warm = first_turn()
+    story.observes(warm, Sample(waiting=0, running=0, cache_queries=9000, cache_hits=5000))
+    asks(story, "before", 1, 2, 3).expect(dispatch(warm))
+    story.observes(warm, Sample(waiting=0, running=0, cache_queries=0, cache_hits=0))
+    replica = next(r for pool in story.controller.state.fleet for r in pool.replicas.values() if r.spec.name == warm)
+    assert len(replica.cache) == 0
+
+
+def test_an_impossible_count_of_cached_tokens_is_ignored() -> None:
+    story, _ = first_turn()
+    turn(story, "liar", 1, 2, 3, cached=10**9)
+    assert sum(r.cache.reported_tokens for r in story.pool("p").replicas) == 0
+    assert story.controller.disbelieved()
+
+
+def test_predicted_and_reported_tokens_are_counted_in_the_tokens_of_the_engine() -> None:
+    story, _ = first_turn()
+    turn(story, "next", 1, 2, 3, cached=3 * BLOCK_TOKENS)
+    views = story.pool("p").replicas
+    assert sum(r.cache.predicted_tokens for r in views) == 3 * BLOCK_TOKENS
+    assert sum(r.cache.reported_tokens for r in views) == 3 * BLOCK_TOKENS
+
+
+@STEADY
+@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 100_000)), max_size=60))
+def test_the_share_is_between_none_and_all_whatever_is_reported(told: list[tuple[int, int]]) -> None:
+    evidence = CacheEvidence()
+    for indexed, cached in told:
+        evidence.answered(max(indexed, cached), indexed, cached)
+        assert 0.0 <= evidence.kept <= 1.0
+        assert evidence.hit_rate is None or 0.0 <= evidence.hit_rate <= 1.0
+
+
+@STEADY
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_the_share_follows_a_change(before: float, after: float) -> None:
+    evidence = CacheEvidence()
+    for share in (before, after):
+        for _ in range(40):
+            evidence.answered(20_000, 10_000, int(10_000 * share))
+    assert evidence.kept == pytest.approx(after, abs=0.02)
+    assert evidence.hit_rate == pytest.approx(after / 2, abs=0.02)
+    assert MEMORY_TOKENS < 40 * 10_000
