@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
-from gateway.admin_door import BACKLOG as ADMIN_BACKLOG
-from gateway.admin_door import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
-from gateway.admin_door import AdminDoor
+from gateway.admin_connection import BACKLOG as ADMIN_BACKLOG
+from gateway.admin_connection import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
+from gateway.admin_connection import AdminConnection
 from gateway.admin_port import AdminPort, unfit
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
@@ -70,10 +70,10 @@ class Gateway:
         )
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop())
         supervisor = self.driver.supervisor
-        self.gate = RequestHandler(
+        self.handler = RequestHandler(
             policy, self.driver, self.upstreams, self.metrics, self.board, AccessLog().write, settings.host
         )
-        self.guard = ConnectionLimits(
+        self.limits = ConnectionLimits(
             max_body_bytes=settings.max_body_bytes,
             max_receiving_bytes=settings.max_receiving_bytes,
             max_header_bytes=settings.max_header_bytes,
@@ -82,7 +82,7 @@ class Gateway:
             write_stall_s=settings.write_stall_s,
             max_connections=settings.max_connections or _connections_that_fit(policy),
         )
-        self._admin_guard = ConnectionLimits(
+        self._admin_limits = ConnectionLimits(
             max_body_bytes=MAX_BODY_BYTES,
             body_limit_name="",
             max_header_bytes=settings.max_header_bytes,
@@ -98,11 +98,11 @@ class Gateway:
             random=random.Random(),
             on_bug=partial(supervisor.caught, Callback.WATCH),
         )
-        self.gate.counting.ask_engine = EngineCounts(monotonic, random.Random(), partial(unfit, self.controller)).ask
+        self.handler.counting.ask_engine = EngineCounts(monotonic, random.Random(), partial(unfit, self.controller)).ask
         little = Little(self.metrics, self._presences, monotonic())
-        steps = (self.gate.keep_alives.sweep, self.upstreams.sweep)
-        self.sweeper = Sweeper(self.controller, supervisor, oddities, little, (self.guard, self._admin_guard), steps)
-        users = PolicyUsers(self.driver, self.gate, self.guard, self.upstreams, self.metrics, self.fleet)
+        steps = (self.handler.keep_alives.sweep, self.upstreams.sweep)
+        self.sweeper = Sweeper(self.controller, supervisor, oddities, little, (self.limits, self._admin_limits), steps)
+        users = PolicyUsers(self.driver, self.handler, self.limits, self.upstreams, self.metrics, self.fleet)
         self.reloads = PolicyReloads(users, settings, policy, policy_path)
         self._lag = LoopLag(monotonic, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,8 +113,8 @@ class Gateway:
         admin = AdminPort(
             controller=self.controller,
             driver=self.driver,
-            handler=self.gate,
-            limits=self.guard,
+            handler=self.handler,
+            limits=self.limits,
             fleet=self.fleet,
             metrics=self.metrics,
             sweeper=self.sweeper,
@@ -128,7 +128,7 @@ class Gateway:
             no_app,
             settings.host,
             settings.port,
-            http=partial(ClientConnection, self.gate, self.guard),
+            http=partial(ClientConnection, self.handler, self.limits),
             ssl_certfile=settings.ssl_certfile,
             ssl_keyfile=settings.ssl_keyfile,
             timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
@@ -138,7 +138,7 @@ class Gateway:
             admin.app(Access(token.get_secret_value() if token else None, names=settings.admin_names)),
             settings.admin_host,
             settings.admin_port,
-            http=partial(AdminDoor, self._admin_guard, supervisor),
+            http=partial(AdminConnection, self._admin_limits, supervisor),
             backlog=ADMIN_BACKLOG,
             timeout_graceful_shutdown=1,
         )
@@ -148,7 +148,7 @@ class Gateway:
                 listener(
                     admin.app(Access(None, trusted=True, names=settings.admin_names)),
                     uds=str(settings.admin_uds),
-                    http=partial(AdminDoor, self._admin_guard, supervisor),
+                    http=partial(AdminConnection, self._admin_limits, supervisor),
                     backlog=ADMIN_BACKLOG,
                     timeout_graceful_shutdown=1,
                 )
@@ -183,18 +183,18 @@ class Gateway:
 
     async def drain(self) -> None:
         """Say so, stop accepting, let requests finish until the deadline, then end them with an error; then close."""
-        self.gate.leaving = True
+        self.handler.leaving = True
         if self.settings.drain_notice_s and not self.broken.is_set():
             log.info("not ready: requests are still accepted for %.0f s", self.settings.drain_notice_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.broken.wait(), self.settings.drain_notice_s)
         log.info("draining: at most %.0f s for requests under way", self.settings.drain_deadline_s)
-        self.gate.draining = True
+        self.handler.draining = True
         api = self._serving[0]
         self._api.should_exit = True
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(self.settings.drain_deadline_s, self.driver.shut)
-        cut = loop.call_later(self.settings.drain_deadline_s + CLOSE_GRACE_S, self.guard.abort_all)
+        cut = loop.call_later(self.settings.drain_deadline_s + CLOSE_GRACE_S, self.limits.abort_all)
         await asyncio.wait([api])
         deadline.cancel()
         cut.cancel()
@@ -202,7 +202,7 @@ class Gateway:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A part that runs for ever has stopped: without it the gateway would go wrong slowly, so it goes at once."""
-        if not task.cancelled() and not self.gate.draining:
+        if not task.cancelled() and not self.handler.draining:
             error = task.exception()
             log.critical(
                 "the %s has stopped (%r): a bug of the gateway, which now drains and exits with 1: start it again, "
@@ -214,7 +214,7 @@ class Gateway:
             self.broken.set()
 
     async def _close(self) -> None:
-        self.gate.leaving = self.gate.draining = True
+        self.handler.leaving = self.handler.draining = True
         for each in self._listeners:
             each.should_exit = True
         await asyncio.wait(self._serving)
@@ -244,7 +244,7 @@ class Gateway:
         return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
 
     def _presences(self, now: float) -> dict[str, float]:
-        return {pool: presence.held_s(now) for pool, presence in self.guard.presences.items()}
+        return {pool: presence.held_s(now) for pool, presence in self.limits.presences.items()}
 
 
 def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:

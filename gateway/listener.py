@@ -12,7 +12,7 @@ from typing import Final
 
 import uvicorn
 
-from gateway.admin_door import bound_socket
+from gateway.admin_connection import bound_socket
 
 BACKLOG: Final = 4096
 # A client that vanished without a word, on a connection where nothing is to be sent, is found out after two minutes.
@@ -50,11 +50,11 @@ class Listener(uvicorn.Server):
         bound = bound_socket(Path(self.config.uds))
         await self.lifespan.startup()
         self.servers = [
-            await asyncio.get_running_loop().create_unix_server(self._door, sock=bound, backlog=self.config.backlog)
+            await asyncio.get_running_loop().create_unix_server(self._protocol, sock=bound, backlog=self.config.backlog)
         ]
         self.started = True
 
-    def _door(self) -> asyncio.Protocol:
+    def _protocol(self) -> asyncio.Protocol:
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 

@@ -25,7 +25,7 @@ async def test_they_are_probed_and_hold_little_in_the_kernel() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.listeners[0].port)
         writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"}")
-        (door,) = gateway.guard.doors
+        (door,) = gateway.limits.open
         accepted = cast(Any, door).transport.get_extra_info("socket")
         with socket.socket(fileno=os.dup(accepted.fileno())) as raw:
             assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

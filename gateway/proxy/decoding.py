@@ -20,11 +20,11 @@ class CompressedConnection(LimitedConnection, Protocol):
 class BodyDecoder:
     """One body of one connection. Its `decoded` hears what comes of it, unless it is stopped before."""
 
-    __slots__ = ("_decoding", "_door", "_guard", "_stopped")
+    __slots__ = ("_connection", "_decoding", "_limits", "_stopped")
 
-    def __init__(self, door: CompressedConnection, guard: ConnectionLimits, coding: bytes, body: bytes) -> None:
-        self._door = door
-        self._guard = guard
+    def __init__(self, connection: CompressedConnection, limits: ConnectionLimits, coding: bytes, body: bytes) -> None:
+        self._connection = connection
+        self._limits = limits
         self._decoding = Decoding(coding, body)
         self._stopped = False
 
@@ -39,10 +39,10 @@ class BodyDecoder:
         try:
             self._step()
         except Exception as error:  # noqa: BLE001 - a bug costs this connection
-            self._door.broke(Callback.CLIENT, error)
+            self._connection.broke(Callback.CLIENT, error)
 
     def _step(self) -> None:
-        decoding, guard, problem = self._decoding, self._guard, None
+        decoding, limits, problem = self._decoding, self._limits, None
         is_whole = False
         try:
             is_whole = decoding.step()
@@ -53,12 +53,12 @@ class BodyDecoder:
             )
         if problem is not None:
             pass
-        elif decoding.size > guard.max_body_bytes:
-            problem = guard.too_large()
-        elif not guard.holds(self._door, decoding.held):
+        elif decoding.size > limits.max_body_bytes:
+            problem = limits.too_large()
+        elif not limits.holds(self._connection, decoding.held):
             problem = Problem(Reason.RECEIVING_FULL)
         elif not is_whole:
-            guard.turns.add(self.run)
+            limits.turns.add(self.run)
             return
-        guard.let_go(self._door)
-        self._door.decoded(decoding.decoded() if problem is None else problem)
+        limits.let_go(self._connection)
+        self._connection.decoded(decoding.decoded() if problem is None else problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -31,9 +32,9 @@ from gateway.wire.errors.replies import CLIENT_FAULTS
 # An end that says something of the replica is counted as an upstream error.
 QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
 MAX_WAKES: Final = 100
-"""Deadlines in a row that may raise, each failing its request, before the alarm rests."""
-REST_S: Final = 0.05
-"""How long the alarm rests then, lest a bug keep the process busy."""
+"""Deadlines in a row that may raise, each failing its request, before the alarm pauses."""
+PAUSE_S: Final = 0.05
+"""How long the alarm is silent then, lest a bug keep the process busy."""
 
 
 def _is_failure(finish: AttemptResult) -> bool:
@@ -54,38 +55,43 @@ class Meter(Protocol):
     def gaps(self, tier: str, pool: str) -> LogHistogram: ...
 
 
-class CommandHandler:
+class CommandHandler(ABC):
     """Acts on the commands that are addressed to one request."""
 
     __slots__ = ()
 
-    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
+    @property
+    @abstractmethod
+    def tokens_seen(self) -> int:
+        """Tokens that the furthest of its attempts has brought until now."""
+
+    @abstractmethod
+    def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool) -> None:
         """Send the request to a replica."""
-        raise NotImplementedError
 
-    def commit(self, attempt: int, hedged: HedgeResult | None) -> None:
+    @abstractmethod
+    def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""
-        raise NotImplementedError
 
-    def cancel(self, attempt: int) -> int:
+    @abstractmethod
+    def cancel(self, attempt_id: int) -> int:
         """Close an attempt; the tokens that it had brought."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cut(self, why: Reason, prompt_tokens: int) -> None:
         """End the answer as one that is incomplete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refuse(self, why: Reason, retry_after_s: float | None, detail: str) -> None:
         """Tell the client that there is no answer, or no more of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self, record: Record) -> None:
         """Everything is over and counted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abort(self) -> None:
         """Close the client's connection: nothing else can end the request."""
-        raise NotImplementedError
 
 
 class Driver:
@@ -100,7 +106,7 @@ class Driver:
         self.supervisor = Supervisor(meter.bug)
         self._meter = meter
         self._loop = loop
-        self._relays: dict[int, CommandHandler] = {}
+        self._exchanges: dict[int, CommandHandler] = {}
         self._asks: dict[int, int] = {}
         """Which request an open attempt is of."""
         self._waiting: deque[tuple[Callable[..., list[Command]], tuple[object, ...], int]] = deque()
@@ -110,7 +116,7 @@ class Driver:
         self._busy = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
-        self._rests_until = -math.inf
+        self._silent_until = -math.inf
         """No alarm rings before."""
         self._next_ask = 0
 
@@ -121,9 +127,9 @@ class Driver:
         self._next_ask += 1
         return self._next_ask
 
-    def arrive(self, ask: Request, relay: CommandHandler) -> None:
-        """A request is complete; its commands go to `relay`."""
-        self._relays[ask.id] = relay
+    def arrive(self, ask: Request, exchange: CommandHandler) -> None:
+        """A request is complete; its commands go to `exchange`."""
+        self._exchanges[ask.id] = exchange
         if self._busy:
             self._waiting.append((self.controller.arrive, (ask,), ask.id))
             return
@@ -204,7 +210,7 @@ class Driver:
     def shut(self) -> None:
         """End everything that is still under way."""
         self._call(self.controller.shut)
-        for ask in list(self._relays):
+        for ask in list(self._exchanges):
             # Only where a bug has kept it from being ended.
             self._call(self.controller.fail, (ask,), ask)
 
@@ -214,14 +220,14 @@ class Driver:
         self._call(self.controller.fail, (ask,), ask)
 
     @property
-    def requests(self) -> list[object]:
-        """Requests that are not over, for their `repr`."""
-        return list(self._relays.values())
+    def requests(self) -> list[CommandHandler]:
+        """Requests that are not over."""
+        return list(self._exchanges.values())
 
     @property
     def under_way(self) -> int:
         """Requests that are not over."""
-        return len(self._relays)
+        return len(self._exchanges)
 
     def close(self) -> None:
         """Forget the alarm."""
@@ -294,25 +300,25 @@ class Driver:
         # The commonest first. A dictionary by type would be slower: compiled code has to look up what it holds.
         if isinstance(command, Dispatch):
             self._asks[command.attempt] = command.ask
-            relay = self._relays[command.ask]
-            relay.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
+            exchange = self._exchanges[command.ask]
+            exchange.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
         elif isinstance(command, Commit):
-            self._relays[command.ask].commit(command.attempt, command.hedged)
+            self._exchanges[command.ask].commit(command.attempt, command.hedged)
         elif isinstance(command, Ended):
             record = command.record
-            relay = self._relays[record.ask.id]
+            exchange = self._exchanges[record.ask.id]
             try:
                 self._meter.ended(record)
             finally:
-                relay.ended(record)
-            del self._relays[record.ask.id]
+                exchange.ended(record)
+            del self._exchanges[record.ask.id]
         elif isinstance(command, Cancel):
-            seen = self._relays[command.ask].cancel(command.attempt)
+            seen = self._exchanges[command.ask].cancel(command.attempt)
             self._cancelled(command, seen)
         elif isinstance(command, Cut):
-            self._relays[command.ask].cut(command.why, command.prompt_tokens)
+            self._exchanges[command.ask].cut(command.why, command.prompt_tokens)
         else:
-            self._relays[command.ask].refuse(command.why, command.retry_after_s, command.detail)
+            self._exchanges[command.ask].refuse(command.why, command.retry_after_s, command.detail)
 
     def _cancelled(self, command: Cancel, seen: int) -> None:
         self._asks.pop(command.attempt, None)
@@ -335,26 +341,26 @@ class Driver:
         elif isinstance(command, Cancel):
             self._cancelled(command, 0)
         elif isinstance(command, Refuse | Cut):
-            self._abort(self._relays.get(command.ask))
+            self._abort(self._exchanges.get(command.ask))
         else:
-            self._abort(self._relays.pop(command.record.ask.id, None))
+            self._abort(self._exchanges.pop(command.record.ask.id, None))
 
     def _raised(self, error: Exception, ask: int) -> list[Command]:
         """A call raised: what it had decided until then, and the end of the request concerned."""
         self.supervisor.caught(Callback.DECISION, error)
         commands = self._undelivered()
-        relay = self._relays.get(ask)
-        if relay is None:
+        exchange = self._exchanges.get(ask)
+        if exchange is None:
             return commands
         try:
             commands += self.controller.fail(ask, monotonic())
         except Exception as again:  # noqa: BLE001 - it cannot be ended in order: its client is not left waiting
             self.supervisor.caught(Callback.DECISION, again)
             commands += self._undelivered()
-            self._abort(relay)
+            self._abort(exchange)
         if not self.controller.knows(ask) and not any(_ends(command, ask) for command in commands):
-            del self._relays[ask]
-            self._abort(relay)
+            del self._exchanges[ask]
+            self._abort(exchange)
         return commands
 
     def _undelivered(self) -> list[Command]:
@@ -365,11 +371,11 @@ class Driver:
         self._carried = decided
         return list(decided)
 
-    def _abort(self, relay: CommandHandler | None) -> None:
+    def _abort(self, exchange: CommandHandler | None) -> None:
         """Close the client's connection: there is no other way left to tell it anything."""
-        if relay is not None:
+        if exchange is not None:
             try:
-                relay.abort()
+                exchange.abort()
             except Exception as error:  # noqa: BLE001 - nothing is left to be done for it
                 self.supervisor.caught(Callback.COMMAND, error)
 
@@ -378,10 +384,10 @@ class Driver:
     def _arm(self) -> None:
         """Keep one timer, for the earliest alarm; one that comes too early finds nothing to do and is set anew."""
         try:
-            at = max(self.controller.wake_at(), self._rests_until)
+            at = max(self.controller.wake_at(), self._silent_until)
         except Exception as error:  # noqa: BLE001 - deadlines must not lose their timer
             self.supervisor.caught(Callback.DECISION, error)
-            at = monotonic() + REST_S
+            at = monotonic() + PAUSE_S
         if at >= self._alarm_at:
             return
         if self._alarm is not None:
@@ -391,15 +397,19 @@ class Driver:
 
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
+        self.wake(monotonic())
+
+    def wake(self, now: float) -> None:
+        """Act on every deadline up to `now`."""
         commands: list[Command] = []
         for _ in range(MAX_WAKES):
             try:
-                commands += self.controller.wake(monotonic())
+                commands += self.controller.wake(now)
                 break
             except Exception as error:  # noqa: BLE001 - a bug costs the request whose deadline it was
                 commands += self._raised(error, self.controller.woken)
         else:
-            self._rests_until = monotonic() + REST_S
+            self._silent_until = now + PAUSE_S
         self._carry_out(commands)
 
 

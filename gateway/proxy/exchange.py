@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 from gateway.core.policy import Model
@@ -27,17 +28,17 @@ from gateway.wire.request import Parsed, render
 class Client(Outgoing):
     """The connection of the client that an answer goes to."""
 
+    @abstractmethod
     def placed(self, pool: str, since: float) -> None:
         """The request is in that pool, since it was first dispatched."""
-        raise NotImplementedError
 
+    @abstractmethod
     def done(self) -> None:
         """The answer is complete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cut(self, politely: bool) -> None:
         """The answer ends here, incomplete, and the connection with it."""
-        raise NotImplementedError
 
 
 class ExchangeServices:
@@ -57,44 +58,44 @@ class Exchange(AttemptOwner):
     """Joins a client to the attempts made for it. Acts on the controller's commands; decides nothing."""
 
     __slots__ = (
+        "_attempts",
         "_bodies",
         "_client",
         "_committed",
         "_dialect",
         "_dispatched_at",
         "_extra",
-        "_gate",
         "_head",
-        "_legs",
         "_parsed",
         "_paused",
         "_refusal",
         "_renamed",
         "_rid",
         "_said_at",
+        "_services",
         "_shown",
         "request_id",
     )
 
     def __init__(
         self,
-        gate: ExchangeServices,
+        services: ExchangeServices,
         client: Client,
         dialect: Dialect,
         head: RequestHead,
         parsed: Parsed,
         ask: Request,
     ) -> None:
-        super().__init__(gate.driver, ask, parsed)
+        super().__init__(services.driver, ask, parsed)
         self.request_id = head.request_id
         self._rid = head.request_id.encode()
-        self._gate = gate
+        self._services = services
         self._client: Client | None = client
         self._dialect = dialect
         self._head = head
         self._parsed: Parsed | None = parsed
         self._bodies: dict[int, bytes] = {}
-        self._legs: dict[int, UpstreamAttempt] = {}
+        self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
         self._paused = False
         self._refusal = NO_CAUSE
@@ -106,7 +107,7 @@ class Exchange(AttemptOwner):
         self._said_at = ask.body_at
         """When the client was sent something last, content aside."""
         if ask.stream and ask.tier.keep_alive_s:
-            gate.keep_alives.start(self, ask.tier.keep_alive_s, ask.body_at)
+            services.keep_alives.start(self, ask.tier.keep_alive_s, ask.body_at)
 
     def __repr__(self) -> str:
         if self._client is None:
@@ -119,16 +120,21 @@ class Exchange(AttemptOwner):
         ask = self.ask
         return (
             f"<Exchange {ask.id} ({self.request_id}) {ask.endpoint.value} of {ask.tenant} in {ask.tier.name}: "
-            f"{state}{paused}; attempts {[*self._legs.values()]}>"
+            f"{state}{paused}; attempts {[*self._attempts.values()]}>"
         )
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens that the furthest of its attempts has brought until now."""
+        return max((attempt.seen for attempt in self._attempts.values()), default=0)
 
     # ---- commands
 
-    def dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
+    def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool) -> None:
         """Send the request to a replica."""
-        upstream = self._gate.upstreams.get(replica)
+        upstream = self._services.upstreams.get(replica)
         if upstream is None:
-            self.driver.finish(attempt, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
+            self.driver.finish(attempt_id, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
             return
         assert self._parsed is not None
         self.engine_said = ""
@@ -146,63 +152,63 @@ class Exchange(AttemptOwner):
             if self.ask.split:
                 self._extra += b"x-tailgate-model: %b\r\n" % model.name.encode()
             self._extra += self._dialect.id_line(self._rid)
-        leg = UpstreamAttempt(self, attempt, upstream)
-        leg.max_tokens = max_tokens
-        self._legs[attempt] = leg
-        request = None if upstream.takes_stream_options else self.without_options(attempt, upstream, max_tokens)
-        upstream.send(self._message(attempt, upstream, body) if request is None else request, leg)
+        attempt = UpstreamAttempt(self, attempt_id, upstream)
+        attempt.max_tokens = max_tokens
+        self._attempts[attempt_id] = attempt
+        request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
+        upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt)
 
-    def without_options(self, attempt: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
+    def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
         """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
         model: Model = self.ask.model
-        return self._message(attempt, upstream, render(parsed, model.sent_as(parsed.model), max_tokens, False))
+        return self._message(attempt_id, upstream, render(parsed, model.sent_as(parsed.model), max_tokens, False))
 
-    def commit(self, attempt: int, hedged: HedgeResult | None) -> None:
+    def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""
         if hedged is not None:
             self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
-        leg = self._committed = self._legs[attempt]
+        attempt = self._committed = self._attempts[attempt_id]
         self._parsed = None
         self._bodies.clear()
         client = self._client
-        held = leg.commit(client if client is not None and client.chunked else None)
+        held = attempt.commit(client if client is not None and client.chunked else None)
         if client is None:
             return
-        if leg.status != 200 and self._shown:
-            self._end_in_error(upstream_problem(leg.status, leg.upstream.without_key(b"".join(held))))
-        elif leg.status != 200:
-            body = leg.upstream.without_key(b"".join(held))
-            client.write(upstream_error(self._dialect, leg.status, body, self.request_id, self._lines(leg)))
+        if attempt.status != 200 and self._shown:
+            self._end_in_error(upstream_problem(attempt.status, attempt.upstream.without_key(b"".join(held))))
+        elif attempt.status != 200:
+            body = attempt.upstream.without_key(b"".join(held))
+            client.write(upstream_error(self._dialect, attempt.status, body, self.request_id, self._lines(attempt)))
             self._finish()
-        elif leg.complete and not self._shown and (leg.reader is None or leg.assembly is not None):
-            self._show_whole(leg, held[0])
-        elif leg.assembly is not None:
+        elif attempt.complete and not self._shown and (attempt.reader is None or attempt.assembly is not None):
+            self._show_whole(attempt, held[0])
+        elif attempt.assembly is not None:
             return  # it has won, and shows itself when it is put together
-        elif leg.reader is not None:
-            self._open(STREAM_HEAD, leg, held)
+        elif attempt.reader is not None:
+            self._open(STREAM_HEAD, attempt, held)
         else:
-            self._open(whole_head(leg.content_type, None, leg.coding), leg, held)
+            self._open(whole_head(attempt.content_type, None, attempt.coding), attempt, held)
 
-    def cancel(self, attempt: int) -> int:
+    def cancel(self, attempt_id: int) -> int:
         """Close an attempt; the tokens that it had brought."""
-        leg = self._legs.pop(attempt, None)
-        if leg is None:
+        attempt = self._attempts.pop(attempt_id, None)
+        if attempt is None:
             return 0
-        leg.cancel()
-        return leg.seen
+        attempt.cancel()
+        return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
         """End the answer as one that is incomplete, and say so in it; `prompt_tokens` where the engine told none."""
-        leg, client = self._committed, self._client
-        assert leg is not None
-        end = leg.cut_short(why, prompt_tokens)
+        attempt, client = self._committed, self._client
+        assert attempt is not None
+        end = attempt.cut_short(why, prompt_tokens)
         if not end:
             self.refuse(why, None, "")
-        elif client is not None and leg.assembly is not None:
-            self._show_whole(leg, end[0])
+        elif client is not None and attempt.assembly is not None:
+            self._show_whole(attempt, end[0])
         elif client is not None:
             self.show(end)
             if client.chunked:
@@ -236,15 +242,15 @@ class Exchange(AttemptOwner):
         """Everything is over and counted."""
         if self._client is not None:
             self.abort()  # a bug has kept it from being answered
-        # Breaks the cycle between a relay and its legs, which would otherwise wait for the garbage collector.
+        # Breaks the cycle between an exchange and its attempts, which would otherwise wait for the garbage collector.
         self._committed = None
-        self._legs.clear()
+        self._attempts.clear()
         if self.ask.stream and self.ask.tier.keep_alive_s:
-            self._gate.keep_alives.stop(self, self.ask.tier.keep_alive_s)
-        self._gate.log(record, self.request_id)
-        self._gate.refusals.ended(self.request_id, record, self._refusal)
+            self._services.keep_alives.stop(self, self.ask.tier.keep_alive_s)
+        self._services.log(record, self.request_id)
+        self._services.refusals.ended(self.request_id, record, self._refusal)
 
-    # ---- from the legs
+    # ---- from the attempts
 
     def show(self, pieces: list[bytes]) -> None:
         """Pass payload on, each piece a chunk."""
@@ -264,21 +270,21 @@ class Exchange(AttemptOwner):
 
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
         """Where the time between two events of a stream is counted."""
-        return self._gate.meter.gaps(self.ask.tier.name, upstream.pool.name)
+        return self._services.meter.gaps(self.ask.tier.name, upstream.pool.name)
 
     def body_hash(self) -> int | None:
         """Fingerprint of this request; None once there was a commit."""
         return None if self._parsed is None else fingerprint(self._parsed)
 
-    def attempt_ended(self, attempt: int) -> None:
+    def attempt_ended(self, attempt_id: int) -> None:
         """An attempt is over. If the client has been shown all of it, so is the answer."""
-        leg = self._committed
-        if leg is None or leg.id != attempt:
+        attempt = self._committed
+        if attempt is None or attempt.id != attempt_id:
             return
-        self._legs.pop(attempt, None)
-        if leg.complete and self._client is not None:
-            if leg.assembly is not None:
-                self._show_whole(leg, leg.held[0])
+        self._attempts.pop(attempt_id, None)
+        if attempt.complete and self._client is not None:
+            if attempt.assembly is not None:
+                self._show_whole(attempt, attempt.held[0])
                 return
             if self._client.chunked:
                 self._client.write(LAST_CHUNK)
@@ -296,12 +302,12 @@ class Exchange(AttemptOwner):
 
         That commits to a stream, not to a replica: another may still answer, and what fails ends in an error event.
         """
-        client, leg, silence_s = self._client, self._committed, self.ask.tier.keep_alive_s
+        client, attempt, silence_s = self._client, self._committed, self.ask.tier.keep_alive_s
         if client is None:
             return
-        self._gate.keep_alives.start(self, silence_s, now)
-        said_at = self._said_at if leg is None else max(self._said_at, leg.last_at)
-        can_comment = leg is None or (leg.reader is not None and not leg.is_inside_event)
+        self._services.keep_alives.start(self, silence_s, now)
+        said_at = self._said_at if attempt is None else max(self._said_at, attempt.last_at)
+        can_comment = attempt is None or (attempt.reader is not None and not attempt.is_inside_event)
         if self._paused or not can_comment or not is_due(said_at, silence_s, now):
             return
         self._said_at = now
@@ -326,10 +332,10 @@ class Exchange(AttemptOwner):
     def pause(self) -> None:
         """The client does not keep up: stop reading the answer."""
         self._paused = True
-        leg = self._committed
-        if leg is not None and leg.line is not None:
-            leg.line.pause()
-            self.driver.paused(leg.id)
+        attempt = self._committed
+        if attempt is not None and attempt.line is not None:
+            attempt.line.pause()
+            self.driver.paused(attempt.id)
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised while it worked on this request."""
@@ -338,17 +344,17 @@ class Exchange(AttemptOwner):
     def resume(self) -> None:
         """The client has caught up."""
         self._paused = False
-        leg = self._committed
-        if leg is not None and leg.line is not None:
-            self.driver.resumed(leg.id)
-            leg.line.resume()
+        attempt = self._committed
+        if attempt is not None and attempt.line is not None:
+            self.driver.resumed(attempt.id)
+            attempt.line.resume()
 
     # ---- inside
 
-    def _message(self, attempt: int, upstream: ReplicaConnections, body: bytes) -> bytes:
+    def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt."""
         # vLLM takes the id for its own, which may be under way only once: not with a duplicate or another client's.
-        rid = b"%b-%b%x" % (self._rid, PROCESS, attempt)
+        rid = b"%b-%b%x" % (self._rid, PROCESS, attempt_id)
         return upstream_head(upstream.prefix(self.ask.endpoint), self._head, rid, len(body)) + body
 
     @staticmethod
@@ -364,12 +370,12 @@ class Exchange(AttemptOwner):
         """Names the fields of the request that were dropped or mended."""
         return b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b""
 
-    def _open(self, first_lines: bytes, leg: UpstreamAttempt, held: list[bytes]) -> None:
+    def _open(self, first_lines: bytes, attempt: UpstreamAttempt, held: list[bytes]) -> None:
         client = self._client
         assert client is not None
         if self._renamed:
             held = put_back(held, self._renamed)
-        parts = [] if self._shown else [first_lines, self._lines(leg)]
+        parts = [] if self._shown else [first_lines, self._lines(attempt)]
         if client.chunked:
             if not self._shown:
                 parts.append(b"transfer-encoding: chunked\r\n\r\n")
@@ -378,34 +384,34 @@ class Exchange(AttemptOwner):
             if not self._shown:
                 parts.append(b"\r\n")
             parts += held
-        if leg.complete and client.chunked:
+        if attempt.complete and client.chunked:
             parts.append(LAST_CHUNK)
         self._shown = True
         client.write(b"".join(parts))
-        if leg.complete:
+        if attempt.complete:
             self._finish()
         elif self._paused:
             self.pause()
 
     def _end_in_error(self, problem: Problem) -> None:
         """End a stream that has begun with an error event."""
-        client, leg = self._client, self._committed
+        client, attempt = self._client, self._committed
         assert client is not None
         event = error_event(self._dialect, problem)
-        if leg is not None and leg.is_inside_event:
+        if attempt is not None and attempt.is_inside_event:
             event = b"\n\n" + event  # else it would be read as the rest of the other
         # With its last chunk: some clients throw on a missing one and never get to read the error.
         client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
         self._client = None
         client.cut(politely=True)
 
-    def _show_whole(self, leg: UpstreamAttempt, body: bytes) -> None:
+    def _show_whole(self, attempt: UpstreamAttempt, body: bytes) -> None:
         client = self._client
         assert client is not None
         if self._renamed:
             body = put_back([body], self._renamed)[0]
-        head = whole_head(leg.content_type, len(body), leg.coding)
-        client.write(b"".join((head, self._lines(leg), b"\r\n", body)))
+        head = whole_head(attempt.content_type, len(body), attempt.coding)
+        client.write(b"".join((head, self._lines(attempt), b"\r\n", body)))
         self._finish()
 
     def _finish(self) -> None:
@@ -413,13 +419,13 @@ class Exchange(AttemptOwner):
         assert client is not None
         client.done()
 
-    def _lines(self, leg: UpstreamAttempt) -> bytes:
+    def _lines(self, attempt: UpstreamAttempt) -> bytes:
         """Our own header lines of an answer: who served it, how long it waited, what was changed."""
         queue = milliseconds(self._dispatched_at - self.ask.body_at)
         replica = milliseconds(monotonic() - self._dispatched_at)
         return b"".join(
             (
-                leg.upstream.served_by(self.ask.tier.name),
+                attempt.upstream.served_by(self.ask.tier.name),
                 f"x-request-id: {self.request_id}\r\n"
                 f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n".encode(),
                 self._extra,

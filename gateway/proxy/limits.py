@@ -33,8 +33,8 @@ class LimitedConnection(Protocol):
         """A callback of ours raised while it worked on this connection."""
 
 
-def _broke(door: LimitedConnection, error: Exception) -> None:
-    door.broke(Callback.TIMER, error)
+def _broke(connection: LimitedConnection, error: Exception) -> None:
+    connection.broke(Callback.TIMER, error)
 
 
 class ConnectionLimits:
@@ -64,29 +64,29 @@ class ConnectionLimits:
         self.presences: dict[str, Presence] = {}
         """Requests that are in a pool, by its name; pools that are gone keep theirs."""
         self.turns = Turns()
-        self.doors: set[LimitedConnection] = set()
+        self.open: set[LimitedConnection] = set()
         """Client connections that are open."""
-        self.receiving: Deadline[LimitedConnection] = Deadline(receive_timeout_s, lambda door: door.too_slow(), _broke)
-        self.idle: Deadline[LimitedConnection] = Deadline(keep_alive_s, lambda door: door.close(), _broke)
-        self.stalled: Deadline[LimitedConnection] = Deadline(write_stall_s, lambda door: door.stalled(), _broke)
-        self.lingering: Deadline[LimitedConnection] = Deadline(LINGER_S, lambda door: door.abort(), _broke)
+        self.receiving: Deadline[LimitedConnection] = Deadline(receive_timeout_s, lambda one: one.too_slow(), _broke)
+        self.idle: Deadline[LimitedConnection] = Deadline(keep_alive_s, lambda one: one.close(), _broke)
+        self.stalled: Deadline[LimitedConnection] = Deadline(write_stall_s, lambda one: one.stalled(), _broke)
+        self.lingering: Deadline[LimitedConnection] = Deadline(LINGER_S, lambda one: one.abort(), _broke)
 
     @property
     def connections(self) -> int:
         """Client connections that are open."""
-        return len(self.doors)
+        return len(self.open)
 
-    def opened(self, door: LimitedConnection) -> bool:
+    def opened(self, connection: LimitedConnection) -> bool:
         """A client has connected; False if there are too many."""
-        self.doors.add(door)
-        return self.max_connections is None or len(self.doors) <= self.max_connections
+        self.open.add(connection)
+        return self.max_connections is None or len(self.open) <= self.max_connections
 
-    def closed(self, door: LimitedConnection) -> None:
+    def closed(self, connection: LimitedConnection) -> None:
         """A client is gone."""
-        self.doors.discard(door)
-        self.let_go(door)
+        self.open.discard(connection)
+        self.let_go(connection)
         for deadline in (self.receiving, self.idle, self.stalled, self.lingering):
-            deadline.stop(door)
+            deadline.stop(connection)
 
     def presence(self, pool: str) -> Presence:
         """Presence of requests in that pool."""
@@ -95,10 +95,10 @@ class ConnectionLimits:
             found = self.presences[pool] = Presence()
         return found
 
-    def holds(self, door: LimitedConnection, part_bytes: int) -> bool:
-        """A door has so much of a body by now; False if all of them together have too much."""
-        self.part_bytes += part_bytes - self.parts.get(door, 0)
-        self.parts[door] = part_bytes
+    def holds(self, connection: LimitedConnection, part_bytes: int) -> bool:
+        """A connection has so much of a body by now; False if all of them together have too much."""
+        self.part_bytes += part_bytes - self.parts.get(connection, 0)
+        self.parts[connection] = part_bytes
         return self.part_bytes <= self._max_receiving_bytes
 
     def too_large(self) -> Problem:
@@ -108,17 +108,17 @@ class ConnectionLimits:
             f"The request body is larger than {self.max_body_bytes} bytes{self._body_limit_name}.",
         )
 
-    def let_go(self, door: LimitedConnection) -> None:
-        """The partial body of a door is complete, or dropped."""
-        self.part_bytes -= self.parts.pop(door, 0)
+    def let_go(self, connection: LimitedConnection) -> None:
+        """The partial body of a connection is complete, or dropped."""
+        self.part_bytes -= self.parts.pop(connection, 0)
 
     def abort_all(self) -> None:
         """Close every connection at once."""
-        for door in list(self.doors):
+        for connection in list(self.open):
             try:
-                door.abort()
+                connection.abort()
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
-                _broke(door, error)
+                _broke(connection, error)
 
     def sweep(self, now: float) -> bool:
         """Act on deadlines that have passed; whether there are more. Called every `SWEEP_S`, and while there are."""

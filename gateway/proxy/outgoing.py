@@ -8,6 +8,7 @@ writing ──the kernel takes no more──> blocked ──more than WRITE_HIGH
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Final
 
 from gateway.core.request import Callback
@@ -18,7 +19,7 @@ WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
 
-class Outgoing:
+class Outgoing(ABC):
     """The side of a client connection that writes. Its subclass says what follows where the client is slow."""
 
     def __init__(self) -> None:
@@ -83,17 +84,17 @@ class Outgoing:
         """From now on the client has `write_stall_s` to take something."""
         self._unsent_before = self.unsent_bytes
 
+    @abstractmethod
     def held_up(self) -> None:
         """Too much waits for the client: nothing may be added."""
-        raise NotImplementedError
 
+    @abstractmethod
     def caught_up(self) -> None:
         """There is room again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
         """Something raised while it worked on this connection."""
-        raise NotImplementedError
 
     # ---- inside
 

@@ -124,7 +124,7 @@ class World:
         finally:
             app.admin_app = real
             random.setstate(chance)
-        self.gateway.gate.log = lambda record, _: self.records.append(record)
+        self.gateway.handler.log = lambda record, _: self.records.append(record)
         self._state: Any = SimpleNamespace(connections=set())
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         self._asked = 0
@@ -135,7 +135,7 @@ class World:
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        self.gateway.guard.sweep(now)
+        self.gateway.limits.sweep(now)
         self.gateway.upstreams.sweep(now)
         self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -150,7 +150,7 @@ class World:
     def door(self, **pace: Any) -> Door:
         """A client that has connected."""
         door = Door(self.loop, **pace)
-        door.protocol = ClientConnection(self.gateway.gate, self.gateway.guard, _config(), self._state, {})
+        door.protocol = ClientConnection(self.gateway.handler, self.gateway.limits, _config(), self._state, {})
         door.protocol.connection_made(door)
         return door
 

@@ -28,7 +28,7 @@ from gateway.core.request import (
     Sample,
 )
 from gateway.core.stats import LogHistogram
-from gateway.proxy.driver import Driver
+from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
@@ -592,7 +592,7 @@ class Play:
         return protocol
 
     @property
-    def exchanges(self) -> list[object]:
+    def exchanges(self) -> list[CommandHandler]:
         """Requests under way."""
         return self.driver.requests
 

@@ -48,7 +48,7 @@ async def test_a_bug_before_dispatch_is_a_500_with_a_reason_and_a_traceback(
 ) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(gateway.gate, "enter", bug)
+            patch.setattr(gateway.handler, "enter", bug)
             answer = await client.post("/v1/completions", json=BODY)
         assert (answer.status_code, answer.headers["x-tailgate-reason"]) == (500, "internal")
         assert answer.json()["error"]["code"] == "internal_error"
@@ -92,7 +92,7 @@ COUNTED = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}]}
 async def test_a_bug_in_asking_an_engine_for_a_count_leaves_the_estimate(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.gate.counting, "ask_engine", bug)
+    monkeypatch.setattr(gateway.handler.counting, "ask_engine", bug)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         answer = await client.post("/v1/messages/count_tokens", json=COUNTED)
     assert answer.status_code == 200
@@ -103,8 +103,8 @@ async def test_a_bug_in_asking_an_engine_for_a_count_leaves_the_estimate(
 async def test_a_bug_in_a_count_is_a_500_in_its_dialect_and_the_connection_closes(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.gate.counting, "ask_engine", ask_nobody)
-    monkeypatch.setitem(gateway.gate.counters, "*", bug)
+    monkeypatch.setattr(gateway.handler.counting, "ask_engine", ask_nobody)
+    monkeypatch.setitem(gateway.handler.counters, "*", bug)
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         answer = await client.post("/v1/messages/count_tokens", json=COUNTED, timeout=5.0)
     assert (answer.status_code, answer.headers["x-tailgate-reason"]) == (500, "internal")

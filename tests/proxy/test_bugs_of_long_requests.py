@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admin_door import AdminDoor
+from gateway.admin_connection import AdminConnection
 from gateway.app import Gateway
 from gateway.core.request import Callback
 from gateway.policy import load_text
@@ -149,7 +149,7 @@ async def test_a_bug_in_a_callback_of_the_admin_port_costs_one_connection_and_is
 ) -> None:
     raised: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    calls = raises_once(AdminDoor, name, monkeypatch)
+    calls = raises_once(AdminConnection, name, monkeypatch)
     for _ in range(2):
         try:
             async with httpx.AsyncClient(base_url=gateway.admin_url, timeout=10.0) as client:
@@ -171,7 +171,7 @@ async def test_a_bug_in_watching_the_replicas_of_a_new_policy_is_counted_and_the
     raised: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     calls = raises_once(type(gateway.fleet), "configure", monkeypatch)
-    gateway.reloads.configure(gateway.gate.policy)
+    gateway.reloads.configure(gateway.handler.policy)
     await until(lambda: calls[0] == 1)
     assert gateway.metrics.bugs[Callback.WATCH] == 1
     assert await ask(gateway, BODY)

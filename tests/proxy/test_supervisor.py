@@ -118,7 +118,7 @@ class Meter:
 
 
 @dataclass
-class FakeRelay:
+class FakeExchange:
     """What a client hears, and which attempts are open."""
 
     trap: Trap
@@ -129,7 +129,7 @@ class FakeRelay:
 
     def __post_init__(self) -> None:
         for name in ("dispatch", "commit", "cancel", "cut", "refuse", "ended"):
-            setattr(self, name, self.trap.around(f"relay.{name}", getattr(self, f"_{name}")))
+            setattr(self, name, self.trap.around(f"exchange.{name}", getattr(self, f"_{name}")))
 
     def _dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
         self.open[attempt] = replica
@@ -173,14 +173,14 @@ class Rig:
         self.driver = Driver(self.controller, cast(Any, self.meter), cast(Any, self.loop))
         for name in CALLS - {"fail"}:
             setattr(self.controller, name, trap.around(f"controller.{name}", getattr(self.controller, name)))
-        self.relays = [FakeRelay(trap) for _ in range(REQUESTS)]
+        self.exchanges = [FakeExchange(trap) for _ in range(REQUESTS)]
         trap.at = at
 
     def play(self) -> None:
-        retried, slow = self.relays[0], self.relays[1]
-        for number, relay in enumerate(self.relays, 1):
-            self.driver.arrive(ask(number, POLICY, self.loop.now), cast(Any, relay))
-            if relay is retried:
+        retried, slow = self.exchanges[0], self.exchanges[1]
+        for number, exchange in enumerate(self.exchanges, 1):
+            self.driver.arrive(ask(number, POLICY, self.loop.now), cast(Any, exchange))
+            if exchange is retried:
                 self.ends(retried, AttemptOutcome.RESET)
         self.driver.observe("r1", Sample(healthy=True, waiting=0, running=1))
         self.driver.leave(6, Reason.CLIENT_GONE)
@@ -196,24 +196,24 @@ class Rig:
         self.loop.run_until(self.loop.now + 200.0)
         self.driver.shut()
 
-    def serve(self, but: FakeRelay | None = None) -> None:
+    def serve(self, but: FakeExchange | None = None) -> None:
         """Answer all that is open, and all that is sent then."""
         for _ in range(2 * REQUESTS):
-            for relay in self.relays:
-                for attempt in list(relay.open) if relay is not but else ():
+            for exchange in self.exchanges:
+                for attempt in list(exchange.open) if exchange is not but else ():
                     self.driver.sent(attempt)
                     self.driver.first_token(attempt)
                     self.driver.progress(attempt, 3)
                     self.driver.paused(attempt)
                     self.driver.resumed(attempt)
-                if relay is not but:
-                    self.ends(relay, AttemptOutcome.COMPLETE)
+                if exchange is not but:
+                    self.ends(exchange, AttemptOutcome.COMPLETE)
 
-    def ends(self, relay: FakeRelay, end: AttemptOutcome) -> None:
-        for attempt in list(relay.open):
-            replica = relay.open.pop(attempt)
-            if end is AttemptOutcome.COMPLETE and relay.answers:
-                relay.is_over = True
+    def ends(self, exchange: FakeExchange, end: AttemptOutcome) -> None:
+        for attempt in list(exchange.open):
+            replica = exchange.open.pop(attempt)
+            if end is AttemptOutcome.COMPLETE and exchange.answers:
+                exchange.is_over = True
             self.driver.finish(attempt, AttemptResult(end, output_tokens=5), "p", replica)
 
 
@@ -223,7 +223,7 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.Mo
     clean = Rig(counting, monkeypatch)
     clean.play()
     expected = [["answer"], ["ttft-timeout"], *[["answer"]] * 3, ["closed"]]
-    assert [relay.answers for relay in clean.relays] == expected
+    assert [exchange.answers for exchange in clean.exchanges] == expected
     assert not clean.meter.bugs
     try:
         for at in range(1, counting.passed + 1):
@@ -237,11 +237,11 @@ def test_a_bug_at_any_place_costs_one_request_and_no_slot(monkeypatch: pytest.Mo
                 rig.loop.run_until(rig.loop.now + 200.0)
                 rig.driver.shut()
             assert trap.sprung, at
-            others = [relay for relay, said in zip(rig.relays, expected, strict=True) if relay.answers != said]
-            assert len(others) <= 1, (trap.sprung, [relay.answers for relay in rig.relays])
-            assert all(relay.answers[-1] in ("internal", "closed") for relay in others), (trap.sprung, others)
-            assert all(relay.is_over and not relay.open for relay in rig.relays), trap.sprung
-            assert all(len(relay.answers) in (1, 2) for relay in rig.relays), trap.sprung
+            others = [each for each, said in zip(rig.exchanges, expected, strict=True) if each.answers != said]
+            assert len(others) <= 1, (trap.sprung, [exchange.answers for exchange in rig.exchanges])
+            assert all(exchange.answers[-1] in ("internal", "closed") for exchange in others), (trap.sprung, others)
+            assert all(exchange.is_over and not exchange.open for exchange in rig.exchanges), trap.sprung
+            assert all(len(exchange.answers) in (1, 2) for exchange in rig.exchanges), trap.sprung
             assert rig.driver.under_way == 0, trap.sprung
             assert rig.meter.bugs, trap.sprung
             (view,) = rig.controller.snapshot(rig.loop.now).pools
@@ -262,12 +262,12 @@ def test_a_deadline_that_raises_costs_its_request_and_the_next_ones_fire(monkeyp
         expire(live, *rest)
 
     monkeypatch.setattr(rig.controller.lifecycle, "expire", broken)
-    for number, relay in enumerate(rig.relays, 1):
-        rig.driver.arrive(ask(number, POLICY, rig.loop.now), cast(Any, relay))
+    for number, exchange in enumerate(rig.exchanges, 1):
+        rig.driver.arrive(ask(number, POLICY, rig.loop.now), cast(Any, exchange))
     rig.loop.run_until(rig.loop.now + 50.0)
     assert raised == [3, 4]
     said = [["internal"], ["internal"], ["queue-timeout"], ["queue-timeout"]]
-    assert [relay.answers for relay in rig.relays[2:]] == said
+    assert [exchange.answers for exchange in rig.exchanges[2:]] == said
     assert [record.outcome for record in rig.meter.records] == [Outcome.ERROR] * 2 + [Outcome.TIMEOUT] * 2
 
 
@@ -277,7 +277,7 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
     def broken(now: float) -> Any:
         raise Bug
 
-    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, rig.relays[0]))
+    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, rig.exchanges[0]))
     controller: Any = rig.controller
     wake = controller.wake
     controller.wake = broken
@@ -285,23 +285,23 @@ def test_a_wake_that_always_raises_keeps_its_alarm_and_lets_the_loop_rest(monkey
     assert 1000 < len(rig.meter.bugs) < 5000
     controller.wake = wake
     rig.loop.run_until(rig.loop.now + 1.0)
-    assert rig.relays[0].answers == ["total-timeout"]
+    assert rig.exchanges[0].answers == ["total-timeout"]
 
 
 def test_end_of_an_attempt_whose_cancel_raised_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cancel has freed the slot; the call goes on at the replica, and its end is nobody's."""
     rig = Rig(Trap(), monkeypatch)
-    relay: Any = rig.relays[0]
+    exchange: Any = rig.exchanges[0]
 
     def broken(attempt: int) -> int:
         raise Bug
 
-    relay.cancel = broken
-    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, relay))
-    (attempt,) = relay.open
+    exchange.cancel = broken
+    rig.driver.arrive(ask(1, POLICY, rig.loop.now), cast(Any, exchange))
+    (attempt,) = exchange.open
     rig.driver.leave(1, Reason.CLIENT_GONE)
     assert rig.meter.bugs == [Callback.COMMAND]
-    rig.driver.finish(attempt, AttemptResult(AttemptOutcome.RESET), "p", relay.open[attempt])
+    rig.driver.finish(attempt, AttemptResult(AttemptOutcome.RESET), "p", exchange.open[attempt])
     assert rig.meter.bugs == [Callback.COMMAND]
     assert rig.driver.under_way == 0
     (view,) = rig.controller.snapshot(rig.loop.now).pools

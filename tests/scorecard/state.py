@@ -12,9 +12,9 @@ def held(gw: Gateway) -> dict[str, int]:
     snapshot = gw.controller.snapshot(monotonic())
     counts = {
         "requests under way": gw.driver.under_way,
-        "requests that the door has": sum(place.open for place in gw.guard.presences.values()),
+        "requests that the door has": sum(place.open for place in gw.limits.presences.values()),
         "upstream calls": gw.upstreams.calls,
-        "client connections": gw.guard.connections,
+        "client connections": gw.limits.connections,
         "slots": sum(pool.in_flight for pool in snapshot.pools),
         "slots of replicas": sum(replica.in_flight for pool in snapshot.pools for replica in pool.replicas),
         "un-prefilled tokens": sum(r.unprefilled_tokens for pool in snapshot.pools for r in pool.replicas),

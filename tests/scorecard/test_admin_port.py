@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.admin_door import MAX_CONNECTIONS, bound_socket
+from gateway.admin_connection import MAX_CONNECTIONS, bound_socket
 from gateway.observe.admin import MAX_BODY_BYTES
 
 from . import raw

@@ -34,11 +34,11 @@ async def test_a_replica_that_streams_stays_up_though_its_checks_are_late(
     capture.is_late = True
     await until(lambda: gw.fleet.reports()[0].failures.get((Reading.HEALTH, ReadFault.TIMEOUT), 0) >= 4)
     (replica,) = gw.controller.snapshot(0.0).pools[0].replicas
-    assert (replica.state, replica.failures, gw.gate.ready) == (ReplicaState.UP, 0, True)
+    assert (replica.state, replica.failures, gw.handler.ready) == (ReplicaState.UP, 0, True)
     streaming.cancel()
     with suppress(asyncio.CancelledError):
         await streaming
-    await until(lambda: not gw.gate.ready)
+    await until(lambda: not gw.handler.ready)
 
 
 async def _stream(call: Call) -> None:

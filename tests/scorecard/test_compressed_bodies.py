@@ -72,14 +72,14 @@ async def test_decompressed_bytes_count_as_held_body_bytes(
     # Someone else's body, that is not whole yet.
     other = await connect(gw.url)
     other.send(head(CHAT, f"Content-Length: {LIMIT}") + bytes(LIMIT // 2))
-    await until(lambda: sum(gw.guard.parts.values()) >= LIMIT // 2)
+    await until(lambda: sum(gw.limits.parts.values()) >= LIMIT // 2)
     body = gzip.compress(chat_body(content="x" * (LIMIT * 3 // 4)))
     response = await send(client, "gzip", body)
     assert (response.status, response.reason) == (503, "receiving-full")
     other.rst()
-    await until(lambda: not gw.guard.parts)
+    await until(lambda: not gw.limits.parts)
     assert (await send(client, "gzip", body)).status == 200
-    assert not gw.guard.parts
+    assert not gw.limits.parts
 
 
 EMPTY = gzip.compress(b"{}", mtime=0)
@@ -124,7 +124,7 @@ async def begin_decoding(gw: Gateway, client: Client, body: bytes) -> None:
 
     def look() -> None:
         # Once a turn, as the decoding goes: a look every few milliseconds would miss it.
-        if gw.guard.parts:
+        if gw.limits.parts:
             begun.set_result(None)
         else:
             loop.call_soon(look)
@@ -143,8 +143,8 @@ async def test_a_client_that_leaves_while_its_body_is_decoded_leaves_nothing(
         client = await connect(gw.url)
         await begin_decoding(gw, client, body)
         leave(client)
-        await until(lambda: not gw.guard.connections)
-        assert not gw.guard.parts
+        await until(lambda: not gw.limits.connections)
+        assert not gw.limits.parts
     assert not capture.calls
 
 
@@ -155,5 +155,5 @@ async def test_others_are_served_while_a_large_body_is_decoded(
     large, small = await connect(gw.url), await connect(gw.url)
     await begin_decoding(gw, large, gzip.compress(bytes(15 * LIMIT)))
     assert (await small.ask(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")).status == 200
-    assert gw.guard.parts, "the small one came first"
+    assert gw.limits.parts, "the small one came first"
     assert (await large.response()).status == 400

@@ -122,7 +122,7 @@ async def test_a_count_is_not_asked_of_a_drained_replica_and_says_its_request_id
         gw = await gateway(rules(capture.url, other.url))
         client = await connect(gw.url)
         capture.answer = other.answer = lambda call: Answer(whole(b'{"input_tokens":7}'))
-        (pool,) = gw.gate.policy.pools.values()
+        (pool,) = gw.handler.policy.pools.values()
         gw.driver.drain(pool.replicas[0].name, True)
         for _ in range(8):
             answer = await client.ask(count(PATH, "X-Request-Id: mine"))

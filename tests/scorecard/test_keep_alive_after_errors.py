@@ -168,7 +168,7 @@ async def test_our_own_mistake_is_not_the_clients(
         raise KeyError("a bug")
 
     gw = await gateway(rules(capture.url))
-    monkeypatch.setattr(gw.gate, "check", check)
+    monkeypatch.setattr(gw.handler, "check", check)
     client = await connect(gw.url)
     response = await client.ask(chat())
     assert (response.status, response.reason, response.headers["connection"]) == (500, "internal", "close")

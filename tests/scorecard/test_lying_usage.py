@@ -59,4 +59,4 @@ async def test_a_usage_of_no_tokens_below_a_text_too_long_to_be_held_is_not_beli
 
 
 def _replica(gw: Gateway) -> str:
-    return gw.gate.policy.pools["main"].replicas[0].name
+    return gw.handler.policy.pools["main"].replicas[0].name

@@ -187,4 +187,4 @@ async def test_a_client_that_never_reads_its_refusal(
         sent += 1
         await asyncio.sleep(0.005)
         assert sent < 2000
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)

@@ -75,7 +75,7 @@ async def test_a_thousand_slow_sockets(gateway: GatewayFactory, capture: Capture
             await asyncio.gather(*attackers)
             before = served()
             await until(lambda: served() > before + 20)
-        await until(lambda: gw.guard.connections == 0)
+        await until(lambda: gw.limits.connections == 0)
     assert before > 0
     assert max(times) < RECEIVE_TIMEOUT_S + GRACE_S
     # None was closed before its time, and who had begun to speak was told why.
@@ -120,7 +120,7 @@ async def test_the_deadline_is_absolute(gateway: GatewayFactory, capture: Captur
     assert all(end.startswith(b"HTTP/1.1 408 ") for end in dripped)
     assert line_ends == b"" or line_ends.startswith(b"HTTP/1.1 408 ")
     assert not capture.calls
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)
 
 
 async def test_kept_connections_are_closed_when_idle(
@@ -132,7 +132,7 @@ async def test_kept_connections_are_closed_when_idle(
         assert (await client.ask(chat())).status == 200
         client.timeout_s = SHORT_S + GRACE_S
     assert set(await asyncio.gather(*(client.rest() for client in clients))) == {b""}
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)
 
 
 async def test_half_a_second_request_has_the_same_deadline(
@@ -166,7 +166,7 @@ async def test_a_full_house_empties(gateway: GatewayFactory, capture: Capture, c
     gw = await gateway(rules(capture.url), receive_timeout_s=SHORT_S, max_connections=20)
     for number in range(20):
         (await connect(gw.url)).send(HALF_HEAD if number % 2 else b"")
-    await until(lambda: gw.guard.connections == 20)
+    await until(lambda: gw.limits.connections == 20)
     refused = await connect(gw.url)
     refused.send(chat())
     assert await refused.rest() == b""

@@ -79,7 +79,7 @@ async def test_heads_without_end(gateway: GatewayFactory, capture: Capture, conn
         assert response.headers["connection"] == "close"
         assert grown < MAX_RSS_GROWTH, kind
         await client.close()
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)
 
 
 async def test_a_method_without_end(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
@@ -122,7 +122,7 @@ async def test_bodies_without_end(gateway: GatewayFactory, capture: Capture, con
         assert grown < MAX_RSS_GROWTH, kind
         await client.close()
     assert not capture.calls
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)
 
 
 @pytest.mark.parametrize("length", [True, False], ids=["length", "chunks"])
@@ -237,7 +237,7 @@ async def test_bodies_of_all_clients_together(
     begun = [await connect(gw.url) for _ in range(2)]
     for client in begun:
         client.send(whole[:-100])
-    await until(lambda: sum(gw.guard.parts.values()) > 4 * MB - 1000)
+    await until(lambda: sum(gw.limits.parts.values()) > 4 * MB - 1000)
     for _ in range(3):
         third = await connect(gw.url)
         third.send(whole[:-100])
@@ -249,10 +249,10 @@ async def test_bodies_of_all_clients_together(
     for client in begun:
         client.send(whole[-100:])
         assert (await client.response()).status == 200
-    assert not gw.guard.parts
+    assert not gw.limits.parts
     left = await connect(gw.url)
     left.send(whole[:-100])
-    await until(lambda: gw.guard.parts)
+    await until(lambda: gw.limits.parts)
     await left.close()
-    await until(lambda: not gw.guard.parts)
-    assert gw.guard.part_bytes == 0
+    await until(lambda: not gw.limits.parts)
+    assert gw.limits.part_bytes == 0

@@ -60,7 +60,7 @@ def _rss_bytes(pid: int | str = "self") -> int:
 
 def _buffered(gw: Gateway) -> int:
     """The fullest buffer of any client connection."""
-    return max((cast(Any, door).unsent_bytes for door in gw.guard.doors), default=0)
+    return max((cast(Any, door).unsent_bytes for door in gw.limits.open), default=0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and relies on how Linux sizes socket buffers")
@@ -76,7 +76,7 @@ async def test_two_hundred_stalled_readers(gateway: GatewayFactory, connect: Con
             reader.send(chat(stream=True))
 
         served = 0
-        while gw.guard.connections > 1 or len(hose.taken) < READERS:
+        while gw.limits.connections > 1 or len(hose.taken) < READERS:
             assert (await healthy.ask(chat())).status == 200
             served += 1
             largest_buffer = max(largest_buffer, _buffered(gw))
@@ -139,7 +139,7 @@ async def test_a_reader_that_pauses_gets_everything(
     gw = await gateway(rules(capture.url, tier="timeouts: {idle: 50ms}"), write_stall_s=30.0)
     reader = await slow(gw.url)
     reader.send(chat(stream=True))
-    await until(lambda: len(gw.guard.stalled) == 1)
+    await until(lambda: len(gw.limits.stalled) == 1)
     start = monotonic()
     await until(lambda: monotonic() - start > 1.0)
     response = await reader.response()
@@ -169,8 +169,8 @@ async def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(
     reader = await slow(gw.url)
     largest = 0
     reader.send(chat())
-    await until(lambda: len(gw.guard.stalled) == 1)
-    while gw.guard.connections:
+    await until(lambda: len(gw.limits.stalled) == 1)
+    while gw.limits.connections:
         reader.send(chat())
         largest = max(largest, _buffered(gw))
         await asyncio.sleep(0.01)
@@ -195,4 +195,4 @@ async def test_unread_end_of_an_answer_is_dropped_after_the_write_timeout(
     call.send(token("end", "stop") + DONE + LAST_CHUNK)
     await until(lambda: gw.controller.snapshot(monotonic()).pools[0].in_flight == 0)
     assert 0 < _buffered(gw) < WRITE_HIGH_WATER_BYTES
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)

@@ -124,12 +124,12 @@ async def test_a_hundred_reloads_under_load(tmp_path: Path, emulator: EmulatorFa
         authorized = {"authorization": f"Bearer {TOKEN}"}
         asking = [asyncio.create_task(_asks(gw.url, stop, answers)) for _ in range(CLIENTS)]
         for number in range(1, RELOADS + 1):
-            before, asked = gw.gate.policy, len(answers)
+            before, asked = gw.handler.policy, len(answers)
             if number % 5 == 0:
                 _write(file, _invalid(number // 5 - 1, good))
                 done = (await admin.post("/admin/reload", headers=authorized)).json()
                 assert not done["ok"], f"number {number} should be wrong"
-                assert gw.gate.policy.digest == before.digest
+                assert gw.handler.policy.digest == before.digest
                 assert (await admin.get("/admin/state")).json()["policy"]["reload_error"]
                 refused += 1
             else:
@@ -137,11 +137,11 @@ async def test_a_hundred_reloads_under_load(tmp_path: Path, emulator: EmulatorFa
                 _write(file, good.encode())
                 done = (await admin.post("/admin/reload", headers=authorized)).json()
                 assert done["ok"], done
-                assert gw.gate.policy.digest == hashlib.sha256(good.encode()).hexdigest()
-                assert gw.gate.policy.generation > before.generation
+                assert gw.handler.policy.digest == hashlib.sha256(good.encode()).hexdigest()
+                assert gw.handler.policy.generation > before.generation
                 assert (await admin.get("/admin/state")).json()["policy"]["reload_error"] == ""
             await until(lambda asked=asked: len(answers) > asked + CLIENTS)
-        last = gw.gate.policy
+        last = gw.handler.policy
         stop.set()
         await asyncio.gather(*asking)
         assert not gw.broken.is_set()
@@ -165,12 +165,12 @@ async def test_a_file_that_changes_is_read_without_being_asked_to(tmp_path: Path
     file.write_text(_policy(0, [capture.url]))
     async with _reloadable(file) as gw:
         _write(file, _policy(1, [capture.url]).encode())
-        await until(lambda: list(gw.gate.policy.tiers) == ["odd"])
+        await until(lambda: list(gw.handler.policy.tiers) == ["odd"])
         _write(file, b"pools: [")
         await until(lambda: gw.reloads.latest.error)
-        assert list(gw.gate.policy.tiers) == ["odd"]
+        assert list(gw.handler.policy.tiers) == ["odd"]
         _write(file, _policy(2, [capture.url]).encode())
-        await until(lambda: list(gw.gate.policy.tiers) == ["even"])
+        await until(lambda: list(gw.handler.policy.tiers) == ["even"])
 
 
 async def test_requests_under_way_end_as_they_began(tmp_path: Path, capture: Capture, connect: Connect) -> None:

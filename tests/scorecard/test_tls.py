@@ -110,4 +110,4 @@ async def test_slow_senders_are_timed_out(
     assert await asyncio.gather(idle.rest(), kept.rest()) == [b"", b""]
     assert (await half.response()).status == 408
     await half.close()
-    await until(lambda: gw.guard.connections == 0)
+    await until(lambda: gw.limits.connections == 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from time import monotonic
 from typing import Any, cast
 
 import anthropic
@@ -217,8 +218,8 @@ async def test_a_message_with_thinking_and_a_tool(start: Start, anthropic_of: An
 
 async def _an_hour_later(gateway: Gateway, tokens: int) -> None:
     driver = gateway.driver
-    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in cast(Any, r)._legs.values()))
-    driver._call(lambda now: driver.controller.wake(now + 3600.0))
+    await until(lambda: any(request.tokens_seen >= tokens for request in driver.requests))
+    driver.wake(monotonic() + 3600.0)
 
 
 SLOW = f"{AGGREGATE}, timeouts: {{ttft: none, idle: none, total: 1h}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from time import monotonic
 from typing import Any, cast
 
 import anthropic
@@ -54,8 +55,8 @@ async def an_hour_later(replicas: Emulator) -> AsyncIterator[Callable[..., None]
 
 async def _let_it_pass(gateway: Gateway, tokens: int) -> None:
     driver = gateway.driver
-    await until(lambda: any(leg.seen >= tokens for r in driver._relays.values() for leg in cast(Any, r)._legs.values()))
-    driver._call(lambda now: driver.controller.wake(now + 3600.0))
+    await until(lambda: any(request.tokens_seen >= tokens for request in driver.requests))
+    driver.wake(monotonic() + 3600.0)
 
 
 def _counted(gateway: Gateway, outcome: Outcome = Outcome.CUT) -> bool:

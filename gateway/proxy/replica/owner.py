@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from gateway.core.policy import OnTotal, Report
 from gateway.core.request import Callback, Request
 from gateway.core.stats import LogHistogram
@@ -30,34 +32,34 @@ class AttemptOwner(CommandHandler):
         """The name of the model that the client is to read; None: the engine's own."""
 
     @property
+    @abstractmethod
     def has_begun(self) -> bool:
         """Whether the client has the head of a stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show(self, pieces: list[bytes]) -> None:
         """Pass payload on, each piece a chunk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
         """Pass on payload whose framing may stay as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
         """Where the time between two events of a stream is counted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body_hash(self) -> int | None:
         """Fingerprint of this request; None once there was a commit."""
-        raise NotImplementedError
 
-    def without_options(self, attempt: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
+    @abstractmethod
+    def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
         """The message of an attempt at a replica that refuses `stream_options`; None if the request has none."""
-        raise NotImplementedError
 
-    def attempt_ended(self, attempt: int) -> None:
+    @abstractmethod
+    def attempt_ended(self, attempt_id: int) -> None:
         """An attempt is over. If the client has been shown all of it, so is the answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback of ours raised while it worked on this request."""
-        raise NotImplementedError

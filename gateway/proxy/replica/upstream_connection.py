@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from abc import ABC, abstractmethod
 from typing import Final, cast
 
 from gateway.core.policy import ReplicaSpec
@@ -46,7 +47,7 @@ class Connecting:
         """Nothing is read yet."""
 
 
-class AnswerReceiver:
+class AnswerReceiver(ABC):
     """Takes the answer to one request.
 
     Of `on_end` and `on_lost` exactly one is called, once, and nothing after it; after a cancel nothing at all.
@@ -60,56 +61,56 @@ class AnswerReceiver:
         self.line: UpstreamConnection | Connecting | None = None
         """The call as it stands; None once it is over."""
 
+    @abstractmethod
     def on_sent(self) -> None:
         """The request has been handed to a connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_head(self, head: AnswerHead) -> None:
         """The head of the answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pass_on(self, data: bytes) -> bool:
         """Take a read that begins where a chunk does, if it is one plain event; False: it goes the long way."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
         """Payload as it came; `raw` is the same with its chunk framing, where that is whole chunks exactly."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_end(self) -> None:
         """The answer is complete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_lost(self, end: AttemptOutcome) -> None:
         """There will be no more: never connected, broken off, or not HTTP."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broke(self, callback: Callback, error: Exception) -> None:
         """A callback raised while it worked on this request."""
-        raise NotImplementedError
 
 
-class ConnectionOwner:
+class ConnectionOwner(ABC):
     """Has the connections of one replica, and gets back those that are idle."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self.spec = spec
 
+    @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
         """Take back a connection whose answer is complete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self, connection: UpstreamConnection) -> None:
         """A connection is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resend(self, request: bytes, receiver: AnswerReceiver) -> None:
         """Send on a fresh connection: an idle one closed as the request was put on it, and nothing came back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
         """Count an answer that was odd."""
-        raise NotImplementedError
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from gateway.core.commands import Command
@@ -12,7 +13,7 @@ from gateway.sim.run.fleet import Host
 from gateway.sim.run.requests import SimulatedAttempt
 
 
-class ObservedRun:
+class ObservedRun(ABC):
     """State that a meter reads, and calls by which it plans its looks. `Simulation` fills them in."""
 
     def __init__(self, decider: Decider, policy: Policy, hosts: dict[str, Host], tally: Tally) -> None:
@@ -26,22 +27,22 @@ class ObservedRun:
         """Integral of the number of requests in the system, over time, up to the last `count`."""
         self.flights: dict[int, SimulatedAttempt] = {}
 
+    @abstractmethod
     def at(self, at: float, what: Callable[[], None]) -> None:
         """Call `what` at time `at`, which is not before now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count(self, change: int) -> None:
         """The number of requests in the system changes now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self, host: Host) -> None:
         """Take what a replica has done by now: before it is interfered with, or when it is due."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tell(self, call: Callable[..., list[Command]], *args: object) -> None:
         """Have the decider told of something, once it is its turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def carry_out(self, commands: list[Command]) -> None:
         """Carry out commands, and tell what there is to be told, until nothing follows."""
-        raise NotImplementedError

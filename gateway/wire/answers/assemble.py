@@ -6,6 +6,7 @@ Fields absent from a stream and null in an answer are null here as well: the nam
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from io import StringIO
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ class AssemblyError(Exception):
     """The events make no whole answer."""
 
 
-class Assembly:
+class Assembly(ABC):
     """One answer, growing. Subclasses know one API each. Raises `AssemblyError` for what cannot be put together."""
 
     __slots__ = ("_size", "_splitter")
@@ -63,11 +64,11 @@ class Assembly:
         except _NO_ANSWER as exc:
             raise AssemblyError(f"the stream makes no answer: {exc!r}") from exc
 
-    def _take(self, event: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, event: dict[str, Any]) -> None: ...
 
-    def _whole(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _whole(self) -> dict[str, Any]: ...
 
 
 def _dumped(answer: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import IntFlag
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ class EventKind(IntFlag):
     ERROR = 16
 
 
-class StreamReader:
+class StreamReader(ABC):
     """Follows the events of one streamed answer. Subclasses know one API each. Reading never raises."""
 
     __slots__ = (
@@ -111,8 +112,8 @@ class StreamReader:
             return ""
         return self._spoken(value) if type(value) is dict else ""
 
-    def _spoken(self, value: dict[str, Any]) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _spoken(self, value: dict[str, Any]) -> str: ...
 
     def is_whole(self, event: bytes) -> bool:
         """Whether an event of which no end came has all of its data."""
@@ -135,19 +136,19 @@ class StreamReader:
         self.tokens_seen += 1
         return EventKind.CONTENT
 
+    @abstractmethod
     def _read(self, event: bytes, payload: bytes) -> EventKind:
         """Read an event that has data and is not `[DONE]`. Raises one of `UNREADABLE` if its API has no such event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plain(self, data: bytes, start: int) -> bool:
         """Whether the rest of `data` is one event, of output and nothing else, and the end of a chunk; told by bytes.
 
         False may also mean that it takes a proper look. JSON escapes quotes inside strings, so no model output can
         contain the byte sequences that are looked for.
         """
-        raise NotImplementedError
 
-    def remember(self) -> None:
+    def remember(self) -> None:  # noqa: B027 - not every reader needs it
         """Keep whatever `cut_short` will need."""
 
     def cut_short(self, why: Reason, prompt_tokens: int, choices: int, wants_usage: bool) -> list[bytes]:
@@ -162,8 +163,8 @@ class StreamReader:
         except (ValueError, LookupError, TypeError, AttributeError):
             return []
 
-    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def _cut_short(self, cut: CutEnding, choices: int, wants_usage: bool) -> list[bytes]: ...
 
     def _take_usage(self, told: Counted) -> None:
         # Anthropic's last event repeats the prompt's count as 0 or not at all.
@@ -213,8 +214,8 @@ class TypedReader(StreamReader):
         self.tokens_seen += 1
         return EventKind.CONTENT
 
-    def _take(self, typed: Typed) -> EventKind:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, typed: Typed) -> EventKind: ...
 
     def _spoken(self, value: dict[str, Any]) -> str:
         delta = value.get("delta")

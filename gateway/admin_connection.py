@@ -36,12 +36,12 @@ _TOO_SLOW: Final = 408, b"Request Timeout", b"the request was not whole in time"
 _TOO_LARGE: Final = 431, b"Request Header Fields Too Large", b"the head of the request is too large"
 
 
-class AdminDoor(HttpToolsProtocol):
-    """One connection, one request at a time. `guard` holds the connections of the admin port and of its unix socket."""
+class AdminConnection(HttpToolsProtocol):
+    """One connection, one request at a time. `limits` are those of the admin port and its unix socket."""
 
     def __init__(
         self,
-        guard: ConnectionLimits,
+        limits: ConnectionLimits,
         supervisor: Supervisor,
         config: Config,
         server_state: ServerState,
@@ -49,7 +49,7 @@ class AdminDoor(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._guard = guard
+        self._limits = limits
         self._supervisor = supervisor
         self._lingers = False
         self._begin()
@@ -79,14 +79,14 @@ class AdminDoor(HttpToolsProtocol):
     def _opened(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        if not self._guard.opened(self) and not self._make_room():
+        if not self._limits.opened(self) and not self._make_room():
             transport.abort()
             return
-        self._guard.receiving.start(self, monotonic())
+        self._limits.receiving.start(self, monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._guarded():
-            self._guard.closed(self)
+            self._limits.closed(self)
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -114,24 +114,24 @@ class AdminDoor(HttpToolsProtocol):
             data = data.lstrip(b"\r\n")
             if not data:
                 return
-            self._guard.idle.stop(self)
-            self._guard.receiving.start(self, monotonic())
+            self._limits.idle.stop(self)
+            self._limits.receiving.start(self, monotonic())
         self._received_bytes += len(data)
         super().data_received(data)
         if self._pipelined:
             self.abort()
-        elif max(self._head_bytes, 0 if self._head_done else self._received_bytes) > self._guard.max_header_bytes:
+        elif max(self._head_bytes, 0 if self._head_done else self._received_bytes) > self._limits.max_header_bytes:
             self._refuse(*_TOO_LARGE)
 
     def pause_writing(self) -> None:
         with self._guarded():
             super().pause_writing()
-            self._guard.stalled.start(self, monotonic())
+            self._limits.stalled.start(self, monotonic())
 
     def resume_writing(self) -> None:
         with self._guarded():
             super().resume_writing()
-            self._guard.stalled.stop(self)
+            self._limits.stalled.stop(self)
 
     # ---- httptools
 
@@ -143,7 +143,7 @@ class AdminDoor(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._whole:
             self._pipelined = True
-        elif self._head_bytes <= self._guard.max_header_bytes:
+        elif self._head_bytes <= self._limits.max_header_bytes:
             self._head_done = True
             super().on_headers_complete()
 
@@ -154,7 +154,7 @@ class AdminDoor(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._pipelined and self._head_done:
             self._whole = True
-            self._guard.receiving.stop(self)
+            self._limits.receiving.stop(self)
             super().on_message_complete()
 
     # ---- answers
@@ -171,7 +171,7 @@ class AdminDoor(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._whole:
             self._begin()
-            self._guard.idle.start(self, monotonic())
+            self._limits.idle.start(self, monotonic())
         else:
             self._linger()
 
@@ -189,11 +189,11 @@ class AdminDoor(HttpToolsProtocol):
     def _linger(self) -> None:
         """Close without resetting what is on its way to the client: that would destroy the answer."""
         self._lingers = True
-        self._guard.receiving.stop(self)
+        self._limits.receiving.stop(self)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._guard.lingering.start(self, monotonic())
+        self._limits.lingering.start(self, monotonic())
 
     # ---- ends
 
@@ -211,7 +211,7 @@ class AdminDoor(HttpToolsProtocol):
     def close(self) -> None:
         """Close after what was written has gone out."""
         self.transport.close()
-        self._guard.stalled.start(self, monotonic())
+        self._limits.stalled.start(self, monotonic())
 
     def broke(self, callback: Callback, error: Exception) -> None:
         """Something raised while it worked on this connection: close it."""
@@ -224,11 +224,11 @@ class AdminDoor(HttpToolsProtocol):
 
     def _make_room(self) -> bool:
         """Close the connection that has been of no use for longest; False if all are being answered."""
-        guard = self._guard
-        for deadline in (guard.receiving, guard.idle, guard.lingering, guard.stalled):
+        limits = self._limits
+        for deadline in (limits.receiving, limits.idle, limits.lingering, limits.stalled):
             oldest = deadline.oldest()
             if oldest is not None:
-                guard.closed(oldest)
+                limits.closed(oldest)
                 oldest.abort()
                 return True
         return False
