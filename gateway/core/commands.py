@@ -17,13 +17,18 @@ class Dispatch:
     max_tokens: int
     degraded: bool = False
     """Whether the cap is lower than the client asked for, so that the answer is in time."""
+    model: str = ""
+    """The fallback that serves it; empty: its own model."""
 
-    def __init__(self, ask: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False) -> None:
+    def __init__(
+        self, ask: int, attempt: int, replica: str, max_tokens: int, degraded: bool = False, model: str = ""
+    ) -> None:
         self.ask = ask
         self.attempt = attempt
         self.replica = replica
         self.max_tokens = max_tokens
         self.degraded = degraded
+        self.model = model
 
 
 @dataclass(slots=True, init=False)

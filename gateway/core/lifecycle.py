@@ -78,7 +78,10 @@ class Lifecycle:
             # No first token will be seen, so the queue is served when this prompt should have been read.
             self._timers.advance(live.ask.id, now + attempt.facts.ttft_s)
         max_tokens = live.max_tokens if live.is_capped else 0
-        self._turn.commands.append(Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded))
+        model = live.ask.model.name if live.ask.fallback_of else ""
+        self._turn.commands.append(
+            Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
+        )
 
     @staticmethod
     def _expect_cached(attempt: Attempt, live: RequestState, predicted_tokens: int) -> None:

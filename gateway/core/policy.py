@@ -254,6 +254,8 @@ class Tier:
     retry: Retry = Retry()
     apis: tuple[tuple[str, bool], ...] = ()
     """(API, whether it is served) pairs, for the APIs that the policy names."""
+    fallback: str = ""
+    """Model that serves requests which their own cannot serve in time; empty: none does."""
 
 
 @dataclass(frozen=True, slots=True)

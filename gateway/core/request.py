@@ -237,6 +237,10 @@ class Request:
     """Finds the replicas that have read the beginning of its prompt before."""
     split: str = ""
     """Split model that the client asked for, where `model` is an arm of it."""
+    is_token_ids: bool = False
+    """Whether its prompt is token ids, which mean something to its own model alone."""
+    fallback_of: str = ""
+    """Model that would have served it, where `model` is the fallback of its tier."""
 
     def __init__(
         self,
@@ -261,6 +265,8 @@ class Request:
         assembled: bool = False,
         prefix: Prefix = NO_PREFIX,
         split: str = "",
+        is_token_ids: bool = False,
+        fallback_of: str = "",
     ) -> None:
         self.id = id
         self.policy = policy
@@ -283,6 +289,8 @@ class Request:
         self.assembled = assembled
         self.prefix = prefix
         self.split = split
+        self.is_token_ids = is_token_ids
+        self.fallback_of = fallback_of
 
     @property
     def visible(self) -> bool:

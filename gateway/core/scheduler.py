@@ -14,6 +14,7 @@ from gateway.core.policy import OnTotal
 from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
 from gateway.core.request_state import Attempt, RequestState
+from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState
 from gateway.core.state import BREAKERS, State
 
@@ -60,6 +61,14 @@ class Scheduler:
         found = self._places.find(live, self._turn.now)
         if isinstance(found, Pool):
             return found
+        if found.why is Reason.NO_REPLICAS:
+            own, other = live.ask, fallback_of(live.ask)
+            if other is not None:
+                live.ask = other
+                pool = self._places.find(live, self._turn.now)
+                if isinstance(pool, Pool):
+                    return pool
+                live.ask = own
         wait_s = None if found.retry_after_s is None else self._life.jittered(found.retry_after_s)
         self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
         return None
@@ -87,11 +96,17 @@ class Scheduler:
         if pool.imputed:
             pool.imputed.settle(now)
         decision = self._admission.arrives(live, pool, now)
-        if decision.verdict is Verdict.SHED:
-            self._forecaster.dropped(live)
+        if decision.verdict is not Verdict.SHED:
+            self._admit(live, pool, decision)
+            return
+        self._forecaster.dropped(live)
+        if not self._fall_back(live, may_wait=True):
             wait_s = self._life.drains_in_s(pool, live)
             self._life.refuse(live, Outcome.REFUSED, decision.why, wait_s, decision.detail)
-            return
+
+    def _admit(self, live: RequestState, pool: Pool, decision: Decision) -> None:
+        """Send the request, or queue it."""
+        now = self._turn.now
         replica = decision.replica
         if replica is None:
             self._queue(live, pool, decision)
@@ -109,12 +124,44 @@ class Scheduler:
         now = self._turn.now
         for queued in decision.victims:
             victim = self._requests[queued.ask.id]
+            if self._fall_back(victim):
+                continue
             self._life.refuse(victim, Outcome.REFUSED, Reason.EVICTED, self._life.drains_in_s(pool, victim))
         self._admission.admitted(live, pool, now)
         live.waiting = True
         pool.pressed_at = now
         pool.room.push(live)
         self._life.arm(live)
+
+    def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
+        """Give a request that is about to be refused to the fallback of its tier, if that would be in time.
+
+        `may_wait`: it may be queued there. A request that has waited already is only sent at once.
+        """
+        own, other = live.ask, fallback_of(live.ask)
+        if other is None:
+            return False
+        now = self._turn.now
+        self._life.unqueue(live)
+        self._forecaster.judged(live, True, now)
+        before = live.pool, live.prompt_tokens, live.prompt_likely
+        live.ask = other
+        pool = self._places.find(live, now)
+        if isinstance(pool, Pool):
+            live.move(pool)
+            live.deadline = slo_deadline(live)
+            if pool.imputed:
+                pool.imputed.settle(now)
+            decision = self._admission.arrives(live, pool, now)
+            if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
+                pool.asked_at[own.tier.name] = now
+                pool.demand.arrived(live.prompt_likely * own.batch)
+                self._admit(live, pool, decision)
+                return True
+            self._forecaster.dropped(live)
+        live.ask = own
+        live.pool, live.prompt_tokens, live.prompt_likely = before
+        return False
 
     def _exceed(self, live: RequestState, pool: Pool) -> None:
         """A newcomer exceeds the learned slots of `pool`, since its tier is not enforced.
@@ -172,6 +219,8 @@ class Scheduler:
             return
         now = self._turn.now
         hopeless = self._admission.is_hopeless(live, replica, now)
+        if hopeless and self._fall_back(live):
+            return
         if hopeless:
             wait_s = self._life.drains_in_s(replica.pool, live)
             self._life.refuse(live, Outcome.REFUSED, Reason.PREDICTED, wait_s, hopeless)
@@ -359,6 +408,8 @@ class Scheduler:
         if at > self._turn.now:
             self._timers.set(live.ask.id, at)
             self._prompt_due(live)
+        elif why is Reason.QUEUE_TIMEOUT and live.waiting and self._fall_back(live):
+            pass
         elif why is Reason.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:
             self._life.cut(live, why)
         else:

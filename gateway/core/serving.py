@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from gateway.core.policy import Model, Policy, Tier
+from gateway.core.request import GENERATING, Request
 
 _SPAN: Final = 2.0**64
 
@@ -34,3 +35,38 @@ def _uniform(split: str, arm: str, key: str) -> float:
     """A number in (0, 1] that looks random, and is always the same for the same names."""
     digest = blake2b(f"{split}\0{arm}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") + 1) / _SPAN
+
+
+def fallback_of(ask: Request) -> Request | None:
+    """The same request for the fallback of its tier; None if there is none, or another model's answer is no answer.
+
+    Vectors and scores of two models cannot be compared, and token ids are those of one model.
+    """
+    model = ask.policy.models.get(ask.tier.fallback)
+    if model is None or ask.fallback_of or ask.model.name == model.name:
+        return None
+    if ask.endpoint not in GENERATING or ask.is_token_ids or not ask.policy.route(model, ask.tier):
+        return None
+    return Request(
+        id=ask.id,
+        policy=ask.policy,
+        tier=ask.tier,
+        model=model,
+        tenant=ask.tenant,
+        endpoint=ask.endpoint,
+        stream=ask.stream,
+        prompt_bytes=ask.prompt_bytes,
+        prompt_exact=ask.prompt_exact if ask.model.tokenizer == model.tokenizer else None,
+        max_tokens=ask.max_tokens,
+        choices=ask.choices,
+        body_bytes=ask.body_bytes,
+        head_at=ask.head_at,
+        body_at=ask.body_at,
+        batch=ask.batch,
+        body_hash=ask.body_hash,
+        slo=ask.slo,
+        assembled=ask.assembled,
+        prefix=ask.prefix,
+        split=ask.split,
+        fallback_of=ask.model.name,
+    )

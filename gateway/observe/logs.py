@@ -99,6 +99,7 @@ def _fields(record: Record, request_id: str) -> dict[str, object]:
         "request_id": request_id,
         "endpoint": ask.endpoint.value,
         "model": ask.model.name,
+        "fallback_of": ask.fallback_of or None,
         "tenant": ask.tenant,
         "tier": ask.tier.name,
         "stream": ask.stream,

@@ -142,6 +142,26 @@ def splits(root: At) -> None:
             split.wrong("every weight is 0: give at least one model a weight, such as 95", at_key=True)
 
 
+def fallbacks(root: At) -> None:
+    """A fallback is a model with pools, of which the tier may use one."""
+    models = root["models"]
+    own = {str(alias.data): name for name, model in models.items() for alias in model["aliases"].names().values()}
+    for _, tier in root["tiers"].items():
+        place = tier["fallback"]
+        name = place.data
+        if not isinstance(name, str) or not isinstance(models.data, dict):
+            continue
+        pools, bound = models[name]["pools"].names(), tier["pools"].names()
+        if name in own:
+            place.wrong(f"{place.shown} is an alias: write the name of its model, {plain(own[name])}")
+        elif name == "*" or models[name]["split"].data is not None:
+            place.wrong(f"{place.shown} serves nothing itself: name a model that has pools")
+        elif name not in models.data:
+            place.wrong(f"{place.shown} is not a model: {did_you_mean(place.shown, models.data)}")
+        elif pools and bound and not pools.keys() & bound.keys():
+            place.wrong(f"the tier is bound to other pools than those of {place.shown}: add one of them to its pools")
+
+
 def default_tier(root: At) -> None:
     """Which tier is the default is clear."""
     tiers = root["tiers"].data
@@ -309,6 +329,7 @@ def max_body(root: At) -> None:
 CHECKS = (
     references,
     splits,
+    fallbacks,
     default_tier,
     aliases,
     tokenizers,

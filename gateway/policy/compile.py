@@ -135,6 +135,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         hedge=_hedge(section.hedge) if section.hedge else None,
         retry=rules.Retry(section.retry.budget),
         apis=tuple((api, on) for api, on in section.apis if on is not None),
+        fallback=section.fallback or "",
     )
 
 

@@ -15,6 +15,8 @@ def notes(policy: Policy) -> tuple[str, ...]:
     found = [*_unused(policy)]
     for tier in policy.tiers.values():
         found += _of_tier(tier)
+        if tier.fallback and {model.name for model in policy.models.values()} == {tier.fallback}:
+            found.append(f"tiers.{tier.name}.fallback: has no effect, there is no other model")
     return tuple(found)
 
 

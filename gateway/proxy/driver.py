@@ -66,7 +66,7 @@ class CommandHandler(ABC):
         """Tokens that the furthest of its attempts has brought until now."""
 
     @abstractmethod
-    def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool) -> None:
+    def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
         """Send the request to a replica."""
 
     @abstractmethod
@@ -301,7 +301,7 @@ class Driver:
         if isinstance(command, Dispatch):
             self._asks[command.attempt] = command.ask
             exchange = self._exchanges[command.ask]
-            exchange.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded)
+            exchange.dispatch(command.attempt, command.replica, command.max_tokens, command.degraded, command.model)
         elif isinstance(command, Commit):
             self._exchanges[command.ask].commit(command.attempt, command.hedged)
         elif isinstance(command, Ended):

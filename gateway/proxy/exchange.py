@@ -66,6 +66,7 @@ class Exchange(AttemptOwner):
         "_dispatched_at",
         "_extra",
         "_head",
+        "_model",
         "_parsed",
         "_paused",
         "_refusal",
@@ -94,6 +95,8 @@ class Exchange(AttemptOwner):
         self._dialect = dialect
         self._head = head
         self._parsed: Parsed | None = parsed
+        self._model: Model = ask.model
+        """The model that serves it."""
         self._bodies: dict[int, bytes] = {}
         self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
@@ -130,8 +133,8 @@ class Exchange(AttemptOwner):
 
     # ---- commands
 
-    def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool) -> None:
-        """Send the request to a replica."""
+    def dispatch(self, attempt_id: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
+        """Send the request to a replica, as one for the fallback `model` if there is one."""
         upstream = self._services.upstreams.get(replica)
         if upstream is None:
             self.driver.finish(attempt_id, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
@@ -141,16 +144,17 @@ class Exchange(AttemptOwner):
         self._dispatched_at = self._dispatched_at or monotonic()
         if self._client is not None:
             self._client.placed(upstream.pool.name, self._dispatched_at)
-        model: Model = self.ask.model
+        if model:
+            self._model = self.ask.policy.models[model]
         body = self._bodies.get(max_tokens)
         if body is None:
-            name = model.sent_as(self._parsed.model)
+            name = self._model.sent_as(self._parsed.model)
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
             self._extra = self._changes(self._parsed, max_tokens)
             if degraded:
                 self._extra += b"x-tailgate-degraded: %b\r\n" % b"max_tokens"
-            if self.ask.split:
-                self._extra += b"x-tailgate-model: %b\r\n" % model.name.encode()
+            if model or self.ask.split:
+                self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             self._extra += self._dialect.id_line(self._rid)
         attempt = UpstreamAttempt(self, attempt_id, upstream)
         attempt.max_tokens = max_tokens
@@ -163,8 +167,8 @@ class Exchange(AttemptOwner):
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
-        model: Model = self.ask.model
-        return self._message(attempt_id, upstream, render(parsed, model.sent_as(parsed.model), max_tokens, False))
+        name = self._model.sent_as(parsed.model)
+        return self._message(attempt_id, upstream, render(parsed, name, max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""

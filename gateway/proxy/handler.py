@@ -225,6 +225,7 @@ class RequestHandler(ExchangeServices):
             assembled=parsed.assembled,
             prefix=prefix_of(parsed.fields) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
             split=split,
+            is_token_ids=parsed.prompt_exact is not None,
         )
         return Exchange(self, client, dialect, head, parsed, ask)
 

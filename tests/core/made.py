@@ -78,6 +78,7 @@ def ask(
     asked_model: str = "",
     assembled: bool = False,
     prefix: Prefix = NO_PREFIX,
+    token_ids: bool = False,
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -102,4 +103,5 @@ def ask(
         asked_model=asked_model,
         assembled=assembled,
         prefix=prefix,
+        is_token_ids=token_ids,
     )

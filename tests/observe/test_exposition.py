@@ -38,6 +38,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.ended(replace(OK, breach=0.9, would_shed=True))
     metrics.ended(REFUSED)
     metrics.ended(replace(REFUSED, ask=ask(FREE), pool=None))
+    metrics.ended(replace(OK, ask=replace(ask(FREE), fallback_of="large")))
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(Reason.NOT_FOUND)
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)

@@ -87,6 +87,27 @@ CASES = {
         "  mistral: {split: {llama: 0}}",
         "p.yaml:7: models.mistral.split: every weight is 0: give at least one model a weight, such as 95",
     ),
+    "unknown fallback": (
+        "    slo: {ttft:",
+        "    fallback: lama\n    slo: {ttft:",
+        "p.yaml:20: tiers.free.fallback: lama is not a model: did you mean llama?",
+    ),
+    "alias as a fallback": (
+        "    slo: {ttft:",
+        "    fallback: gpt\n    slo: {ttft:",
+        "p.yaml:20: tiers.free.fallback: gpt is an alias: write the name of its model, llama",
+    ),
+    "catch-all as a fallback": (
+        "    slo: {ttft:",
+        "    fallback: '*'\n    slo: {ttft:",
+        "p.yaml:20: tiers.free.fallback: * serves nothing itself: name a model that has pools",
+    ),
+    "fallback that the tier may not use": (
+        "  paid:\n    pools: [long]",
+        "  paid:\n    fallback: mistral\n    pools: [short]",
+        "p.yaml:23: tiers.paid.fallback: the tier is bound to other pools than those of mistral: "
+        "add one of them to its pools",
+    ),
     "share for a weight": (
         "  mistral:\n    pools: [long]",
         "  mistral: {split: {llama: 95%}}",

@@ -45,6 +45,11 @@ def test_change_without_effect_is_noted(old: str, new: str, expected: str) -> No
     assert note.startswith(expected)
 
 
+def test_a_fallback_that_is_the_only_model_is_told_so() -> None:
+    text = changed("  mistral:\n    pools: [long]\n", "").replace("  free:\n", "  free:\n    fallback: llama\n")
+    assert said(text) == ["tiers.free.fallback: has no effect, there is no other model"]
+
+
 def test_a_split_whose_arm_gets_nothing_is_told_so() -> None:
     text = changed("  mistral:\n", "  chat: {split: {llama: 1, mistral: 0}}\n  mistral:\n")
     assert "models.chat.split.mistral: has the weight 0, so nothing is sent to it" in said(text)

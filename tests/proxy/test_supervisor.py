@@ -131,7 +131,7 @@ class FakeExchange:
         for name in ("dispatch", "commit", "cancel", "cut", "refuse", "ended"):
             setattr(self, name, self.trap.around(f"exchange.{name}", getattr(self, f"_{name}")))
 
-    def _dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool) -> None:
+    def _dispatch(self, attempt: int, replica: str, max_tokens: int, degraded: bool, model: str) -> None:
         self.open[attempt] = replica
 
     def _commit(self, attempt: int, hedged: object) -> None:

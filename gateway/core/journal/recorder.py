@@ -147,9 +147,11 @@ class Encoder:
 
     def answer(self, answer: list[Command] | Raised) -> object:
         """The answer to a call."""
-        if isinstance(answer, Raised):
-            return {"raised": answer.error}
-        return [self._command(command) for command in answer]
+        return {"raised": answer.error} if isinstance(answer, Raised) else self.answers(answer)
+
+    def answers(self, commands: list[Command]) -> list[object]:
+        """The commands that a call was answered by."""
+        return [self._command(command) for command in commands]
 
     def _argument(self, value: object) -> object:
         if isinstance(value, Request):
@@ -196,6 +198,8 @@ class Decoder:
             raise Unreadable("the header has no seed, or no share")
         self.seed = seed
         self.share = share
+        self.fields: Mapping[str, Sequence[str]] = fields
+        """Names of the fields in lists, by type, as of when it was written."""
         self.asks: dict[int, Request] = {}
         """Requests that are not over, by id."""
         self._named: dict[tuple[str, str], object] = {}
@@ -277,6 +281,7 @@ class Replay:
     def __init__(self, header: Mapping[str, object], random: Callable[[int], Random]) -> None:
         self._decoder = Decoder(header)
         self._encoder = Encoder(self._decoder.policy)
+        self._lengths = {name: len(names) for name, names in self._decoder.fields.items()}
         self.controller = Controller(self._decoder.policy, random(self._decoder.seed), self._decoder.share)
 
     def let(self, row: Mapping[str, object]) -> None:
@@ -293,7 +298,16 @@ class Replay:
         for command in answer:
             if isinstance(command, Ended):
                 self._decoder.asks.pop(command.record.ask.id, None)
-        return self._encoder.answer(answer)
+        return [self._as_then(command) for command in self._encoder.answers(answer)]
+
+    def _as_then(self, written: object) -> object:
+        """A command without the fields that its class has got since the journal was written."""
+        if not isinstance(written, dict):
+            return written
+        return {
+            name: row[: self._lengths.get(name, len(row))] if isinstance(row, tuple | list) else row
+            for name, row in written.items()
+        }
 
 
 WHOLE: Final = Writer({})

@@ -42,6 +42,8 @@ def ask(ask: Request, policy: object, tier: object, model: object, slo: object) 
         ask.assembled,
         {"Prefix": {"blocks": ask.prefix.blocks, "ends": ask.prefix.ends, "size": ask.prefix.size}},
         ask.split,
+        ask.is_token_ids,
+        ask.fallback_of,
     )
     return {"Request": row}
 
@@ -64,7 +66,9 @@ def finish(finish: AttemptResult) -> object:
 
 def dispatch(command: Dispatch) -> object:
     """A command."""
-    return {"Dispatch": (command.ask, command.attempt, command.replica, command.max_tokens, command.degraded)}
+    return {
+        "Dispatch": (command.ask, command.attempt, command.replica, command.max_tokens, command.degraded, command.model)
+    }
 
 
 def commit(command: Commit) -> object:

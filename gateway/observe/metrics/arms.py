@@ -62,6 +62,11 @@ class ArmFacts:
             counts[self.GOOD] += record.good
             self.e2e.histogram.add(record.e2e_s)
 
+    def refused(self) -> None:
+        """Count one request that the arm would not have served in time."""
+        self.outcomes[Outcome.REFUSED] += 1
+        self.counts[self.OFFERED] += 1
+
     def roll(self, now: float) -> None:
         """Let time pass for the window."""
         for sliding in (self.recent, self.ttft, self.e2e):
@@ -119,9 +124,15 @@ class Arms:
         self._splits = splits
 
     def ended(self, record: Record) -> None:
-        """Count one request of a split model. One that was never configured here is left out."""
-        facts = self.facts.get((record.ask.split, record.ask.model.name))
-        if facts is not None:
+        """Count one request of a split model. One that a fallback served was refused by its arm.
+
+        An arm that was never configured here is left out.
+        """
+        ask = record.ask
+        facts = self.facts.get((ask.split, ask.fallback_of or ask.model.name))
+        if facts is not None and ask.fallback_of:
+            facts.refused()
+        elif facts is not None:
             facts.add(record)
 
     def roll(self, now: float) -> None:

@@ -55,6 +55,12 @@ class RequestFamilies:
             ("tier", "pool", "model", "outcome", "reason"),
             _requests(metrics),
         )
+        yield counter(
+            "tailgate_fallbacks",
+            "Requests that the fallback of their tier served, since their own model would not have in time.",
+            ("tier", "model", "fallback", "outcome"),
+            (((*names, outcome.value), n) for (*names, outcome), n in metrics.fallbacks.items()),
+        )
         yield from _goodput(metrics)
         yield from _objectives(metrics)
         yield from _arms(metrics)

@@ -58,6 +58,8 @@ class Metrics:
         self.cells: dict[tuple[str, str, str], LatencyCell] = {}
         """By tier, pool and replica label."""
         self.arms = Arms(self.edges)
+        self.fallbacks: dict[tuple[str, str, str, Outcome], int] = {}
+        """Requests that a fallback served, by tier, their own model, the fallback and outcome."""
         self.itl: dict[tuple[str, str], Quantiles] = {}
         """By tier and pool; fine buckets that have the exported edges among theirs."""
         self.early: dict[Reason, int] = {}
@@ -108,6 +110,9 @@ class Metrics:
         lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
+        if ask.fallback_of:
+            fell = ask.tier.name, ask.fallback_of, ask.model.name, outcome
+            self.fallbacks[fell] = self.fallbacks.get(fell, 0) + 1
         if ask.split:
             self.arms.ended(record)
         if why is not None:

@@ -15,6 +15,7 @@ from gateway.policy.sections.values import (
     Deadline,
     DefaultTokens,
     Duration,
+    ModelName,
     Name,
     Rate,
     Share,
@@ -212,4 +213,7 @@ class TierSection(Section):
     limits: LimitsSection = nested(LimitsSection(), "What one tenant may use.")
     admission: AdmissionSection = nested(AdmissionSection(), "When a doubtful request is let in.")
     hedge: HedgeSection | None = optional("Duplicates of requests whose first token is late; none unless given.")
+    fallback: ModelName | None = optional(
+        "Model that serves requests which their own cannot serve in time; they are refused unless given."
+    )
     retry: RetrySection = nested(RetrySection(), "Retries before the answer has begun.")

@@ -1,0 +1,148 @@
+"""A request that its own model cannot serve in time goes to the fallback of its tier, or is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.core.policy import Limits, Model, Policy, Timeouts
+from gateway.core.request import AttemptOutcome, Endpoint, Outcome, Reason
+from tests.interpreted import interpreted
+
+from .made import NEVER_TOO_LATE, policy, pool, tier
+from .oracle import ENFORCE, SLO, Oracle
+from .playbook import Story, commit, dispatch, ended, play, refuse
+
+pytestmark = interpreted
+
+
+def rules(
+    *, tier_pools: tuple[str, ...] | None = None, queue_limit: int = 256, small_queue: int = 256, **more: Any
+) -> Policy:
+    """A big model of one slot, a small one of one slot, and a tier that falls back from one to the other."""
+    return policy(
+        pool("large", "r1", queue_limit=queue_limit),
+        pool("small", "s1", queue_limit=small_queue),
+        tier("std", **{"slo": SLO, "admission": ENFORCE, "fallback": "small", "pools": tier_pools, **more}),
+        models=(Model("m", ("large",)), Model("small", ("small",))),
+    )
+
+
+def told(made: Policy, **breach: float) -> tuple[Story, Oracle]:
+    story = play(made, 0.5)
+    return story, Oracle(story, **{"large": 0.0, "small": 0.0, **breach})
+
+
+def test_a_predicted_miss_goes_to_the_fallback_that_would_be_in_time() -> None:
+    story, _ = told(rules(), large=0.9)
+    story.arrives("a").expect(dispatch("s1", model="small"))
+    story.served("a", prompt_tokens=120, output_tokens=7).expect(commit(), ended(Outcome.OK, pool="small"))
+    record = story.records["a"]
+    assert (record.ask.model.name, record.ask.fallback_of) == ("small", "m")
+
+
+def test_a_request_that_its_own_model_serves_names_no_fallback() -> None:
+    story, oracle = told(rules())
+    story.arrives("a").expect(dispatch("r1", model=""))
+    assert oracle.asked == [("large", "r1")]
+
+
+def test_a_request_that_both_models_would_refuse_gets_the_first_reason() -> None:
+    story, _ = told(rules(), large=0.8, small=0.9)
+    story.arrives("a").expect(
+        refuse(Reason.PREDICTED), ended(Outcome.REFUSED, why=Reason.PREDICTED, pool="large", attempts=0)
+    )
+    assert story.records["a"].ask.fallback_of == ""
+
+
+def test_a_full_queue_sends_the_newcomer_to_the_fallback() -> None:
+    story, _ = told(rules(queue_limit=0))
+    story.arrives("a").arrives("b").expect(dispatch("r1", of="a"), dispatch("s1", of="b", model="small"))
+
+
+def test_the_fallback_may_let_a_newcomer_wait() -> None:
+    story, _ = told(rules(queue_limit=0))
+    story.arrives("a").arrives("b").arrives("c").whatever().sent("b").first_token("b").whatever()
+    story.finishes("b").expect(ended(Outcome.OK, of="b"), dispatch("s1", of="c", model="small"))
+
+
+def test_without_a_replica_of_its_own_model_the_fallback_serves() -> None:
+    story, _ = told(rules())
+    story.fails("r1").arrives("a").expect(dispatch("s1", model="small"))
+
+
+def test_a_request_is_refused_where_neither_model_has_a_replica() -> None:
+    story, _ = told(rules())
+    story.fails("r1").fails("s1").arrives("a").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
+    assert story.records["a"].ask.model.name == "m"
+
+
+def test_a_queue_timeout_sends_it_to_a_fallback_that_is_free() -> None:
+    patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+    story, _ = told(rules(timeouts=patient, slo=replace(SLO, ttft=())))
+    story.arrives("a").arrives("b").whatever().at(2.0).expect(dispatch("s1", of="b", model="small"))
+
+
+def test_a_queue_timeout_refuses_it_if_the_fallback_has_no_slot() -> None:
+    patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+    story, _ = told(rules(timeouts=patient, slo=replace(SLO, ttft=())))
+    story.arrives("a").arrives("taker", model="small").arrives("b").whatever()
+    story.at(2.0).expect(refuse(Reason.QUEUE_TIMEOUT, of="b"), ended(Outcome.TIMEOUT, of="b"))
+
+
+def test_a_turn_that_comes_too_late_goes_to_the_fallback() -> None:
+    story, oracle = told(rules())
+    story.arrives("a").arrives("b").at(0.6).whatever()
+    oracle.breach["large"] = 0.9
+    story.finishes("a").expect(commit(of="a"), ended(Outcome.OK, of="a"), dispatch("s1", of="b", model="small"))
+    assert ("judged", 2, True) in oracle.labels
+
+
+def test_a_request_that_is_displaced_goes_to_the_fallback() -> None:
+    made = policy(
+        pool("large", "r1", queue_limit=1),
+        pool("small", "s1"),
+        tier("urgent", 0),
+        tier("std", 1, fallback="small", admission=ENFORCE),
+        models=(Model("m", ("large",)), Model("small", ("small",))),
+    )
+    story = play(made, 0.5).arrives("a").arrives("b", tier="std").whatever()
+    story.arrives("c").expect(dispatch("s1", of="b", model="small"))
+
+
+def test_a_request_for_the_fallback_itself_has_none() -> None:
+    story, _ = told(rules(), small=0.9)
+    story.arrives("a", model="small").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+
+
+def test_vectors_and_token_ids_never_come_from_another_model() -> None:
+    story, _ = told(rules(queue_limit=0))
+    story.arrives("a").whatever()
+    story.arrives("b", endpoint=Endpoint.EMBEDDINGS).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
+    story.arrives("c", token_ids=True).expect(refuse(Reason.QUEUE_FULL), ended(Outcome.REFUSED))
+
+
+def test_a_tier_that_may_not_use_the_pools_of_the_fallback_refuses() -> None:
+    story, _ = told(rules(tier_pools=("large",)), large=0.9)
+    story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
+
+
+def test_limits_charge_what_the_fallback_used() -> None:
+    story, _ = told(rules(limits=Limits(tokens_per_min=1000.0)), large=0.9)
+    story.arrives("a").served("a", prompt_tokens=40, output_tokens=10).whatever()
+    assert story.limits().tokens_left == 1000.0 - 50
+
+
+def test_a_failed_attempt_at_the_fallback_is_retried_at_its_own_pool() -> None:
+    made = policy(
+        pool("large", "r1", queue_limit=0),
+        pool("small", "s1", "s2"),
+        tier("std", fallback="small"),
+        models=(Model("m", ("large",)), Model("small", ("small",))),
+    )
+    story = play(made, 0.5).arrives("a").arrives("b").whatever()
+    first = story.controller.state.requests[story.ids["b"]].replica
+    assert first is not None
+    story.finishes("b", AttemptOutcome.UNREACHABLE)
+    other = {"s1": "s2", "s2": "s1"}[first.spec.name]
+    story.expect(dispatch(other, of="b", model="small"))
