@@ -23,6 +23,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import Callback
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.counts import EngineCounts
+from gateway.fleet.mirror import Mirrors
 from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener, no_app
 from gateway.observe.admin import MAX_BODY_BYTES, Access
@@ -99,10 +100,20 @@ class Gateway:
             on_bug=partial(supervisor.caught, Callback.WATCH),
         )
         self.handler.counting.ask_engine = EngineCounts(monotonic, random.Random(), partial(unfit, self.controller)).ask
+        self.mirrors = Mirrors(
+            policy,
+            monotonic,
+            partial(unfit, self.controller),
+            self.metrics.copied,
+            partial(supervisor.caught, Callback.WATCH),
+        )
+        self.handler.mirror = self.mirrors
         little = Little(self.metrics, self._presences, monotonic())
         steps = (self.handler.keep_alives.sweep, self.upstreams.sweep)
         self.sweeper = Sweeper(self.controller, supervisor, oddities, little, (self.limits, self._admin_limits), steps)
-        users = PolicyUsers(self.driver, self.handler, self.limits, self.upstreams, self.metrics, self.fleet)
+        users = PolicyUsers(
+            self.driver, self.handler, self.limits, self.upstreams, self.metrics, self.fleet, self.mirrors
+        )
         self.reloads = PolicyReloads(users, settings, policy, policy_path)
         self._lag = LoopLag(monotonic, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
@@ -218,6 +229,7 @@ class Gateway:
         for each in self._listeners:
             each.should_exit = True
         await asyncio.wait(self._serving)
+        await self.mirrors.aclose()
         await self.fleet.aclose()
         for task in self._tasks:
             task.cancel()

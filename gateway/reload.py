@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.core.policy import Policy
 from gateway.core.request import Callback
+from gateway.fleet.mirror import Mirrors
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
@@ -47,6 +48,7 @@ class PolicyUsers:
     upstreams: Upstreams
     metrics: Metrics
     fleet: FleetWatcher
+    mirrors: Mirrors
 
 
 class PolicyReloads:
@@ -112,6 +114,7 @@ class PolicyReloads:
         users.metrics.configure(policy)
         users.upstreams.configure(policy.pools.values())
         users.driver.configure(policy)
+        users.mirrors.configure(policy)
         users.handler.counters = prepared.counters
         users.handler.configure(policy, prepared.callers)
         users.limits.max_body_bytes = policy.max_body_bytes or self._settings.max_body_bytes

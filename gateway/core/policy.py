@@ -339,6 +339,17 @@ class PoolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirror:
+    """A shadow pool that gets copies of a `share` (0-1) of a model's requests, at most `limit` at a time."""
+
+    to: str
+    share: float
+    limit: int = 8
+    upstream: str = ""
+    """Name that the shadow pool knows the model by; empty: the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A name clients use. `upstream` is the name the replicas know it by. `any_name`: the catch-all model `*`.
 
@@ -354,6 +365,7 @@ class Model:
     report: Report = Report.ASKED
     split: tuple[tuple[str, int], ...] = ()
     """Arms (model, weight) that share its requests; empty: it serves them itself."""
+    mirror: Mirror | None = None
 
     def sent_as(self, asked: str) -> str:
         """The model name sent to replicas where a client asked for `asked`."""

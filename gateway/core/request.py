@@ -156,6 +156,18 @@ class CountSource(StrEnum):
     """The learned ratio of tokens to bytes."""
 
 
+class MirrorResult(StrEnum):
+    """How the copy of a request ended that was due. A metric label."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """The shadow pool had no replica that is up, or did not answer with success, or in time."""
+    FULL = "full"
+    """Too many copies, or bytes of them, were under way, so it was not sent."""
+    SHEDDING = "shedding"
+    """The gateway was short of capacity, so it was not sent."""
+
+
 class Callback(StrEnum):
     """Which callback of ours raised: a bug. A metric label."""
 

@@ -34,13 +34,13 @@ class Fetcher:
         *,
         key: str | None,
         timeout_s: float,
-        limit_bytes: int,
+        limit_bytes: int | None,
         body: bytes | None = None,
         request_id: bytes | None = None,
     ) -> None:
         """`key` is sent as a Bearer token; `timeout_s` covers connecting to the last byte of the body.
 
-        With a `body`, JSON, it is a POST.
+        With a `body`, JSON, it is a POST. Without `limit_bytes` the answer is thrown away as it comes.
         """
         self._request: httpx.Request | None
         headers = {b"Accept": b"*/*", b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
@@ -105,14 +105,16 @@ class Fetcher:
                 return Failed(ReadFault.ENCODED, "answered with a content encoding")
             body, pieces = bytearray(), 0
             async for chunk in response.aiter_raw():
-                body += chunk
                 pieces += 1
+                if pieces % _PIECES_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # what has been received already is parsed without a pause
+                if self._limit_bytes is None:
+                    continue
+                body += chunk
                 if len(body) > self._limit_bytes:
                     return Failed(ReadFault.TOO_LARGE, f"the body exceeds {self._limit_bytes} bytes")
                 if pieces > _MAX_PIECES:
                     return Failed(ReadFault.TOO_LARGE, f"the body comes in more than {_MAX_PIECES} pieces")
-                if pieces % _PIECES_AT_ONCE == 0:
-                    await asyncio.sleep(0)  # what has been received already is parsed without a pause
             return bytes(body)
         finally:
             await response.aclose()

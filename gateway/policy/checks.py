@@ -127,7 +127,7 @@ def splits(root: At) -> None:
             continue
         if name == "*":
             split.wrong("the model * cannot be split: split a model with a name", at_key=True)
-        for field in ("pools", "upstream", "report", "tokenizer"):
+        for field in ("pools", "upstream", "report", "tokenizer", "mirror"):
             if model[field].data is not None:
                 model[field].wrong("stands beside a split: write it at the models that the split names", at_key=True)
         for arm, weight in split.items():
@@ -140,6 +140,16 @@ def splits(root: At) -> None:
         weights = [weight.data for _, weight in split.items()]
         if weights and all(weight == 0 for weight in weights):
             split.wrong("every weight is 0: give at least one model a weight, such as 95", at_key=True)
+
+
+def mirrors(root: At) -> None:
+    """A shadow pool exists, and serves no model: copies would take its slots."""
+    serving = {pool: place for _, model in root["models"].items() for pool, place in model["pools"].names().items()}
+    for _, model in root["models"].items():
+        to = model["mirror"]["to"]
+        _known(to, "pool", root["pools"])
+        if isinstance(to.data, str) and to.data in serving:
+            to.wrong(f"{to.shown} serves a model {serving[to.data].where}: name a pool that no model lists")
 
 
 def fallbacks(root: At) -> None:
@@ -329,6 +339,7 @@ def max_body(root: At) -> None:
 CHECKS = (
     references,
     splits,
+    mirrors,
     fallbacks,
     default_tier,
     aliases,

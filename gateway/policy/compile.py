@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.core import policy as rules
 from gateway.policy.checks import PERCENTILES
-from gateway.policy.schema import KeySection, ModelSection, PolicyFile
+from gateway.policy.schema import KeySection, MirrorSection, ModelSection, PolicyFile
 from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, ReplicaSection
 from gateway.policy.sections.tiers import (
     AdmissionSection,
@@ -56,7 +56,12 @@ def _model(name: str, section: ModelSection, folder: Path, models: Mapping[str, 
         any_name=catch_all,
         report=rules.Report(section.report),
         split=tuple(split.items()),
+        mirror=_mirror(section.mirror) if section.mirror else None,
     )
+
+
+def _mirror(section: MirrorSection) -> rules.Mirror:
+    return rules.Mirror(section.to, section.share, section.limit, section.upstream or "")
 
 
 def _pool(name: str, section: PoolSection) -> rules.PoolSpec:

@@ -22,6 +22,7 @@ def notes(policy: Policy) -> tuple[str, ...]:
 
 def _unused(policy: Policy) -> Iterator[str]:
     served = {pool for model in policy.models.values() for pool in model.pools}
+    served |= {model.mirror.to for model in policy.models.values() if model.mirror is not None}
     for name in policy.pools:
         if name not in served:
             yield f"pools.{name}: no model lists this pool, so nothing is sent to it"

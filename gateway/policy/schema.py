@@ -11,9 +11,29 @@ from gateway.policy.sections import values
 from gateway.policy.sections.pools import PoolSection
 from gateway.policy.sections.section import Section, nested, optional, plain
 from gateway.policy.sections.tiers import TierSection
-from gateway.policy.sections.values import CountOrZero, HostName, ModelName, Name, Origin, Sha256, Size, Text
+from gateway.policy.sections.values import (
+    Count,
+    CountOrZero,
+    HostName,
+    ModelName,
+    Name,
+    Origin,
+    Sha256,
+    Share,
+    Size,
+    Text,
+)
 
 ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), values.choice(rules.Report)]
+
+
+class MirrorSection(Section):
+    """A shadow pool that gets copies of a model's requests. Its answers are thrown away and never counted."""
+
+    to: Name = Field(description="The shadow pool; no model may list it.")
+    share: Share = Field(description="Share of the requests that are copied.")
+    limit: Count = plain(8, "Copies under way at the same time; none are made beyond it.")
+    upstream: ModelName | None = optional("The name the shadow pool knows the model by; the same unless given.")
 
 
 class ModelSection(Section):
@@ -33,6 +53,7 @@ class ModelSection(Section):
         rules.Report.ASKED.value,
         "Which name stands in answers. asked: the one that the client asked for; upstream: the engine's own.",
     )
+    mirror: MirrorSection | None = optional("Copies of its requests to a shadow pool; none unless given.")
     tokenizer: Text | None = optional(
         "Path of a tokenizer.json, relative to this file, for exact prompt lengths; "
         "without it the ratio of tokens to characters is learned from the replicas' usage."

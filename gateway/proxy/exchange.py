@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Final, Protocol
 
 from gateway.core.policy import Model
-from gateway.core.request import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record, Request
+from gateway.core.request import AttemptOutcome, AttemptResult, Callback, Endpoint, HedgeResult, Reason, Record, Request
 from gateway.core.stats import LogHistogram
 from gateway.proxy.clock import monotonic
 from gateway.proxy.driver import Driver, Meter
@@ -41,6 +42,26 @@ class Client(Outgoing):
         """The answer ends here, incomplete, and the connection with it."""
 
 
+class MirrorService(Protocol):
+    """Sender of copies to shadow pools."""
+
+    def shed(self) -> None:
+        """A request was refused for want of capacity."""
+
+    def admits(self, model: Model, size: int) -> bool:
+        """Whether a copy is made of this request."""
+
+    def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
+        """Send a copy, and forget it."""
+
+
+SHEDS: Final = frozenset(
+    {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}
+)
+"""Refusals for want of capacity."""
+MAX_COPY_S: Final = 600.0
+
+
 class ExchangeServices:
     """Objects shared by all exchanges of a gateway."""
 
@@ -50,6 +71,7 @@ class ExchangeServices:
         self.meter = meter
         self.log = log
         self.refusals = RefusalLog()
+        self.mirror: MirrorService | None = None
         self.keep_alives = KeepAlives()
         """The streams whose clients are to hear a comment when nothing else is sent."""
 
@@ -156,6 +178,8 @@ class Exchange(AttemptOwner):
             if model or self.ask.split:
                 self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             self._extra += self._dialect.id_line(self._rid)
+            if self._model.mirror is not None:
+                self._copy(self._parsed, max_tokens)
         attempt = UpstreamAttempt(self, attempt_id, upstream)
         attempt.max_tokens = max_tokens
         self._attempts[attempt_id] = attempt
@@ -224,6 +248,8 @@ class Exchange(AttemptOwner):
         client = self._client
         if client is None:
             return
+        if self._services.mirror is not None and why in SHEDS:
+            self._services.mirror.shed()
         self._refusal = detail, retry_after_s
         problem = Problem(why, message=detail or self.engine_said, retry_after_s=retry_after_s)
         if not self._shown:
@@ -354,6 +380,17 @@ class Exchange(AttemptOwner):
             attempt.line.resume()
 
     # ---- inside
+
+    def _copy(self, parsed: Parsed, max_tokens: int) -> None:
+        """Send a copy to the shadow pool of the model, if one is due. Forms are not copied."""
+        service, model = self._services.mirror, self._model
+        mirror = model.mirror
+        if service is None or mirror is None or parsed.api.shape.is_form:
+            return
+        if service.admits(model, len(parsed.payload)):
+            body = render(parsed, mirror.upstream or model.sent_as(parsed.model), max_tokens)
+            rid = b"%b-%bm" % (self._rid, PROCESS)
+            service.send(model, self.ask.endpoint, body, rid, min(MAX_COPY_S, self.ask.tier.timeouts.total_s))
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt."""

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gateway.core.request import AttemptOutcome, Reason
+from gateway.core.request import AttemptOutcome, MirrorResult, Reason
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import Metrics
@@ -42,6 +42,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(Reason.NOT_FOUND)
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
+    metrics.copied("llama", "short", MirrorResult.FULL)
     metrics.oddity("short", "r1", Oddity.LONG_EVENT)
     return metrics
 

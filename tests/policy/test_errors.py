@@ -87,6 +87,21 @@ CASES = {
         "  mistral: {split: {llama: 0}}",
         "p.yaml:7: models.mistral.split: every weight is 0: give at least one model a weight, such as 95",
     ),
+    "mirror to an unknown pool": (
+        "    aliases: [gpt]",
+        "    mirror: {to: shrot, share: 2%}",
+        "p.yaml:6: models.llama.mirror.to: shrot is not a pool: did you mean short?",
+    ),
+    "mirror to a pool that serves": (
+        "    aliases: [gpt]",
+        "    mirror: {to: short, share: 2%}",
+        "p.yaml:6: models.llama.mirror.to: short serves a model on line 5: name a pool that no model lists",
+    ),
+    "mirror without a pool": (
+        "    aliases: [gpt]",
+        "    mirror: {share: 2%}",
+        "p.yaml:6: models.llama.mirror.to: is missing: the shadow pool; no model may list it",
+    ),
     "unknown fallback": (
         "    slo: {ttft:",
         "    fallback: lama\n    slo: {ttft:",

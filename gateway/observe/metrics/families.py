@@ -88,6 +88,12 @@ class RequestFamilies:
             (((pool, replica, kind.value), n) for (pool, replica, kind), n in metrics.oddities.items()),
         )
         yield counter(
+            "tailgate_mirrored",
+            "Copies of requests to shadow pools that were due, by what became of them.",
+            ("model", "pool", "result"),
+            (((model, pool, result.value), n) for (model, pool, result), n in metrics.mirrored.items()),
+        )
+        yield counter(
             "tailgate_token_counts",
             "Answers of count_tokens, by where the count came from.",
             ("source",),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.request import AttemptOutcome, Callback, CountSource, Outcome, Reason, Record
+from gateway.core.request import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
 from gateway.core.stats import LogHistogram
 from gateway.observe.metrics.arms import Arms
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided
@@ -67,6 +67,8 @@ class Metrics:
         """By pool, replica label and kind."""
         self.oddities: dict[tuple[str, str, Oddity], int] = {}
         """Answers that were whole and odd, by pool, replica label and kind."""
+        self.mirrored: dict[tuple[str, str, MirrorResult], int] = {}
+        """Copies that were due, by model, shadow pool and result."""
         self.token_counts: dict[CountSource, int] = dict.fromkeys(CountSource, 0)
         """Answers of `count_tokens`."""
         self.bugs: dict[Callback, int] = dict.fromkeys(Callback, 0)
@@ -169,6 +171,11 @@ class Metrics:
         """Count one answer, or event of one, that was whole in HTTP and odd in what it said."""
         key = (*self._place(pool, replica), kind)
         self.oddities[key] = self.oddities.get(key, 0) + 1
+
+    def copied(self, model: str, pool: str, result: MirrorResult) -> None:
+        """Count one copy of a request that was due. Both names are the policy's."""
+        key = model, pool, result
+        self.mirrored[key] = self.mirrored.get(key, 0) + 1
 
     def bug(self, callback: Callback) -> None:
         """Count one exception that a callback of ours raised."""

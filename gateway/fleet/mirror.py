@@ -1,0 +1,145 @@
+"""Copies of requests to shadow pools. Their answers are thrown away, and nothing is counted but how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from gateway.core.policy import Mirror, Model, Policy, PoolSpec, ReplicaSpec
+from gateway.core.request import Endpoint, MirrorResult
+from gateway.fleet.fault import Failed, ReadFault
+from gateway.fleet.fetch import Fetcher
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of bodies of all copies under way."""
+SHEDDING_S: Final = 5.0
+"""Seconds without copies after the gateway has refused a request for want of capacity."""
+
+
+class Mirrors:
+    """Decides which requests are copied, and sends the copies. A copy that fails is counted and forgotten."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        clock: Callable[[], float],
+        unfit: Callable[[], Collection[str]],
+        told: Callable[[str, str, MirrorResult], None],
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        """`unfit`: names of replicas that get no requests; `told` hears model, pool and result of each copy."""
+        self._clock = clock
+        self._unfit = unfit
+        self._told = told
+        self._on_bug = on_bug
+        self._due: dict[str, float] = {}
+        """By model, the share of a copy that has built up, 0-1."""
+        self._under_way: Counter[str] = Counter()
+        """Copies by replica."""
+        self._bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shed_at = -SHEDDING_S
+        self.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Follow a new policy. Copies under way go on."""
+        self._pools = policy.pools
+
+    @property
+    def under_way(self) -> int:
+        """Number of copies under way."""
+        return len(self._tasks)
+
+    def busy(self) -> Mapping[str, int]:
+        """Copies under way by replica."""
+        return dict(self._under_way)
+
+    def shed(self) -> None:
+        """The gateway has refused a request for want of capacity: no copies for a while."""
+        self._shed_at = self._clock()
+
+    def admits(self, model: Model, size: int) -> bool:
+        """Whether a copy is made of this request of a mirrored model, whose body has `size` bytes.
+
+        Every 1/share-th request is due. If there is no room for its copy, it is left out and counted.
+        """
+        mirror = model.mirror
+        if mirror is None:
+            return False
+        due = self._due.get(model.name, 0.0) + mirror.share
+        self._due[model.name] = due % 1.0 if due >= 1.0 else due
+        if due < 1.0:
+            return False
+        result = MirrorResult.OK
+        if self._clock() - self._shed_at < SHEDDING_S:
+            result = MirrorResult.SHEDDING
+        elif not self._has_room(mirror, size):
+            result = MirrorResult.FULL
+        if result is not MirrorResult.OK:
+            self._told(model.name, mirror.to, result)
+        return result is MirrorResult.OK
+
+    def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
+        """Send a copy that was admitted; it may take `total_s` seconds."""
+        mirror = model.mirror
+        assert mirror is not None
+        pool = self._pools.get(mirror.to)
+        replica = None if pool is None else self._least_busy(pool)
+        if pool is None or replica is None:
+            self._told(model.name, mirror.to, MirrorResult.FAILED)
+            return
+        fetcher = Fetcher(
+            replica.url.rstrip("/") + endpoint.value,
+            key=pool.upstream_key,
+            timeout_s=total_s,
+            limit_bytes=None,
+            body=body,
+            request_id=rid,
+        )
+        task = asyncio.get_running_loop().create_task(self._copy(model.name, pool.name, fetcher))
+        self._tasks.add(task)
+        self._under_way[replica.name] += 1
+        self._bytes += len(body)
+        task.add_done_callback(lambda done: self._over(done, replica.name, len(body)))
+
+    async def ended(self) -> None:
+        """Wait for the copies under way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """End every copy."""
+        for task in self._tasks:
+            task.cancel()
+        await self.ended()
+
+    def _has_room(self, mirror: Mirror, size: int) -> bool:
+        pool = self._pools.get(mirror.to)
+        if pool is None or self._bytes + size > MAX_BYTES:
+            return False
+        replicas = [replica.name for replica in pool.replicas]
+        limit = mirror.limit if pool.slots is None else min(mirror.limit, pool.slots * len(replicas))
+        return sum(self._under_way[name] for name in replicas) < limit
+
+    def _least_busy(self, pool: PoolSpec) -> ReplicaSpec | None:
+        unfit = self._unfit()
+        fit = [replica for replica in pool.replicas if replica.name not in unfit]
+        return min(fit, key=lambda replica: self._under_way[replica.name], default=None)
+
+    async def _copy(self, model: str, pool: str, fetcher: Fetcher) -> None:
+        try:
+            answer = await fetcher.get()
+        except Exception as error:  # noqa: BLE001 - a bug costs this copy
+            self._on_bug(error)
+            answer = Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}")
+        finally:
+            await fetcher.aclose()
+        self._told(model, pool, MirrorResult.FAILED if isinstance(answer, Failed) else MirrorResult.OK)
+
+    def _over(self, task: asyncio.Task[None], replica: str, size: int) -> None:
+        self._tasks.discard(task)
+        self._bytes -= size
+        self._under_way[replica] -= 1
+        if not self._under_way[replica]:
+            del self._under_way[replica]
