@@ -38,7 +38,7 @@ class Client(Outgoing):
         """The answer is complete."""
 
     @abstractmethod
-    def cut(self, politely: bool) -> None:
+    def cut(self) -> None:
         """The answer ends here, incomplete, and the connection with it."""
 
 
@@ -258,7 +258,7 @@ class Exchange(AttemptOwner):
         elif self._committed is not None and self._committed.reader is None:
             # Inside a whole answer there is no place for an error: only its missing end can tell.
             self._client = None
-            client.cut(politely=False)
+            client.cut()
         else:
             self._end_in_error(problem)
 
@@ -266,7 +266,7 @@ class Exchange(AttemptOwner):
         """Close the client's connection, after a bug that has left no other way to end its request."""
         client, self._client = self._client, None
         if client is not None:
-            client.cut(politely=False)
+            client.cut()
 
     def ended(self, record: Record) -> None:
         """Everything is over and counted."""
@@ -443,8 +443,8 @@ class Exchange(AttemptOwner):
             event = b"\n\n" + event  # else it would be read as the rest of the other
         # With its last chunk: some clients throw on a missing one and never get to read the error.
         client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-        self._client = None
-        client.cut(politely=True)
+        # The connection is kept: a client that has the last chunk may have sent its next request already.
+        self._finish()
 
     def _show_whole(self, attempt: UpstreamAttempt, body: bytes) -> None:
         client = self._client

@@ -280,14 +280,11 @@ class ClientConnection(Client):
         else:
             self.close()
 
-    def cut(self, politely: bool) -> None:
+    def cut(self) -> None:
         """The answer ends here, incomplete, and the connection with it."""
         self._exchange = None
         self._out()
-        if politely:
-            self.close()
-        else:
-            self.transport.abort()
+        self.transport.abort()
 
     # ---- Outgoing
 

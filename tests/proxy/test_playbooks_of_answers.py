@@ -216,7 +216,7 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             ToClient(STOP, LAST),
         ],
     ),
-    "error after a comment is an event and the connection closes": (
+    "error after a comment is an event and the connection stays": (
         COMMENTS,
         [
             FromClient(stream()),
@@ -224,7 +224,7 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             ToClient(b": keep-alive\n\n"),
             Now(Refuse(1, Reason.TTFT_TIMEOUT), Cancel(1, 1), 1),
             ToClient(b"data: ", b'"error"', LAST),
-            ClientIs("closed"),
+            ClientIs("open"),
             ReplicaIs("aborted"),
         ],
     ),
@@ -302,7 +302,7 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
             ReplicaCloses(),
             Called("finish 1 truncated"),
             ToClient(b"data: ", b'"error"', LAST),
-            ClientIs("closed"),
+            ClientIs("open"),
         ],
     ),
     "engine that fails inside a committed stream ends it with its words": (

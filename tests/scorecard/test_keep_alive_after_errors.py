@@ -178,11 +178,17 @@ async def test_our_own_mistake_is_not_the_clients(
     assert (await client.ask(chat())).status == 200
 
 
-async def test_a_cut_stream_ends_its_connection(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
-    capture.answer = lambda call: Answer(STREAM_HEAD + token("Hi"), Then.CLOSE)
-    gw = await gateway(rules(capture.url))
+async def test_a_stream_that_ends_in_an_error_leaves_its_connection_usable(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, pool="health: {failures: 100}"))
     client = await connect(gw.url)
-    response = await client.ask(chat(stream=True))
-    assert (response.status, response.whole) == (200, True)
-    assert "error" in response.events[-1]
-    assert await client.rest() == b""
+    for _ in range(3):
+        capture.answer = lambda call: Answer(STREAM_HEAD + token("Hi"), Then.CLOSE)
+        response = await client.ask(chat(stream=True))
+        assert (response.status, response.whole) == (200, True)
+        assert "error" in response.events[-1]
+        capture.answer = by_default
+        response = await client.ask(chat(stream=True))
+        assert (response.status, response.whole) == (200, True)
+        assert response.events[-1] == "[DONE]"

@@ -98,5 +98,7 @@ async def test_an_answer_that_stops_between_two_tokens_is_not_begun_again(
     assert b"Once" in await client.chunk()
     capture.calls[0].send(b"", Then.RESET)
     assert b'"upstream_truncated"' in await client.chunk()
-    assert await client.rest() == b"0\r\n\r\n"
+    assert await client.rest_of_chunks() == []
     assert len(capture.calls) == 1
+    capture.answer = by_default
+    assert (await client.ask(chat())).status == 200, "nothing follows the error but the next answer"
