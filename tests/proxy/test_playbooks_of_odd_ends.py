@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Refuse
-from gateway.core.policy import Policy
+from gateway.core.policy import Caps, Policy, RepetitionSpec
 from gateway.core.request import Reason
 from gateway.wire.answers.oddity import Oddity
 from tests.core.made import policy, pool, tier
@@ -54,7 +54,18 @@ FORGET = Do(lambda play: play.meter.bugs.clear())
 END = FromReplica(chunk(STOP) + chunk(DONE) + LAST)
 NO_TOKENS = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}\n\n'
 
+CIRCLES = policy(pool("p", "r1"), tier("std", caps=Caps(aggregate=True), repetition=RepetitionSpec(50, 3)))
+
 PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
+    "answer that goes in circles and cannot be put together has ended when that is found": (
+        CIRCLES,
+        [
+            FromClient(post()),
+            FromReplica(CHUNKED + chunk(delta("round and round we go, " * 20) + b"data: {nonsense\n\n")),
+            ToClient(b"HTTP/1.1 502"),
+            Do(lambda play: _lacks(play.controller.calls, "repeats 1")),
+        ],
+    ),
     "commit for a client that is gone shows nothing": (
         None,
         [*GONE, Now(Commit(1, 1)), FromReplica(chunk(HI)), FromReplica(chunk(HI) + chunk(THERE)), CUT, ToClient()],
@@ -189,6 +200,10 @@ PLAYBOOKS: dict[str, tuple[Policy | None, list[Step]]] = {
         ],
     ),
 }
+
+
+def _lacks(calls: list[str], call: str) -> None:
+    assert call not in calls
 
 
 def _open(play: Play, **open_in: int) -> None:

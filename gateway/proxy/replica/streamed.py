@@ -169,7 +169,7 @@ class StreamedAnswer(HeldAnswer):
                 out.append(kept[0] if len(kept) == 1 else b"".join(kept))
                 shown += 1
         self._show(out, raw if splitter.clean and shown == len(pieces) else None, now, content)
-        if self._repetition is not None and self._repetition.found and not reader.finished:
+        if self._repetition is not None and self._repetition.found and not (reader.finished or self.over):
             self.owner.driver.repeats(self.id)
 
     def _is_for_client(self, event: bytes, kind: int) -> bool:
