@@ -18,13 +18,6 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolLearnedView], float]], ...
         "",
         lambda p: p.trust is Trust.TRUSTED,
     ),
-    ("tailgate_forecast_labels", "Outcomes that calibration is judged by.", "", lambda p: p.reliability.labels),
-    (
-        "tailgate_forecast_breach_ratio",
-        "Share of these that missed an objective.",
-        "ratio",
-        lambda p: p.reliability.base_rate,
-    ),
     (
         "tailgate_forecast_calibration_error",
         "Mean distance between P(breach) and what came true, over bins of equal mass (ECE).",

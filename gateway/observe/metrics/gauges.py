@@ -78,7 +78,6 @@ REPLICA_GAUGES: tuple[tuple[str, str, str, Callable[[ReplicaView], float | None]
         "ratio",
         lambda r: r.preemption_ratio,
     ),
-    ("tailgate_replica_consecutive_failures", "Failures in a row that the breaker counts.", "", lambda r: r.failures),
     (
         "tailgate_replica_slow_start_ratio",
         "Share of its slots that slow start gives the replica.",

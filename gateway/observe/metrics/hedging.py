@@ -42,18 +42,6 @@ def hedging_families(snapshot: Snapshot) -> Iterator[Metric]:
         ],
     )
     yield gauge(
-        "tailgate_hedge_budget_requests",
-        "Duplicates that the tier may make now.",
-        ("tier",),
-        [((tier.tier,), tier.requests_left) for tier in tiers],
-    )
-    yield gauge(
-        "tailgate_hedge_budget_tokens",
-        "Prompt tokens that the tier may have read twice now.",
-        ("tier",),
-        [((tier.tier,), tier.tokens_left) for tier in tiers],
-    )
-    yield gauge(
         "tailgate_hedge_ttft_p95_seconds",
         "p95 of the time from sent to first token of first attempts, by prompt tokens up to (a power of two).",
         ("pool", "prompt_tokens"),

@@ -26,7 +26,6 @@ LITTLE_GAUGES: tuple[tuple[str, str, str, Callable[[LittleView], float | None]],
         "ratio",
         lambda p: p.gap,
     ),
-    ("tailgate_little_window_seconds", "The window of these four.", "seconds", lambda p: p.window_s),
 )
 
 SCALE_GAUGES: tuple[tuple[str, str, Callable[[ScaleView], float]], ...] = (
