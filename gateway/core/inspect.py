@@ -137,7 +137,7 @@ class Inspector:
             queued_bytes=sum(pool.room.bytes for pool in pools.values()),
             timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS},
             tenants=state.books.in_flight(),
-            promises=state.admission.promises,
+            promises=state.admission.promises.open,
         )
 
     def snapshot(self, now: float) -> Snapshot:
@@ -147,7 +147,7 @@ class Inspector:
             generation=state.policy.generation,
             pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
             tenants=state.books.views(now),
-            tiers=state.admission.views(state.policy),
+            tiers=state.admission.promises.views(),
             forecast=state.forecaster.view(now),
             hedged_pools=state.hedges.pool_views(now),
             hedged_tiers=state.hedges.tier_views(),

@@ -308,7 +308,7 @@ class Scheduler:
             pool.demand.tick(self._forecaster.costs(pool), pool.serving, pool.slots, now)
         prices = self._forecaster.step_prices(replica, now)
         replica.budget.prices = prices
-        replica.budget.limit_s = self._admission.step_limit_s(replica, prices, now)
+        replica.budget.limit_s = self._admission.promises.step_limit_s(replica, prices, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         if pool.room:
             self.pump(pool)

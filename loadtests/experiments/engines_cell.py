@@ -267,7 +267,13 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
     tpot = [record.tpot_s for record in served if record.tpot_s is not None]
     kept = {
         f"{name} {metric.value} p{100 * objective.quantile:g}": _kept_in_windows(
-            [record for record in served if record.ask.tier.name == name], metric, objective
+            [
+                record
+                for record in served
+                if record.ask.tier.name == name and (metric is not Metric.E2E or tier.slo.covers(record.output_tokens))
+            ],
+            metric,
+            objective,
         )
         for name, tier in names.items()
         for metric, objective in tier.slo.objectives()

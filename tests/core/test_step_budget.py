@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gateway.core.admission.tpot_margin import MAX_MARGIN, MIN_MARGIN, START, TpotMargin
+from gateway.core.admission.step_margin import MAX_MARGIN, MIN_MARGIN, START, StepMargin
 from gateway.core.fleet.step_budget import StepBudget, StepPrices
 from gateway.core.policy import Objective
 
@@ -78,33 +78,33 @@ P99 = Objective(0.99, 0.1)
 
 
 def test_margin_rests_where_the_objective_is_just_kept() -> None:
-    margin = TpotMargin(P99)
+    margin = StepMargin(P99)
     for answer in range(3000):
         late = answer % 100 == 0
-        margin.learn(margin.limit_s, 0.11 if late else 0.09)
+        margin.learn(margin.limit_s, late)
     assert margin.limit_s == pytest.approx(START * 0.1, rel=0.03)
 
 
 def test_margin_falls_by_a_fifth_within_a_dozen_late_answers_and_no_further_than_its_bound() -> None:
-    margin = TpotMargin(P99)
+    margin = StepMargin(P99)
     for _ in range(12):
-        margin.learn(margin.limit_s, 0.2)
+        margin.learn(margin.limit_s, True)
     assert MIN_MARGIN * 0.1 < margin.limit_s < 0.8 * START * 0.1
     for _ in range(1000):
-        margin.learn(margin.limit_s, 0.2)
+        margin.learn(margin.limit_s, True)
     assert margin.limit_s == pytest.approx(MIN_MARGIN * 0.1)
 
 
 def test_margin_learns_nothing_from_answers_of_a_replica_that_was_not_full() -> None:
-    margin = TpotMargin(P99)
+    margin = StepMargin(P99)
     for _ in range(1000):
-        margin.learn(0.02, 0.03)
-        margin.learn(0.02, 0.3)
+        margin.learn(0.02, False)
+        margin.learn(0.02, True)
     assert margin.limit_s == pytest.approx(START * 0.1)
 
 
 def test_margin_of_a_median_may_exceed_its_objective() -> None:
-    margin = TpotMargin(Objective(0.5, 0.1))
+    margin = StepMargin(Objective(0.5, 0.1))
     for _ in range(1000):
-        margin.learn(margin.limit_s, 0.05)
+        margin.learn(margin.limit_s, False)
     assert margin.limit_s == pytest.approx(MAX_MARGIN * 0.1)

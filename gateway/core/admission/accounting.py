@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.core.admission.admission import NOT_LATE, Admission
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.admission.promises import NOT_LATE, Promises
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.policy import Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
@@ -22,11 +22,11 @@ OUTPUT_WEIGHT: Final = 2.0
 class Accounting:
     """`reserve` opens the account of a request, `close` closes it once. Every limit is scaled by `share` (0-1]."""
 
-    def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, admission: Admission) -> None:
+    def __init__(self, share: float, prompts: PromptEstimator, forecaster: Forecaster, promises: Promises) -> None:
         self._tenants = Tenants(share)
         self._prompts = prompts
         self._forecaster = forecaster
-        self._admission = admission
+        self._promises = promises
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
         """Take on the limits of a policy. Usage so far stays counted."""
@@ -65,7 +65,7 @@ class Accounting:
 
     def first_token(self, live: RequestState, now: float) -> None:
         """Label the forecast if the first token decides it: a missed TTFT, or a kept one that is the only objective."""
-        self._admission.first_token(live, now)
+        self._promises.first_token(live, now)
         slo = live.slo
         if now - live.ask.body_at > slo.ttft_bound_s:
             self._forecaster.judged(live, True, now)
@@ -87,7 +87,7 @@ class Accounting:
                 self._prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)
 
     def close(self, live: RequestState, now: float) -> Record:
-        """Settle a request that is over with its tenant, and let forecaster and admission learn from its end."""
+        """Settle a request that is over with its tenant, and let forecaster and promises learn from its end."""
         if live.use is not None:
             worked = live.settle(now)
             if live.charged:
@@ -95,7 +95,7 @@ class Accounting:
         record = live.record()
         if live.forecast is not None:
             self._judge(live, record, now)
-        self._admission.ended(live, record, now)
+        self._promises.ended(live, record, now)
         return record
 
     # ---- within

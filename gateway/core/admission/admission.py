@@ -15,20 +15,16 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final
 
-from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.percentiles import PercentileGuard
-from gateway.core.admission.tpot_margin import TpotMargin
+from gateway.core.admission.promises import Promises
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.forecast.trust import Trust
-from gateway.core.policy import AdmissionMode, Objective, Policy, Tier
+from gateway.core.policy import AdmissionMode, Policy
 from gateway.core.queueing.request import QueuedRequest
-from gateway.core.request import Outcome, Random, Reason, Record
+from gateway.core.request import Random, Reason
 from gateway.core.request_state import RequestState
-from gateway.core.snapshot import TierView
 
 LOOKED_AT: Final = 4
 """Replicas with a free slot, least loaded first, that are considered before a request is shed."""
@@ -55,14 +51,6 @@ MIN_WINDOW_TOKENS: Final = 2048.0
 """Prompt tokens that one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
 MAX_WINDOW_TOKENS: Final = 16384.0
 """Also the window before the reading speed of an engine is known."""
-
-
-NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
-"""Refusals for reasons other than latency."""
-LONG_WAIT: Final = 0.5
-"""Part of a TTFT bound after which a refused request has waited in vain. An earlier refusal does not count as late."""
-LATELY_S: Final = 5.0
-"""Seconds that a tier's TPOT objectives bind after its last request, or the mean stay of a request if longer."""
 
 
 class Verdict(Enum):
@@ -100,33 +88,13 @@ class Admission:
         self._fleet = fleet
         self._forecaster = forecaster
         self._random = random
-        self._budgets: dict[str, ErrorBudget] = {}
-        self._guards: dict[str, tuple[PercentileGuard, ...]] = {}
-        """The TTFT objectives of each tier."""
-        self._promised: dict[int, list[tuple[PercentileGuard, float]]] = {}
-        """By request without a first token: each promised objective, and P(late) for it."""
+        self.promises = Promises(policy, forecaster)
         self._hold_s = math.inf
-        self._margins: dict[tuple[str, Objective], TpotMargin] = {}
         self.configure(policy)
 
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""
-        self._tiers = policy.tiers
-        self._margins = {
-            (pool, objective): margin
-            for (pool, objective), margin in self._margins.items()
-            if pool in policy.pools and any(objective in tier.slo.tpot for tier in policy.tiers.values())
-        }
-        self._guards = {
-            name: _guards(self._guards.get(name, ()), tier.slo.ttft)
-            for name, tier in policy.tiers.items()
-            if tier.slo.ttft
-        }
-        kept = self._budgets
-        self._budgets = {
-            name: kept[name] if name in kept and kept[name].slo == tier.slo else ErrorBudget(tier.slo)
-            for name, tier in policy.tiers.items()
-        }
+        self.promises.configure(policy)
         tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
 
@@ -170,34 +138,16 @@ class Admission:
             if not live.ask.stream or forecast.ttft_s <= bound_s:
                 return ""
             return f"The replicas are busy. Its turn came too late for a first token within {bound_s:g} s."
-        limit = self.threshold(live.ask.tier)
+        limit = self.promises.threshold(live.ask.tier)
         if pool.room.band(live.ask.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
     def is_doubtful(self, live: RequestState, pool: Pool, forecast: Forecast) -> bool:
         """Whether a trusted forecast is above the threshold, or a TTFT objective of the tier would break."""
-        if forecast.breach > self.threshold(live.ask.tier) and self.trusted(pool):
+        if forecast.breach > self.promises.threshold(live.ask.tier) and self.trusted(pool):
             return True
-        return self._broken(live, pool, forecast) is not None
-
-    def _broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> PercentileGuard | None:
-        """The guard of a TTFT objective that would break with this request; None if all hold."""
-        if live.ask.stream:
-            for guard in self._guards.get(live.ask.tier.name, ()):
-                if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
-                    return guard
-        return None
-
-    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
-        """P(its first token misses the objective), 0-1.
-
-        Before engine costs are known the head of its queue tells: a newcomer waits at least as long as that has.
-        """
-        if self._forecaster.has_costs(pool.spec.name):
-            return self._forecaster.is_late(live, forecast, objective.threshold_s)
-        before = pool.room.band(live.ask.tier).first() if pool.room.holds(live.ask.tier) else None
-        return 0.0 if before is None or forecast.at - before.ask.body_at <= objective.threshold_s else 1.0
+        return self.promises.broken(live, pool, forecast) is not None
 
     # ---- inputs of decisions
 
@@ -214,68 +164,12 @@ class Admission:
         """Whether forecasts for this pool decide; else only the bounds of slots and queue do."""
         return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
 
-    def threshold(self, tier: Tier) -> float:
-        """The largest P(breach) that is admitted: that of the tier, scaled by its error budget."""
-        written = tier.admission.max_breach_probability
-        budget = self._budgets.get(tier.name)
-        return written if budget is None else budget.threshold(written)
-
-    def budget_left(self, tier: Tier) -> float:
-        """Remaining error budget of the tier, -1 to 1."""
-        budget = self._budgets.get(tier.name)
-        return 0.0 if budget is None else budget.left
-
-    def views(self, policy: Policy) -> tuple[TierView, ...]:
-        """A copy for people."""
-        return tuple(
-            TierView(name, self.threshold(tier), self._budgets[name].left) for name, tier in policy.tiers.items()
-        )
-
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """A request was sent, or queued."""
         pool.room.band(live.ask.tier).admitted(now)
-        forecast = live.forecast
-        if forecast is None:
-            return
-        self._forecaster.watch(live, now)
-        guards = self._guards.get(live.ask.tier.name)
-        if guards is not None and live.ask.stream:
-            self._drop(live.ask.id)  # it may have moved here from the queue of a pool without replicas
-            promised = self._promised[live.ask.id] = []
-            for guard in guards:
-                late = self._late(live, pool, forecast, guard.objective)
-                guard.admitted(late)
-                promised.append((guard, late))
-
-    def _drop(self, request: int) -> None:
-        """Take a request out of the guards that expect it."""
-        for guard, late in self._promised.pop(request, ()):
-            guard.dropped(late)
-
-    @property
-    def promises(self) -> int:
-        """Number of TTFT objectives promised to requests without a first token, by the guards in force."""
-        return sum(guard.open for guards in self._guards.values() for guard in guards)
-
-    def first_token(self, live: RequestState, now: float) -> None:
-        """The client has the first token of a stream."""
-        for guard, late in self._promised.pop(live.ask.id, ()):
-            guard.answered(late, now - live.ask.body_at, now)
-
-    def ended(self, live: RequestState, record: Record, now: float) -> None:
-        """A request is over."""
-        in_vain = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
-        for guard, late in self._promised.pop(live.ask.id, ()):
-            if in_vain and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
-                guard.answered(late, math.inf, now)
-            else:
-                guard.dropped(late)
-        budget = self._budgets.get(live.ask.tier.name)
-        if budget is not None:
-            budget.count(live.ask.tier.slo, record, now)
-        if record.tpot_s is not None and record.pool is not None and live.forecast is not None:
-            for objective in live.ask.tier.slo.tpot:
-                self._margin(record.pool, objective).learn(live.forecast.tpot_s, record.tpot_s)
+        if live.forecast is not None:
+            self._forecaster.watch(live, now)
+            self.promises.admitted(live, pool, live.forecast)
 
     def ahead(self, live: RequestState, pool: Pool, now: float) -> Ahead:
         """Work ahead of a newcomer that is queued."""
@@ -298,35 +192,12 @@ class Admission:
             return MAX_WINDOW_TOKENS
         return min(MAX_WINDOW_TOKENS, max(MIN_WINDOW_TOKENS, self._hold_s / token_s))
 
-    def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
-        """The longest mean step of `replica` that keeps the TPOT objectives of all tiers in use; inf without one."""
-        if prices is None:
-            return math.inf
-        pool = replica.pool
-        lately = now - max(LATELY_S, self._forecaster.costs(pool).stay_s)
-        limit_s = math.inf
-        for name, at in pool.asked_at.items():
-            tier = self._tiers.get(name)
-            if tier is None or at < lately:
-                continue
-            for objective in tier.slo.tpot:
-                if objective.threshold_s > prices.base_s + prices.sequence_s:
-                    limit_s = min(limit_s, self._margin(pool.spec.name, objective).limit_s)
-        return limit_s
-
-    def _margin(self, pool: str, objective: Objective) -> TpotMargin:
-        found = self._margins.get((pool, objective))
-        if found is None:
-            found = self._margins[pool, objective] = TpotMargin(objective)
-        return found
-
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
         """The text for a client that is refused because of this forecast."""
-        limit = self.threshold(live.ask.tier)
-        guard = None if forecast.breach > limit else self._broken(live, pool, forecast)
-        if guard is None:
+        limit = self.promises.threshold(live.ask.tier)
+        objective = None if forecast.breach > limit else self.promises.broken(live, pool, forecast)
+        if objective is None:
             return self.reason(live, forecast, limit)
-        objective = guard.objective
         return (
             f"The replicas are busy. Predicted: time to first token {forecast.ttft_s:.3g} s; "
             f"at least {objective.quantile:.3g} of the answers are to have theirs within {objective.threshold_s:g} s."
@@ -399,21 +270,11 @@ class Admission:
         live.max_tokens = min(asked, int(DEGRADE_MARGIN * (bound_s - forecast.ttft_s) / max(forecast.tpot_s, 1e-6)))
         if MIN_DEGRADED_TOKENS <= live.max_tokens < asked:
             shorter = self.forecast(live, pool, replica, now)
-            if shorter.breach <= self.threshold(live.ask.tier):
+            if shorter.breach <= self.promises.threshold(live.ask.tier):
                 live.forecast, live.degraded = shorter, True
                 return True
         live.max_tokens = asked
         return False
-
-
-def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:
-    """One guard for each objective. Guards of unchanged objectives keep their counts."""
-    kept = {(guard.objective, guard.last): guard for guard in before}
-    last = max(objectives, key=lambda objective: objective.quantile)
-    return tuple(
-        kept.get((objective, objective is last)) or PercentileGuard(objective, objective is last)
-        for objective in objectives
-    )
 
 
 def waits(live: RequestState, pool: Pool) -> Decision:

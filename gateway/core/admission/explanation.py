@@ -76,7 +76,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
     tier = live.ask.tier
     free = [] if pool.room.holds(tier) else pool.candidates(tier)
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
-    trust, threshold = admission.trust(pool), admission.threshold(tier)
+    trust, threshold = admission.trust(pool), admission.promises.threshold(tier)
     found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]
     if trust is Trust.TRUSTED and tier.admission.mode is not AdmissionMode.OFF:
         found.sort(key=lambda candidate: candidate.breach > threshold)
@@ -84,7 +84,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
     verdict, why = _verdict(live, best, trust, threshold)
     if verdict == WAITS and waits(live, pool).verdict is Verdict.SHED:
         verdict, why = REFUSED, "the waiting room is full"
-    budget = _budget(tier, admission.budget_left(tier))
+    budget = _budget(tier, admission.promises.budget_left(tier))
     return PlacementExplanation(
         verdict=verdict,
         why=why,
@@ -93,7 +93,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
         trust=trust,
         threshold=threshold,
         budget=budget,
-        budget_left=admission.budget_left(tier) if budget == MEASURED else None,
+        budget_left=admission.promises.budget_left(tier) if budget == MEASURED else None,
         prompt_tokens=live.prompt_tokens,
         max_tokens=live.max_tokens,
         ahead=ahead.requests,

@@ -29,7 +29,7 @@ MEMORY_S: Final = 10.0
 BIAS_MEMORY_S: Final = 60.0
 SAFETY: Final = 0.9
 """Share of the allowed late answers that is planned for. The rest is left to chance."""
-IN_VAIN: Final = 0.03
+IN_VAIN: Final = 0.01
 """Share of the admitted that may wait in vain: refused when they miss the highest percentile."""
 PRIOR: Final = 1.0
 """Prior count of late answers that were forecast: the forecast is believed until answers show otherwise."""

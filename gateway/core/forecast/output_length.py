@@ -11,6 +11,7 @@ and Ederer 1958).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import Final
 
@@ -219,6 +220,18 @@ class Bucket:
         share = (before - (1.0 - q)) / (before - after) if before > after else 1.0
         return max(1.0, lowest + (EDGES[low] - lowest) * min(1.0, max(0.0, share)))
 
+    def longest(self, quantile: float, up_to: int | None) -> float:
+        """Tokens that certainly more than 1 - `quantile` of the answers exceed, of those with at most `up_to` tokens.
+
+        It is below the true quantile by two standard errors. A tail that few answers have shown would leave replicas
+        empty.
+        """
+        spread = 2.0 * math.sqrt(quantile * (1.0 - quantile) / max(1.0, self.seen))
+        low = max(0.5, quantile - spread)
+        if up_to is None:
+            return self.quantile(low)
+        return min(float(up_to), self.quantile(low * (1.0 - self.exceeds(float(up_to)))))
+
 
 def _bin(tokens: int) -> int:
     return min(bisect_left(EDGES, tokens), len(EDGES) - 1)
@@ -246,6 +259,15 @@ class OutputLengths:
         if found is None:
             found = self.buckets.get((model, tier, -1)) or self.buckets.get((model, "", -1)) or self._root
         return found
+
+    def longest(self, tier: str, quantile: float, up_to: int | None) -> float | None:
+        """The most of `Bucket.longest` for this tier and any model; None before there are answers."""
+        found = [
+            bucket.longest(quantile, up_to)
+            for (_, name, bits), bucket in self.buckets.items()
+            if bits < 0 and name == tier and bucket.seen
+        ]
+        return max(found, default=None)
 
     def _new(self, model: str, tier: str, bits: int) -> Bucket:
         key = model, tier, bits

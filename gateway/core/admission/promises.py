@@ -1,0 +1,205 @@
+"""The objectives of all tiers: whether a request would break one, and how long a step they allow.
+
+TTFT percentiles are constraints on admissions (percentiles.py). TPOT and e2e objectives bound the step of replicas
+(step_margin.py). The error budget sets how much risk a tier takes (error_budget.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gateway.core.admission.error_budget import ErrorBudget
+from gateway.core.admission.forecaster import Forecaster
+from gateway.core.admission.percentiles import PercentileGuard
+from gateway.core.admission.step_margin import LONG_START, StepMargin
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.step_budget import StepPrices
+from gateway.core.forecast.ahead import Forecast
+from gateway.core.policy import Objective, Policy, Tier
+from gateway.core.request import Outcome, Reason, Record
+from gateway.core.request_state import RequestState
+from gateway.core.snapshot import TierView
+
+NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
+"""Refusals for reasons other than latency."""
+LONG_WAIT: Final = 0.5
+"""Part of a TTFT bound after which a refused request has waited in vain. An earlier refusal does not count as late."""
+LATELY_S: Final = 5.0
+"""Seconds that a tier's objectives bind after its last request, or the mean stay of a request if longer."""
+
+
+class Promises:
+    """Counts of what was promised and kept. Those of unchanged objectives outlive a reload."""
+
+    def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
+        self._forecaster = forecaster
+        self._budgets: dict[str, ErrorBudget] = {}
+        self._guards: dict[str, tuple[PercentileGuard, ...]] = {}
+        """The TTFT objectives of each tier."""
+        self._promised: dict[int, list[tuple[PercentileGuard, float]]] = {}
+        """By request without a first token: each promised objective, and P(late) for it."""
+        self._tpot: dict[tuple[str, Objective], StepMargin] = {}
+        """By pool."""
+        self._e2e: dict[tuple[str, str, Objective], StepMargin] = {}
+        """By pool and tier, whose answers have lengths of their own."""
+        self.configure(policy)
+
+    def configure(self, policy: Policy) -> None:
+        """Take on a policy."""
+        self._tiers = tiers = policy.tiers
+        self._tpot = {
+            (pool, objective): margin
+            for (pool, objective), margin in self._tpot.items()
+            if pool in policy.pools and any(objective in tier.slo.tpot for tier in tiers.values())
+        }
+        self._e2e = {
+            (pool, name, objective): margin
+            for (pool, name, objective), margin in self._e2e.items()
+            if pool in policy.pools and name in tiers and objective in tiers[name].slo.e2e
+        }
+        self._guards = {
+            name: _guards(self._guards.get(name, ()), tier.slo.ttft) for name, tier in tiers.items() if tier.slo.ttft
+        }
+        kept = self._budgets
+        self._budgets = {
+            name: kept[name] if name in kept and kept[name].slo == tier.slo else ErrorBudget(tier.slo)
+            for name, tier in tiers.items()
+        }
+
+    # ---- decisions
+
+    def threshold(self, tier: Tier) -> float:
+        """The largest P(breach) that is admitted: that of the tier, scaled by its error budget."""
+        written = tier.admission.max_breach_probability
+        budget = self._budgets.get(tier.name)
+        return written if budget is None else budget.threshold(written)
+
+    def budget_left(self, tier: Tier) -> float:
+        """Remaining error budget of the tier, -1 to 1."""
+        budget = self._budgets.get(tier.name)
+        return 0.0 if budget is None else budget.left
+
+    def views(self) -> tuple[TierView, ...]:
+        """A copy for people."""
+        return tuple(TierView(name, self.threshold(tier), self.budget_left(tier)) for name, tier in self._tiers.items())
+
+    def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> Objective | None:
+        """The TTFT objective of its tier that would break with this request; None if all hold."""
+        if live.ask.stream:
+            for guard in self._guards.get(live.ask.tier.name, ()):
+                if not guard.admits(self._late(live, pool, forecast, guard.objective), forecast.at):
+                    return guard.objective
+        return None
+
+    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, objective: Objective) -> float:
+        """P(its first token misses the objective), 0-1.
+
+        Before engine costs are known the head of its queue tells: a newcomer waits at least as long as that has.
+        """
+        if self._forecaster.has_costs(pool.spec.name):
+            return self._forecaster.is_late(live, forecast, objective.threshold_s)
+        before = pool.room.band(live.ask.tier).first() if pool.room.holds(live.ask.tier) else None
+        return 0.0 if before is None or forecast.at - before.ask.body_at <= objective.threshold_s else 1.0
+
+    def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:
+        """The longest mean step of `replica` that keeps the TPOT and e2e objectives of all tiers in use; inf: none.
+
+        An objective that an idle replica cannot keep bounds nothing: nobody could keep it.
+        """
+        if prices is None:
+            return math.inf
+        pool = replica.pool
+        lately = now - max(LATELY_S, self._forecaster.costs(pool).stay_s)
+        alone_s = prices.base_s + prices.sequence_s
+        limit_s = math.inf
+        for name, at in pool.asked_at.items():
+            tier = self._tiers.get(name)
+            if tier is None or at < lately:
+                continue
+            for objective in tier.slo.tpot:
+                if objective.threshold_s > alone_s:
+                    limit_s = min(limit_s, self._tpot_margin(pool.spec.name, objective).limit_s)
+            for objective in tier.slo.e2e:
+                longest = self._forecaster.lengths.longest(name, objective.quantile, tier.slo.e2e_up_to_tokens)
+                if longest is not None:
+                    margin = self._e2e_margin(pool.spec.name, name, objective)
+                    margin.fit(longest)
+                    if margin.limit_s > alone_s:
+                        limit_s = min(limit_s, margin.limit_s)
+        return limit_s
+
+    def _tpot_margin(self, pool: str, objective: Objective) -> StepMargin:
+        found = self._tpot.get((pool, objective))
+        if found is None:
+            found = self._tpot[pool, objective] = StepMargin(objective)
+        return found
+
+    def _e2e_margin(self, pool: str, tier: str, objective: Objective) -> StepMargin:
+        found = self._e2e.get((pool, tier, objective))
+        if found is None:
+            found = self._e2e[pool, tier, objective] = StepMargin(objective, LONG_START)
+        return found
+
+    # ---- events
+
+    @property
+    def open(self) -> int:
+        """Number of TTFT objectives promised to requests without a first token, by the guards in force."""
+        return sum(guard.open for guards in self._guards.values() for guard in guards)
+
+    def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
+        """A request with this forecast was sent, or queued."""
+        guards = self._guards.get(live.ask.tier.name)
+        if guards is not None and live.ask.stream:
+            self._drop(live.ask.id)  # it may have moved here from the queue of a pool without replicas
+            promised = self._promised[live.ask.id] = []
+            for guard in guards:
+                late = self._late(live, pool, forecast, guard.objective)
+                guard.admitted(late)
+                promised.append((guard, late))
+
+    def _drop(self, request: int) -> None:
+        """Take a request out of the guards that expect it."""
+        for guard, late in self._promised.pop(request, ()):
+            guard.dropped(late)
+
+    def first_token(self, live: RequestState, now: float) -> None:
+        """The client has the first token of a stream."""
+        for guard, late in self._promised.pop(live.ask.id, ()):
+            guard.answered(late, now - live.ask.body_at, now)
+
+    def ended(self, live: RequestState, record: Record, now: float) -> None:
+        """A request is over."""
+        in_vain = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
+        for guard, late in self._promised.pop(live.ask.id, ()):
+            if in_vain and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
+                guard.answered(late, math.inf, now)
+            else:
+                guard.dropped(late)
+        tier = live.ask.tier
+        budget = self._budgets.get(tier.name)
+        if budget is not None:
+            budget.count(tier.slo, record, now)
+        if record.pool is None or live.forecast is None:
+            return
+        if record.tpot_s is not None:
+            for objective in tier.slo.tpot:
+                margin = self._tpot_margin(record.pool, objective)
+                margin.learn(live.forecast.tpot_s, record.tpot_s > objective.threshold_s)
+        if record.outcome is Outcome.OK and tier.slo.covers(record.output_tokens):
+            for objective in tier.slo.e2e:
+                margin = self._e2e_margin(record.pool, tier.name, objective)
+                margin.learn(live.forecast.tpot_s, record.e2e_s > objective.threshold_s)
+                if record.ttft_s is not None:
+                    margin.saw_ttft(record.ttft_s)
+
+
+def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:
+    """One guard for each objective. Guards of unchanged objectives keep their counts."""
+    kept = {(guard.objective, guard.last): guard for guard in before}
+    last = max(objectives, key=lambda objective: objective.quantile)
+    return tuple(
+        kept.get((objective, objective is last)) or PercentileGuard(objective, objective is last)
+        for objective in objectives
+    )
