@@ -120,7 +120,7 @@ class Promises:
             for objective in tier.slo.tpot:
                 if objective.threshold_s > alone_s:
                     limit_s = min(limit_s, self._tpot_margin(pool.spec.name, objective).limit_s)
-            for objective in tier.slo.e2e:
+            for objective in () if tier.caps.degrade else tier.slo.e2e:  # its answers get shorter instead
                 longest = self._forecaster.lengths.longest(name, objective.quantile, tier.slo.e2e_up_to_tokens)
                 if longest is not None:
                     margin = self._e2e_margin(pool.spec.name, name, objective)
