@@ -8,8 +8,8 @@ conformal inference (Gibbs and Candes, NeurIPS 2021). Each answer made near the 
 
 It rests where the share of late answers is the one that the objective allows.
 
-A TPOT objective allows a step as long as its threshold. An e2e objective allows one that lets nearly all answers end in
-time: its threshold less the usual TTFT, over the tokens that no more than 1 - quantile of the answers exceed.
+A TPOT objective allows a step as long as its threshold. An e2e objective allows one in which nearly all answers end in
+time. It is the threshold less the usual TTFT, over the tokens that only a share 1 - quantile of the answers exceeds.
 """
 
 from __future__ import annotations
