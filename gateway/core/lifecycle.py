@@ -59,6 +59,8 @@ class Lifecycle:
         pool = replica.pool
         unread = replica.unread_of(live.prompt_tokens, live.ask)
         slot = pool.acquire(replica, live.ask.tier.name, live.prompt_tokens, unread, live.visible, now)
+        if live.ask.adapter:
+            replica.adapters.opened(live.ask.adapter)
         attempt = Attempt(self._next_attempt, live, slot, hedge)
         if pool.spec.affinity:
             self._expect_cached(attempt, live, slot.prompt_tokens - unread)
@@ -167,6 +169,8 @@ class Lifecycle:
         if finish.end in ANSWERS:
             replica.pulse.heard(now)
         attempt.slot.release(finish.end, now)
+        if attempt.live.ask.adapter:
+            replica.adapters.closed(attempt.live.ask.adapter)
         if finish.end is AttemptOutcome.COMPLETE and attempt.live.ask.batch == 1:
             self._compare_cached(attempt, finish)
         for learner in self._learners:

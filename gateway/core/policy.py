@@ -366,6 +366,8 @@ class Model:
     split: tuple[tuple[str, int], ...] = ()
     """Arms (model, weight) that share its requests; empty: it serves them itself."""
     mirror: Mirror | None = None
+    has_adapters: bool = True
+    """Whether the LoRA adapters that its replicas list are served."""
 
     def sent_as(self, asked: str) -> str:
         """The model name sent to replicas where a client asked for `asked`."""

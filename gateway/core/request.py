@@ -253,6 +253,8 @@ class Request:
     """Whether its prompt is token ids, which mean something to its own model alone."""
     fallback_of: str = ""
     """Model that would have served it, where `model` is the fallback of its tier."""
+    adapter: str = ""
+    """LoRA adapter of `model` that it asks for, under the name that replicas list; empty: none."""
 
     def __init__(
         self,
@@ -279,6 +281,7 @@ class Request:
         split: str = "",
         is_token_ids: bool = False,
         fallback_of: str = "",
+        adapter: str = "",
     ) -> None:
         self.id = id
         self.policy = policy
@@ -303,6 +306,7 @@ class Request:
         self.split = split
         self.is_token_ids = is_token_ids
         self.fallback_of = fallback_of
+        self.adapter = adapter
 
     @property
     def visible(self) -> bool:
@@ -392,6 +396,12 @@ class Sample:
     """The shortest `max_model_len` of the models it serves."""
     late: bool = False
     """Whether the health check timed out."""
+    adapters: tuple[str, ...] | None = None
+    """LoRA adapters that it lists,"""
+    max_adapters: int | None = None
+    """how many of them it can have in one batch,"""
+    active_adapters: tuple[str, ...] | None = None
+    """and which ones have requests there, running or waiting."""
     cache_queries: int | None = None
     """Prompt tokens looked up in the prefix cache since the engine started,"""
     cache_hits: int | None = None

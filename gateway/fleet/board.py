@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from gateway.core.policy import Model, Policy, PoolSpec, Tier
@@ -19,7 +19,7 @@ class Listed(TypedDict):
     created: int
     owned_by: str
     root: str
-    parent: None
+    parent: str | None
     max_model_len: int | None
 
 
@@ -30,14 +30,21 @@ class ModelBoard:
         """`created_unix_s` is what the API calls `created`, of every model."""
         self._created_unix_s = created_unix_s
         self._cards: dict[str, tuple[ModelCard, ...]] = {}
+        self._adapters: set[str] = set()
+        """Names that any replica lists as a LoRA adapter."""
 
     def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
         """`replica` serves these. They stand until it says otherwise, also while it cannot be read."""
         self._cards[replica] = cards
+        self._count()
 
     def forget(self, replica: str) -> None:
         """`replica` is gone, or another one has its name."""
         self._cards.pop(replica, None)
+        self._count()
+
+    def _count(self) -> None:
+        self._adapters = {card.id for cards in self._cards.values() for card in cards if card.parent is not None}
 
     def max_model_len(self, pool: PoolSpec, upstream_model: str) -> int | None:
         """The least `max_model_len` (tokens) of the replicas that know the model; None if none states it."""
@@ -66,6 +73,10 @@ class ModelBoard:
             for name, model in policy.models.items()
             if not model.any_name and name != CATCH_ALL and _pools(policy, model, tier)
         }
+        for model in policy.models.values():
+            for name in self._adapters_of(policy, model, tier):
+                if name not in policy.models and name not in listed:
+                    listed[name] = self._listed_adapter(policy, name, model, tier)
         catch_all = policy.models.get(CATCH_ALL)
         if catch_all is not None:
             for pool in _pools(policy, catch_all, tier):
@@ -79,6 +90,9 @@ class ModelBoard:
 
         Under a catch-all any name passes while the list of one replica could not be read.
         """
+        base = self.base_of(policy, name, tier)
+        if base is not None:
+            return self._listed_adapter(policy, name, base, tier)
         model = policy.model(name)
         if model is None or name == CATCH_ALL:
             return None
@@ -90,6 +104,41 @@ class ModelBoard:
             if not any(ids is None or (model.upstream or name) in ids for ids in known):
                 return None
         return self._listed(policy, name, model, tier)
+
+    def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
+        """The model of which `name` is a LoRA adapter that its replicas list; None if the policy has the name."""
+        if name in policy.models or name not in self._adapters:
+            return None
+        for model in policy.models.values():
+            if name in self._adapters_of(policy, model, tier):
+                return model
+        return None
+
+    def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
+        """Whether replicas of these pools list `name` as a LoRA adapter."""
+        return name in self._adapters and any(
+            card.id == name and card.parent is not None for pool in pools for card in self._pool_cards(pool)
+        )
+
+    def _adapters_of(self, policy: Policy, model: Model, tier: Tier | None) -> Iterator[str]:
+        """Names of the adapters of a model, as its replicas list them."""
+        if self._adapters and model.has_adapters and not model.split and not model.any_name:
+            for pool in _pools(policy, model, tier):
+                for card in self._pool_cards(pool):
+                    if card.parent is not None and card.parent == model.sent_as(model.name):
+                        yield card.id
+
+    def _listed_adapter(self, policy: Policy, name: str, base: Model, tier: Tier | None) -> Listed:
+        lengths = [self.max_model_len(pool, name) for pool in _pools(policy, base, tier)]
+        return Listed(
+            id=name,
+            object="model",
+            created=self._created_unix_s,
+            owned_by="tailgate",
+            root=name,
+            parent=base.name,
+            max_model_len=max((length for length in lengths if length is not None), default=None),
+        )
 
     def _listed(self, policy: Policy, name: str, model: Model, tier: Tier | None) -> Listed:
         arms = [policy.models[arm] for arm, _ in model.split] or [model]

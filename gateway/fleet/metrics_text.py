@@ -33,6 +33,8 @@ class _Names:
     """Prompt tokens looked up in the prefix cache,"""
     cache_hits: str | None = None
     """and found there."""
+    adapters: str | None = None
+    """LoRA adapters with requests, in labels; of several series the latest value counts."""
 
 
 _NAMES: dict[EngineKind, _Names] = {
@@ -44,6 +46,7 @@ _NAMES: dict[EngineKind, _Names] = {
         "vllm:num_preemptions_total",
         "vllm:prefix_cache_queries_total",
         "vllm:prefix_cache_hits_total",
+        "vllm:lora_requests_info",
     ),
     # Its cache_hit_rate is that of the last batch.
     EngineKind.SGLANG: _Names(
@@ -113,7 +116,10 @@ def read_sample(engine: EngineKind, text: str) -> Sample | Failed:
         kv_fraction = max((value for value in kv if not math.isnan(value)), default=None)
         if kv_fraction is not None and kv_fraction > _FULL:
             raise _Garbage(f"{names.kv[0]} is above 1")
+        limit, active = (None, None) if names.adapters is None else _adapters(engine, text, names.adapters)
         return Sample(
+            max_adapters=limit,
+            active_adapters=active,
             waiting=_total(names.waiting, waiting),
             running=_total(names.running, running),
             kv_fraction=None if kv_fraction is None else min(kv_fraction, 1.0),
@@ -129,9 +135,32 @@ class _Garbage(Exception):
     """A metric cannot be read; it says which and why. Never leaves this file."""
 
 
+def _adapters(engine: EngineKind, text: str, name: str) -> tuple[int | None, tuple[str, ...] | None]:
+    """Adapters in one batch at most, and those with requests.
+
+    vLLM writes them into labels, and a timestamp as the value. Series of earlier steps stay on the page.
+    """
+    latest, labels = -1.0, ""
+    for written, value in _lines(engine, text, name):
+        if value > latest:
+            latest, labels = value, written
+    if latest < 0:
+        return None, None
+    pairs: dict[str, str] = dict(_PAIR.findall(labels))
+    limit = pairs.get("max_lora", "")
+    listed = f"{pairs.get('running_lora_adapters', '')},{pairs.get('waiting_lora_adapters', '')}".split(",")
+    active = dict.fromkeys(adapter.strip() for adapter in listed if adapter.strip())
+    return int(limit) if limit.isdecimal() and 0 < len(limit) < 10 and int(limit) else None, tuple(active)
+
+
 def _series(engine: EngineKind, text: str, name: str) -> list[float]:
     """Every value of `name` that counts; [] if the page does not have it."""
-    values: list[float] = []
+    return [value for _, value in _lines(engine, text, name)]
+
+
+def _lines(engine: EngineKind, text: str, name: str) -> list[tuple[str, float]]:
+    """Labels and value of each series of `name` that counts."""
+    values: list[tuple[str, float]] = []
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -143,7 +172,7 @@ def _series(engine: EngineKind, text: str, name: str) -> list[float]:
             if len(values) == _MAX_SERIES:
                 raise _Garbage(f"{name} has more than {_MAX_SERIES} series")
             if engine is not EngineKind.SGLANG or _counts(line["labels"] or ""):
-                values.append(_number(name, line["value"]))
+                values.append((line["labels"] or "", _number(name, line["value"])))
         at = text.find(name, end)
     return values
 

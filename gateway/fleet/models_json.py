@@ -16,6 +16,8 @@ class ModelCard:
 
     id: str
     max_model_len: int | None = None
+    parent: str | None = None
+    """Name of the base model of a LoRA adapter, as the replica lists it; None: it is no adapter."""
 
 
 class _Entry(msgspec.Struct):
@@ -44,5 +46,8 @@ def read_models(body: bytes) -> tuple[ModelCard, ...] | Failed:
     if not entries:
         return Failed(ReadFault.EMPTY, "the list of models is empty")
     lengths = {entry.id: count(entry.max_model_len) for entry in entries}
-    cards = {entry.id: ModelCard(entry.id, lengths[entry.id] or lengths.get(entry.parent or "")) for entry in entries}
+    cards = {
+        entry.id: ModelCard(entry.id, lengths[entry.id] or lengths.get(entry.parent or ""), entry.parent or None)
+        for entry in entries
+    }
     return tuple(cards.values())

@@ -99,6 +99,8 @@ class ReplicaWatch:
         self._is_cold = is_cold
         self._healthy: bool | None = None
         self._models_due = asyncio.Event()
+        self._had_adapters = False
+        """Whether its last list of models had LoRA adapters."""
         self._read_at: dict[Reading, float] = {}
         self._errors: dict[Reading, Failed] = {}
         self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
@@ -205,8 +207,12 @@ class ReplicaWatch:
             self._note(Reading.MODELS, None)
             self._tools.board.put(self.target.name, cards)
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]
-            if lengths:
-                self._tools.on_sample(self.target.name, Sample(context_tokens=min(lengths)))
+            adapters = tuple(card.id for card in cards if card.parent is not None)
+            context_tokens = min(lengths, default=None)
+            told = adapters if adapters or self._had_adapters else None
+            if lengths or told is not None:
+                self._had_adapters = bool(adapters)
+                self._tools.on_sample(self.target.name, Sample(context_tokens=context_tokens, adapters=told))
 
     async def _read(self, reading: Reading, look: Callable[[Fetcher], Awaitable[None]], fetcher: Fetcher) -> None:
         """Read once. An exception of `look` is a bug: the reading has failed and tells nothing of the replica."""

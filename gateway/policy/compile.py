@@ -56,6 +56,7 @@ def _model(name: str, section: ModelSection, folder: Path, models: Mapping[str, 
         any_name=catch_all,
         report=rules.Report(section.report),
         split=tuple(split.items()),
+        has_adapters=section.adapters == "listed",
         mirror=_mirror(section.mirror) if section.mirror else None,
     )
 

@@ -24,6 +24,8 @@ from gateway.policy.sections.values import (
     Text,
 )
 
+ADAPTERS = ("listed", "none")
+Adapters = Annotated[str, AfterValidator(values.one_of(ADAPTERS)), values.choice(ADAPTERS)]
 ReportedName = Annotated[str, AfterValidator(values.one_of(rules.Report)), values.choice(rules.Report)]
 
 
@@ -52,6 +54,10 @@ class ModelSection(Section):
     report: ReportedName = plain(
         rules.Report.ASKED.value,
         "Which name stands in answers. asked: the one that the client asked for; upstream: the engine's own.",
+    )
+    adapters: Adapters = plain(
+        "listed",
+        "LoRA adapters of this model that replicas list in /v1/models. listed: served by their names; none: not.",
     )
     mirror: MirrorSection | None = optional("Copies of its requests to a shadow pool; none unless given.")
     tokenizer: Text | None = optional(

@@ -81,16 +81,16 @@ class CountingEndpoint:
     def __init__(
         self,
         driver: Driver,
-        knows: Callable[[str, Tier], bool],
+        find: Callable[[str, Tier], tuple[Model | None, str]],
         count_exactly: Callable[[Model, Parsed], int | None],
         told: Callable[[CountSource], None],
     ) -> None:
-        """`knows`: whether there may be a model of that name; `count_exactly`: None without a tokenizer.
+        """`find`: the model that serves a name, and the adapter that it is; `count_exactly`: None without a tokenizer.
 
         `told` hears of each answer.
         """
         self._driver = driver
-        self._knows = knows
+        self._find = find
         self._count_exactly = count_exactly
         self._told = told
         self._asked: Counter[str] = Counter()
@@ -103,8 +103,8 @@ class CountingEndpoint:
             parsed = parse_counted(body, tier.caps)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
-        model = policy.model(parsed.model)
-        if model is None or (model.any_name and not self._knows(parsed.model, tier)):
+        model, _ = self._find(parsed.model, tier)  # a LoRA adapter has the tokenizer of its base model
+        if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         if model.split:
             model = arm_of(policy, model, tier, asker.tenant)

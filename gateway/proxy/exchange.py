@@ -170,7 +170,7 @@ class Exchange(AttemptOwner):
             self._model = self.ask.policy.models[model]
         body = self._bodies.get(max_tokens)
         if body is None:
-            name = self._model.sent_as(self._parsed.model)
+            name = self._sent_as(self._parsed)
             body = self._bodies[max_tokens] = render(self._parsed, name, max_tokens)
             self._extra = self._changes(self._parsed, max_tokens)
             if degraded:
@@ -191,8 +191,7 @@ class Exchange(AttemptOwner):
         parsed = self._parsed
         if parsed is None or "stream_options" not in parsed.fields:
             return None
-        name = self._model.sent_as(parsed.model)
-        return self._message(attempt_id, upstream, render(parsed, name, max_tokens, False))
+        return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Show the client what this attempt has, and from now on whatever comes."""
@@ -381,6 +380,12 @@ class Exchange(AttemptOwner):
 
     # ---- inside
 
+    def _sent_as(self, parsed: Parsed) -> str:
+        """The model name for a replica: that of a LoRA adapter is its own, unless a fallback serves."""
+        if self.ask.adapter and self._model is self.ask.model:
+            return self.ask.adapter
+        return self._model.sent_as(parsed.model)
+
     def _copy(self, parsed: Parsed, max_tokens: int) -> None:
         """Send a copy to the shadow pool of the model, if one is due. Forms are not copied."""
         service, model = self._services.mirror, self._model
@@ -388,7 +393,7 @@ class Exchange(AttemptOwner):
         if service is None or mirror is None or parsed.api.shape.is_form:
             return
         if service.admits(model, len(parsed.payload)):
-            body = render(parsed, mirror.upstream or model.sent_as(parsed.model), max_tokens)
+            body = render(parsed, mirror.upstream or self._sent_as(parsed), max_tokens)
             rid = b"%b-%bm" % (self._rid, PROCESS)
             service.send(model, self.ask.endpoint, body, rid, min(MAX_COPY_S, self.ask.tier.timeouts.total_s))
 

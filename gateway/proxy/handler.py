@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Protocol
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
+from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
 from gateway.core.request import NO_PREFIX, Endpoint, Reason, Record, Request
 from gateway.core.serving import arm_of
 from gateway.proxy.browsers import BrowserAccess
@@ -41,6 +41,12 @@ class Catalog(Protocol):
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
         """One of them; under a catch-all any name passes as long as it cannot be known what there is."""
+
+    def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
+        """The model of which replicas list `name` as a LoRA adapter."""
+
+    def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
+        """Whether replicas of these pools list `name` as a LoRA adapter."""
 
 
 TokenCounter = Callable[[Parsed], int | None]
@@ -99,7 +105,7 @@ class RequestHandler(ExchangeServices):
         self.counters: dict[str, TokenCounter] = {}
         """Exact prompt counters by model name, where the policy names a tokenizer."""
         self._catalog = catalog
-        self.counting = CountingEndpoint(driver, self.knows, self.count_exactly, meter.token_count)
+        self.counting = CountingEndpoint(driver, self.find, self.count_exactly, meter.token_count)
 
     def configure(self, policy: Policy, callers: Callers | None = None) -> None:
         """Take on a policy: requests from now on meet it. `callers`: what `callers_of` made of it, elsewhere."""
@@ -190,8 +196,8 @@ class RequestHandler(ExchangeServices):
             return Problem(Reason.BAD_REQUEST, str(header), param=header.name)
         except BadRequest as exc:
             return Problem(exc.why, exc.message, param=exc.field, code=exc.code)
-        model = policy.model(parsed.model)
-        if model is None or (model.any_name and not self.knows(parsed.model, tier)):
+        model, adapter = self.find(parsed.model, tier)
+        if model is None:
             return Problem(Reason.MODEL_NOT_FOUND, f"The model `{parsed.model[:100]}` does not exist.", param="model")
         split = ""
         if model.split:
@@ -225,6 +231,7 @@ class RequestHandler(ExchangeServices):
             assembled=parsed.assembled,
             prefix=prefix_of(parsed.fields) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
             split=split,
+            adapter=adapter,
             is_token_ids=parsed.prompt_exact is not None,
         )
         return Exchange(self, client, dialect, head, parsed, ask)
@@ -234,9 +241,19 @@ class RequestHandler(ExchangeServices):
         counter = self.counters.get(model.name)
         return None if counter is None else counter(parsed)
 
-    def knows(self, model: str, tier: Tier) -> bool:
-        """Whether there may be a model of that name, under the catch-all."""
-        return self._catalog.one(self.policy, model, tier) is not None
+    def find(self, name: str, tier: Tier) -> tuple[Model | None, str]:
+        """The model that serves requests for `name`, if there may be one, and the LoRA adapter of it that this is."""
+        policy, catalog = self.policy, self._catalog
+        model = policy.models.get(name)
+        if model is not None and not model.any_name:
+            return model, ""
+        base = catalog.base_of(policy, name, tier)
+        if base is not None:
+            return base, name
+        model = policy.models.get("*")
+        if model is None or catalog.one(policy, name, tier) is None:
+            return None, ""
+        return model, name if catalog.is_adapter(policy.route(model, tier), name) else ""
 
     def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
         """The answer to a GET: status and JSON."""

@@ -28,6 +28,18 @@ class Settings:
     output_sigma: float = 0.7
     prompt_tokens_details: bool = True
     """Whether answers say how many prompt tokens were cached (vLLM: --enable-prompt-tokens-details)."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters that it lists,"""
+    max_loras: int = 1
+    """and how many of them it says it has in one batch."""
+
+    def served(self, model: object) -> str:
+        """The model of this name, or adapter. Raises Rejected for another name."""
+        if not model or model == self.model:
+            return self.model
+        if model in self.adapters:
+            return str(model)
+        raise errors.unknown_model(model, self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +132,26 @@ def parse(path: str, body: bytes, settings: Settings, quirk: Quirk | None = None
     if path == "/v1/messages" and "max_tokens" not in fields:
         raise errors.missing("max_tokens", len(fields))
     prompts = _prompts(path, fields)
-    model = fields.get("model") or settings.model
-    if model != settings.model:
-        raise errors.unknown_model(model, settings.model)
+    model = settings.served(fields.get("model"))
     if path in WITHOUT_A_TURN:
         told = {**fields, "max_model_len": settings.max_model_len}
-        return Ask(path, settings.model, False, [], sum(prompt.tokens for prompt in prompts), None, told)
+        return Ask(path, model, False, [], sum(prompt.tokens for prompt in prompts), None, told)
     if path not in CAPS:
         most = settings.max_model_len + 1
         choices = [Choice(_checked(prompt.tokens, most), [], "stop", None) for prompt in prompts]
         total = sum(choice.prompt_tokens for choice in choices)
-        return Ask(path, settings.model, False, choices, total, None, fields)
+        return Ask(path, model, False, choices, total, None, fields)
     return _generation(path, fields, prompts, settings, quirk)
 
 
 def _transcription(path: str, fields: Mapping[str, object], settings: Settings) -> Ask:
     seconds = audio.seconds(fields)
-    model = fields.get("model") or settings.model
-    if model != settings.model:
-        raise errors.unknown_model(model, settings.model)
+    model = settings.served(fields.get("model"))
     pieces = text.passage(settings.seed, seconds * audio.WORDS_PER_SECOND)
     tokens = seconds * audio.TOKENS_PER_SECOND
     return Ask(
         path,
-        settings.model,
+        model,
         fields.get("stream") == "true",
         [Choice(tokens, pieces, "stop", None)],
         tokens,
@@ -176,7 +184,7 @@ def _generation(
     options = options if isinstance(options, Mapping) else {}
     return Ask(
         path,
-        settings.model,
+        settings.served(fields.get("model")),
         fields.get("stream") is True,
         choices,
         sum(prompt.tokens for prompt in prompts),

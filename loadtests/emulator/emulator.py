@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import TracebackType
 
 from gateway.sim.run.profiles import PROFILES, Profile
@@ -38,10 +39,19 @@ class Emulator:
         keep_requests: int = 256,
         max_queued: int | None = None,
         prompt_tokens_details: bool = True,
+        adapters: Sequence[str] = (),
+        max_loras: int = 1,
     ) -> None:
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
         self.settings = Settings(
-            model, self.profile.max_model_len, seed, output_median_tokens, output_sigma, prompt_tokens_details
+            model,
+            self.profile.max_model_len,
+            seed,
+            output_median_tokens,
+            output_sigma,
+            prompt_tokens_details,
+            tuple(adapters),
+            max_loras,
         )
         self.replicas: list[EmulatedReplica] = []
         self._count = replicas

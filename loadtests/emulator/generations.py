@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,8 @@ class _Generation:
         """Queue every sequence. The head of a stream goes out at once, as vLLM's does."""
         ask, exchange = self._ask, self._exchange
         self._replica.in_flight += 1
+        if ask.model != self._replica.settings.model:
+            self._replica.adapters_in_flight[ask.model] += 1
         exchange.on_over = self._over
         if ask.stream:
             self._replica.answered[(ask.path, 200)] += 1
@@ -149,6 +152,7 @@ class _Generation:
     def _over(self, done: bool) -> None:
         """The exchange is over: answered to the end, cut off by a fault, or left by the client."""
         self._replica.in_flight -= 1
+        self._replica.adapters_in_flight -= Counter((self._ask.model,))
         if not done:
             for id in self._ids:
                 if self._replica.engine.cancel(id):

@@ -46,6 +46,8 @@ class EmulatedReplica:
         """Sequences by finish reason."""
         self.rejected_total = 0
         self.in_flight = 0
+        self.adapters_in_flight: Counter[str] = Counter()
+        """Requests under way by LoRA adapter."""
         self.active: Fault | None = None
         """The fault that is on."""
         self.peers: list[EmulatedReplica] = [self]

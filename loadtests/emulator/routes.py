@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import TYPE_CHECKING
 
 import orjson
@@ -78,7 +79,11 @@ def _models(replica: EmulatedReplica) -> dict[str, object]:
         "max_model_len": replica.settings.max_model_len,
         "permission": [PERMISSION],
     }
-    return {"object": "list", "data": [model]}
+    adapters = [
+        {**model, "id": name, "root": f"/adapters/{name}", "parent": model["id"], "max_model_len": None}
+        for name in replica.settings.adapters
+    ]
+    return {"object": "list", "data": [model, *adapters]}
 
 
 def _received(received: Received) -> dict[str, object]:
@@ -152,6 +157,12 @@ def _metrics(replica: EmulatedReplica) -> bytes:
         "enable_prefix_caching": profile.prefix_caching,
         "kv_cache_size_tokens": profile.kv_capacity_tokens,
         "num_gpu_blocks": profile.kv_blocks,
+    }
+    active = ",".join(sorted(replica.adapters_in_flight))
+    labels = {
+        "max_lora": replica.settings.max_loras,
+        "running_lora_adapters": active,
+        "waiting_lora_adapters": "",
     }
     reasons = ("stop", "length", "abort", "error", "repetition")
     family, histogram = metrics.family, metrics.histogram
@@ -230,6 +241,11 @@ def _metrics(replica: EmulatedReplica) -> bytes:
         ),
         *histogram(
             "vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", mine, engine.e2e
+        ),
+        *(
+            family("vllm:lora_requests_info", "gauge", "Running stats on lora requests.", [(labels, time.time())])
+            if replica.settings.adapters
+            else ()
         ),
         *family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig", [(config, 1)]),
     ]

@@ -79,6 +79,7 @@ def ask(
     assembled: bool = False,
     prefix: Prefix = NO_PREFIX,
     token_ids: bool = False,
+    adapter: str = "",
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -104,4 +105,5 @@ def ask(
         assembled=assembled,
         prefix=prefix,
         is_token_ids=token_ids,
+        adapter=adapter,
     )

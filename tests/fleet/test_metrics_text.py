@@ -213,3 +213,20 @@ def test_page_of_prometheus_client_is_read(series: list[tuple[str, int]]) -> Non
 @given(st.text(alphabet='vllm:num_requests_running{}"\\ \n1.eE-+=,', max_size=200))
 def test_no_page_raises(tail: str) -> None:
     read_sample(EngineKind.VLLM, "vllm:num_requests_running" + tail)
+
+
+def test_adapters_with_requests_are_those_of_the_series_with_the_latest_timestamp() -> None:
+    """vLLM leaves a series on the page for every combination of adapters that a step has had."""
+    page = """\
+vllm:num_requests_running{model_name="m"} 2.0
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql, chat",waiting_lora_adapters="law"} 1.8e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.6e+09
+"""
+    found = vllm(page)
+    assert found == Sample(running=2, max_adapters=4, active_adapters=("sql", "chat", "law"))
+
+
+def test_an_odd_gauge_of_adapters_costs_no_other_figure() -> None:
+    page = 'vllm:num_requests_running 2.0\nvllm:lora_requests_info{max_lora="many"} 1.0\n'
+    assert vllm(page) == Sample(running=2, max_adapters=None, active_adapters=())

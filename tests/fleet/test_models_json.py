@@ -20,7 +20,7 @@ def test_an_adapter_has_its_parents_length_unless_it_states_one() -> None:
     body = (
         b'{"data": [{"id":"a","parent":"m"}, {"id":"m","max_model_len":8}, {"id":"b","parent":"m","max_model_len":4}]}'
     )
-    assert read_models(body) == (ModelCard("a", 8), ModelCard("m", 8), ModelCard("b", 4))
+    assert read_models(body) == (ModelCard("a", 8, "m"), ModelCard("m", 8), ModelCard("b", 4, "m"))
 
 
 @pytest.mark.parametrize(("written", "tokens"), [("8192.0", 8192), ("8e3", 8000), ("9223372036854775807", 2**63 - 1)])

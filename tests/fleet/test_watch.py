@@ -211,6 +211,14 @@ async def test_the_shortest_context_of_a_replicas_models_is_told(fake: FakeRepli
         await fleet.says("main-0", Sample(context_tokens=99))
 
 
+async def test_adapters_of_a_replica_are_told_and_so_is_that_they_are_gone(fake: FakeReplica) -> None:
+    fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}, {"id": "sql", "parent": "m"}]}')
+    async with watching(policy(pool(fake)), models_interval_s=0.01) as fleet:
+        await fleet.says("main-0", Sample(adapters=("sql",)))
+        fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}]}')
+        await fleet.says("main-0", Sample(adapters=()))
+
+
 async def test_models_without_lengths_tell_no_context(fake: FakeReplica) -> None:
     fake.answers["/v1/models"] = answer('{"data": [{"id": "m"}]}')
     async with watching(policy(pool(fake))) as fleet:

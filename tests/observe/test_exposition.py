@@ -42,6 +42,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(Reason.NOT_FOUND)
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
+    metrics.ended(replace(OK, ask=replace(ask(), adapter="sql")))
     metrics.copied("llama", "short", MirrorResult.FULL)
     metrics.oddity("short", "r1", Oddity.LONG_EVENT)
     return metrics

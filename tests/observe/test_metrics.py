@@ -14,7 +14,14 @@ from gateway.core.policy import Metric, Model, Objective, Slo, Tier
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Record
 from gateway.observe.metrics.facts import Attainment, percentile
 from gateway.observe.metrics.families import RequestFamilies
-from gateway.observe.metrics.metrics import LEFT_THE_QUEUE, REPLICA_LABEL_LIMIT, Metrics, early_outcome
+from gateway.observe.metrics.metrics import (
+    ADAPTER_LABEL_LIMIT,
+    LEFT_THE_QUEUE,
+    OTHER,
+    REPLICA_LABEL_LIMIT,
+    Metrics,
+    early_outcome,
+)
 from tests.footprint import footprint
 
 from .made import ASK, FREE, OK, POLICY, PREMIUM, REFUSED, ask, policy
@@ -278,3 +285,13 @@ def test_the_registry_takes_the_collector_without_asking_it_anything_global() ->
     registry = CollectorRegistry()
     registry.register(RequestFamilies(Metrics(POLICY)))
     assert {family.name for family in registry.collect()} >= {"tailgate_ttft_seconds", "tailgate_requests"}
+
+
+def test_adapters_beyond_the_limit_share_a_label() -> None:
+    metrics = Metrics(POLICY)
+    for number in range(ADAPTER_LABEL_LIMIT + 3):
+        for _ in range(2):
+            metrics.ended(replace(OK, ask=replace(ASK, adapter=f"adapter-{number}")))
+    assert len(metrics.adapters) == ADAPTER_LABEL_LIMIT + 1
+    assert metrics.adapters["llama", "adapter-0", Outcome.OK] == 2
+    assert metrics.adapters["llama", OTHER, Outcome.OK] == 6

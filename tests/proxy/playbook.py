@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
-from gateway.core.policy import Policy, Tier
+from gateway.core.policy import Model, Policy, PoolSpec, Tier
 from gateway.core.queueing.limits import Left
 from gateway.core.request import (
     AttemptOutcome,
@@ -405,6 +405,12 @@ class Catalog:
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
         return {"id": name, "object": "model"} if name in policy.models else None
+
+    def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
+        return None
+
+    def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
+        return False
 
 
 @dataclass

@@ -64,7 +64,7 @@ def place(ask: Request, low: int, high: int, fleet: Fleet, now: float) -> Pool |
         fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
     for spec in fitting:
         pool = fleet.pool(spec.name)
-        if pool is not None and pool.alive:
+        if pool is not None and pool.alive and (not ask.adapter or pool.lists(ask.adapter)):
             return pool
     cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, retry_after_s=cools_in_s)

@@ -73,6 +73,7 @@ class Fleet:
         if sample.context_tokens not in (None, replica.context_tokens):
             replica.context_tokens = sample.context_tokens
             replica.pool.refresh(now)
+        replica.adapters.observe(sample)
         if sample.waiting is not None or sample.running is not None:
             replica.sample, replica.sample_at = sample, now
             # An engine may have finished an answer, and freed its context, long before a slow client has read it.

@@ -298,6 +298,8 @@ class Pool(Slots[Replica]):
         free = self._awake(by_max)
         if ask.prefix.blocks and not by_max and self._knows_caches:
             free = free + self._warm(ask)
+        if ask.adapter:
+            free = _with_adapter(free, ask.adapter)
         if self._watch.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.pulse.suspected] or free
         if avoid is not None:
@@ -306,6 +308,10 @@ class Pool(Slots[Replica]):
         if not free or not self._may_take(tier, by_max):
             return None
         return self._router.pick(free, random, ask.prefix, self.request_tokens)
+
+    def lists(self, adapter: str) -> bool:
+        """Whether any replica lists this LoRA adapter."""
+        return any(adapter in replica.adapters.listed for replica in self.replicas.values())
 
     def _warm(self, ask: Request) -> list[Replica]:
         """Replicas closed by unread prompts alone that have as much of this one cached as they are over the limit.
@@ -428,6 +434,12 @@ class Pool(Slots[Replica]):
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:
     # 1e-6 more, since shares are not exact in binary: .29 of 100 is 28.999999999999996.
     return {tier: int(share * slots + 1e-6) for tier, share in reserve}
+
+
+def _with_adapter(free: list[Replica], adapter: str) -> list[Replica]:
+    """Replicas that have a LoRA adapter loaded; without one, those that list it and have room to load it."""
+    able = [replica for replica in free if adapter in replica.adapters.listed and replica.adapters.has_room(adapter)]
+    return [replica for replica in able if replica.adapters.has_loaded(adapter)] or able
 
 
 def _eased_in(free: list[Replica]) -> list[Replica]:

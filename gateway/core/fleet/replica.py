@@ -35,10 +35,63 @@ class UnreadPrompt:
         """Predicted latencies; None without a prediction."""
 
 
+class Adapters:
+    """LoRA adapters of one replica: listed by it, and in use there.
+
+    Own requests decide whether one more adapter fits. A scrape only adds to those that are loaded, while the engine is
+    busy: the gauge of an idle vLLM still names the adapters of its last step.
+    """
+
+    __slots__ = ("_own", "_scraped", "limit", "listed")
+
+    def __init__(self) -> None:
+        self.listed: frozenset[str] = frozenset()
+        self.limit: int | None = None
+        """Adapters in one batch (vLLM: --max-loras); None: not known."""
+        self._own: dict[str, int] = {}
+        """Open attempts by adapter."""
+        self._scraped: frozenset[str] = frozenset()
+
+    def observe(self, sample: Sample) -> None:
+        """Take on a list of models, or a scrape."""
+        if sample.adapters is not None:
+            self.listed = frozenset(sample.adapters)
+        if sample.max_adapters is not None:
+            self.limit = sample.max_adapters
+        if sample.active_adapters is not None:
+            is_busy = bool(sample.running or sample.waiting)
+            self._scraped = frozenset(sample.active_adapters) if is_busy else frozenset()
+
+    def opened(self, name: str) -> None:
+        """An attempt for this adapter was sent."""
+        self._own[name] = self._own.get(name, 0) + 1
+
+    def closed(self, name: str) -> None:
+        """An attempt for this adapter has ended."""
+        left = self._own[name] - 1
+        if left:
+            self._own[name] = left
+        else:
+            del self._own[name]
+
+    def has_loaded(self, name: str) -> bool:
+        """Whether it has requests for this adapter, from here or elsewhere."""
+        return name in self._own or name in self._scraped
+
+    def has_room(self, name: str) -> bool:
+        """Whether a request for this adapter fits beside those that were sent from here."""
+        return name in self._own or self.limit is None or len(self._own) < self.limit
+
+    def in_use(self) -> dict[str, int]:
+        """Open attempts by adapter."""
+        return dict(self._own)
+
+
 class BaseReplica(RoutingTarget):
     """One engine without its pool. Own counts decide; the last scrape is kept beside them."""
 
     __slots__ = (
+        "adapters",
         "began_at",
         "below_max",
         "bound",
@@ -88,6 +141,7 @@ class BaseReplica(RoutingTarget):
         """Tokens of context in use by open attempts: prompts, and answers so far."""
         self.reading: dict[int, UnreadPrompt] = {}
         """Prompts that the engine has not read yet, by number, oldest first: engines read them in that order."""
+        self.adapters = Adapters()
         self.kv = KvCache()
         self.kv_headroom: float | None = None
         """Share (0-1) of its cache that is left free; None: the forecast decides."""

@@ -44,6 +44,7 @@ def ask(ask: Request, policy: object, tier: object, model: object, slo: object) 
         ask.split,
         ask.is_token_ids,
         ask.fallback_of,
+        ask.adapter,
     )
     return {"Request": row}
 

@@ -56,6 +56,12 @@ class RequestFamilies:
             _requests(metrics),
         )
         yield counter(
+            "tailgate_adapter_requests",
+            "Requests for LoRA adapters that are over, by base model, adapter and how they ended.",
+            ("model", "adapter", "outcome"),
+            (((*names, outcome.value), n) for (*names, outcome), n in metrics.adapters.items()),
+        )
+        yield counter(
             "tailgate_fallbacks",
             "Requests that the fallback of their tier served, since their own model would not have in time.",
             ("tier", "model", "fallback", "outcome"),

@@ -21,6 +21,10 @@ from gateway.wire.answers.oddity import Oddity
 REPLICA_LABEL_LIMIT: Final = 64
 """More replicas than this, and histograms carry no replica label: they are the bulk of the page."""
 
+ADAPTER_LABEL_LIMIT: Final = 64
+OTHER: Final = "other"
+"""Label of all LoRA adapters beyond the first so many."""
+
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 LEFT_THE_QUEUE: Final = frozenset({Reason.QUEUE_TIMEOUT, Reason.EVICTED, Reason.CLIENT_GONE})
 """Why one that waited was never dispatched: it had a queue time; a request refused at the door had none."""
@@ -58,6 +62,9 @@ class Metrics:
         self.cells: dict[tuple[str, str, str], LatencyCell] = {}
         """By tier, pool and replica label."""
         self.arms = Arms(self.edges)
+        self.adapters: dict[tuple[str, str, Outcome], int] = {}
+        """Requests for LoRA adapters, by base model, adapter and outcome."""
+        self._named_adapters: set[str] = set()
         self.fallbacks: dict[tuple[str, str, str, Outcome], int] = {}
         """Requests that a fallback served, by tier, their own model, the fallback and outcome."""
         self.itl: dict[tuple[str, str], Quantiles] = {}
@@ -112,6 +119,8 @@ class Metrics:
         lane.held_s += record.e2e_s - record.queue_s  # nothing for one that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
+        if ask.adapter:
+            self._adapter(ask.model.name, ask.adapter, outcome)
         if ask.fallback_of:
             fell = ask.tier.name, ask.fallback_of, ask.model.name, outcome
             self.fallbacks[fell] = self.fallbacks.get(fell, 0) + 1
@@ -192,6 +201,16 @@ class Metrics:
         for quantiles in self.itl.values():
             quantiles.roll(now)
         self.arms.roll(now)
+
+    def _adapter(self, model: str, adapter: str, outcome: Outcome) -> None:
+        """Count a request for an adapter. Names come from replicas, so only the first ones are labels."""
+        if adapter not in self._named_adapters:
+            if len(self._named_adapters) >= ADAPTER_LABEL_LIMIT:
+                adapter = OTHER
+            else:
+                self._named_adapters.add(adapter)
+        key = model, adapter, outcome
+        self.adapters[key] = self.adapters.get(key, 0) + 1
 
     def _cell(self, record: Record) -> LatencyCell:
         tier = record.ask.tier

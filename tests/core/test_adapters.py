@@ -1,0 +1,101 @@
+"""Requests for LoRA adapters: to a replica that has theirs loaded, else to one that can load it, else they wait."""
+
+from __future__ import annotations
+
+from gateway.core.policy import Model
+from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
+
+from .made import policy, pool, tier
+from .playbook import Story, commit, dispatch, ended, play, refuse
+
+
+def listing(*names: str, limit: int | None = 1) -> Sample:
+    return Sample(adapters=names, max_adapters=limit)
+
+
+def two(limit: int | None = 1, slots: int = 8) -> Story:
+    """Two replicas that list the adapters x, y and z, with `limit` of them in a batch."""
+    story = play(policy(pool("p", "r1", "r2", slots=slots)))
+    for replica in ("r1", "r2"):
+        story.observes(replica, listing("x", "y", "z", limit=limit))
+    return story
+
+
+def test_a_request_goes_where_its_adapter_is_loaded_though_another_replica_is_idle() -> None:
+    story = two().arrives("a", adapter="x").expect(dispatch("r1"))
+    story.arrives("b", adapter="x").arrives("c", adapter="x").expect(dispatch("r1", of="b"), dispatch("r1", of="c"))
+
+
+def test_an_adapter_that_is_loaded_nowhere_goes_where_there_is_room_for_it() -> None:
+    story = two().arrives("a", adapter="x").arrives("b", adapter="y")
+    story.expect(dispatch("r1", of="a"), dispatch("r2", of="b"))
+
+
+def test_an_adapter_waits_until_one_of_the_others_is_done_if_all_are_full() -> None:
+    story = two().arrives("a", adapter="x").arrives("b", adapter="y").whatever()
+    story.arrives("c", adapter="z").expect()
+    story.finishes("b").expect(commit(of="b"), ended(Outcome.OK, of="b"), dispatch("r2", of="c"))
+
+
+def test_full_adapters_do_not_keep_the_base_model_out() -> None:
+    story = two().arrives("a", adapter="x").arrives("b", adapter="y").whatever()
+    story.arrives("base").expect(dispatch("r1"))
+
+
+def test_more_adapters_than_one_share_a_replica_up_to_its_limit() -> None:
+    story = two(limit=2).drains("r2").whatever()
+    story.arrives("a", adapter="x").arrives("b", adapter="y").arrives("c", adapter="z")
+    story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"))
+
+
+def test_without_a_known_limit_no_adapter_waits() -> None:
+    story = two(limit=None).drains("r2").whatever()
+    story.arrives("a", adapter="x").arrives("b", adapter="y").arrives("c", adapter="z")
+    story.expect(dispatch("r1", of="a"), dispatch("r1", of="b"), dispatch("r1", of="c"))
+
+
+def test_a_replica_that_does_not_list_the_adapter_never_gets_it() -> None:
+    story = play(policy(pool("p", "r1", "r2", slots=8))).observes("r2", listing("x"))
+    story.arrives("a", adapter="x").arrives("b", adapter="x").expect(dispatch("r2", of="a"), dispatch("r2", of="b"))
+
+
+def test_an_adapter_that_other_gateways_use_at_a_busy_replica_counts_as_loaded_there() -> None:
+    story = two(limit=4)
+    story.observes("r2", Sample(waiting=0, running=3, active_adapters=("x",), max_adapters=4)).whatever()
+    story.arrives("a", adapter="x").expect(dispatch("r2"))
+
+
+def test_the_gauge_of_an_idle_engine_names_the_adapters_of_its_last_step_and_is_ignored() -> None:
+    story = two(limit=4)
+    story.observes("r2", Sample(waiting=0, running=0, active_adapters=("x",), max_adapters=4)).whatever()
+    story.arrives("a", adapter="x").expect(dispatch("r1"))
+
+
+def test_a_pool_whose_replicas_do_not_list_the_adapter_is_passed_over() -> None:
+    made = policy(pool("p", "r1"), pool("q", "s1"), models=(Model("m", ("p", "q")),))
+    play(made).observes("s1", listing("x")).whatever().arrives("a", adapter="x").expect(dispatch("s1"))
+
+
+def test_an_adapter_that_was_unloaded_everywhere_is_refused() -> None:
+    story = two().observes("r1", Sample(adapters=())).observes("r2", Sample(adapters=())).whatever()
+    story.arrives("a", adapter="x").expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))
+
+
+def test_a_retry_and_every_way_to_end_free_the_place_of_the_adapter() -> None:
+    story = two().arrives("a", adapter="x").finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    story.leaves("a").cancelled("a").whatever()
+    for replica in ("r1", "r2"):
+        found = story.controller.state.fleet.replica(replica)
+        assert found is not None
+        assert found.adapters.in_use() == {}
+
+
+def test_a_fallback_serves_its_own_model_and_not_the_adapter() -> None:
+    made = policy(
+        pool("large", "r1", queue_limit=0),
+        pool("small", "s1"),
+        tier("std", fallback="small"),
+        models=(Model("m", ("large",)), Model("small", ("small",))),
+    )
+    story = play(made).observes("r1", listing("x")).arrives("a", adapter="x").whatever()
+    story.arrives("b", adapter="x").expect(dispatch("s1", model="small"))

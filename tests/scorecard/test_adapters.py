@@ -1,0 +1,88 @@
+"""LoRA adapters that replicas list are models: by their names, at the replicas that have them."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.app import Gateway
+from loadtests.emulator import Emulator
+
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .raw import MODEL, chat, head
+from .waiting import until
+
+
+def rules(*urls: str, model: str = "pools: [main]", name: str = "llama") -> str:
+    return f"""\
+apiVersion: tailgate/v1
+models: {{"{name}": {{{model}}}}}
+pools: {{main: {{replicas: [{", ".join(urls)}], slots: 8, health: {{scrape_interval: 50ms}}}}}}
+tiers: {{free: {{max_tokens: {{default: 4, limit: 8}}}}}}
+"""
+
+
+async def listed(gw: Gateway, *names: str) -> None:
+    """The lists of models were read."""
+    await until(lambda: set(names) <= {model["id"] for model in gw.board.listing(gw.handler.policy)})
+
+
+async def models(gw: Gateway, connect: Connect) -> dict[str, str | None]:
+    client = await connect(gw.url)
+    return {
+        model["id"]: model["parent"] for model in (await client.ask(head("/v1/models", method="GET"))).json()["data"]
+    }
+
+
+async def test_an_adapter_is_listed_and_served_by_the_replica_that_has_it(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    plain, able = await emulator(), await emulator(adapters=("sql", "chat"), max_loras=2)
+    gw = await gateway(rules(plain.url, able.url, model=f"pools: [main], upstream: {MODEL}"))
+    await listed(gw, "sql", "chat")
+    assert await models(gw, connect) == {"llama": None, "sql": "llama", "chat": "llama"}
+    client = await connect(gw.url)
+    for name in ("sql", "chat", "sql", "chat"):
+        answer = await client.ask(chat(model=name))
+        assert (answer.status, answer.json()["model"]) == (200, name)
+    assert [json.loads(received.body)["model"] for received in able.replicas[0].requests] == ["sql", "chat"] * 2
+    admin = await connect(gw.admin_url)
+    page = (await admin.ask(head("/metrics", method="GET"))).body.decode()
+    assert 'tailgate_adapter_requests_total{adapter="sql",model="llama",outcome="ok"} 2.0' in page
+    assert 'tailgate_requests_total{model="llama",outcome="ok",pool="main",reason="",tier="free"} 4.0' in page
+    assert (await client.ask(chat(model="other"))).status == 404
+
+
+async def test_adapters_that_the_policy_closes_do_not_exist(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    able = await emulator(adapters=("sql",))
+    gw = await gateway(rules(able.url, model=f"pools: [main], upstream: {MODEL}, adapters: none"))
+    await able.replicas[0].until(lambda replica: replica.connections_total >= 3)
+    assert await models(gw, connect) == {"llama": None}
+    client = await connect(gw.url)
+    assert (await client.ask(chat(model="sql"))).status == 404
+
+
+async def test_under_a_catch_all_an_adapter_goes_where_it_is_listed(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect
+) -> None:
+    plain, able = await emulator(), await emulator(adapters=("sql",))
+    gw = await gateway(rules(plain.url, able.url, name="*"))
+    await listed(gw, "sql", MODEL)
+    client = await connect(gw.url)
+    for _ in range(6):
+        assert (await client.ask(chat(model="sql"))).status == 200
+    assert len(able.replicas[0].requests) == 6
+
+
+async def test_the_gauge_of_an_engine_tells_the_limit_of_adapters(
+    gateway: GatewayFactory, emulator: EmulatorFactory
+) -> None:
+    able: Emulator = await emulator(adapters=("sql", "chat"), max_loras=2)
+    gw = await gateway(rules(able.url, model=f"pools: [main], upstream: {MODEL}"))
+    (name,) = (replica.name for replica in gw.handler.policy.pools["main"].replicas)
+    replica = gw.controller.state.fleet.replica(name)
+    assert replica is not None
+    await until(lambda: replica.adapters.limit is not None and replica.adapters.listed)
+    assert replica.adapters.limit == 2
+    assert replica.adapters.listed == {"sql", "chat"}
