@@ -29,11 +29,11 @@ MAX_ASKED_OF_ONE: Final = 8
 """Counts that engines are asked for at a time for one tenant."""
 
 EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes], Awaitable[int | None]]
-"""Of pools, body and request id: the tokens; None if no replica tells."""
+"""Takes pools, body and request id, and gives the tokens; None if no replica tells."""
 
 
 async def ask_nobody(pools: Sequence[PoolSpec], body: bytes, rid: bytes) -> int | None:
-    """An `EngineCounter` where there is none."""
+    """The `EngineCounter` of a gateway that asks no engine."""
     return None
 
 

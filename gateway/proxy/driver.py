@@ -29,7 +29,7 @@ from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.errors.replies import CLIENT_FAULTS
 
-# An end that says something of the replica is counted as an upstream error.
+# All other ends say something of the replica: they are counted as upstream errors.
 QUIET_ENDS: Final = (AttemptOutcome.COMPLETE, AttemptOutcome.CANCELLED)
 MAX_WAKES: Final = 100
 """Deadlines in a row that may raise, each failing its request, before the alarm pauses."""
@@ -196,15 +196,15 @@ class Driver:
         self._call(self._leave, (ask, why), ask)
 
     def observe(self, replica: str, sample: Sample) -> None:
-        """A replica was looked at."""
+        """A health check or a scrape of a replica has a result."""
         self._call(self.controller.observe, (replica, sample))
 
     def configure(self, policy: Policy) -> None:
-        """There is a new policy. Raises what the controller raises, for whoever wants it to be in force."""
+        """Put a new policy in force. Raises what the controller raises, so that a reload can tell it."""
         self._order(self.controller.configure, (policy,))
 
     def drain(self, replica: str, on: bool) -> None:
-        """Somebody wants a replica to get nothing new, or to serve again. Raises as `configure` does."""
+        """Give a replica nothing new, or let it serve again. Raises as `configure` does."""
         self._order(self.controller.drain, (replica, on))
 
     def shut(self) -> None:
@@ -243,7 +243,7 @@ class Driver:
             self._carry_out(self._answer(method, args, ask))
 
     def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
-        """A call of somebody who waits for it to be done."""
+        """Make a call whose caller wants to hear what it raises."""
         if self._busy:
             self._waiting.append((method, args, 0))
             return

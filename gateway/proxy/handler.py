@@ -40,7 +40,7 @@ class Catalog(Protocol):
         """Every model that `tier` may use, as the API shows it."""
 
     def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
-        """One of them; under a catch-all any name passes as long as it cannot be known what there is."""
+        """The model of that name, if there is one. Under a catch-all any name passes while a list cannot be read."""
 
     def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
         """The model of which replicas list `name` as a LoRA adapter."""
@@ -163,7 +163,7 @@ class RequestHandler(ExchangeServices):
         return dialect_of(path, head.anthropic)
 
     def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
-        """Take in that a web page asks: the answer, and every error, has to say whether it may read it."""
+        """Note that a web page asks: each answer and error has to say whether the page may read it."""
         self._browsers.greet(head)
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)

@@ -15,7 +15,7 @@ SWEEP_S: Final = 0.25
 
 
 class LimitedConnection(Protocol):
-    """A client connection, to those who watch its time."""
+    """A client connection, as limits and deadlines know it."""
 
     def too_slow(self) -> None:
         """The request is not whole in time."""

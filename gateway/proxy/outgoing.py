@@ -20,7 +20,7 @@ TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
 
 
 class Outgoing(ABC):
-    """The side of a client connection that writes. Its subclass says what follows where the client is slow."""
+    """The writing side of a client connection. A subclass says what happens while the client is slow."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -44,7 +44,7 @@ class Outgoing(ABC):
             self.transport.write(data)
 
     def hand_on(self) -> None:
-        """Leave everything that waits to the transport, in one piece."""
+        """Hand everything that waits over to the transport, in one piece."""
         if self._waiting:
             waiting = b"".join(self._waiting)
             self._waiting.clear()
@@ -58,7 +58,7 @@ class Outgoing(ABC):
 
     @property
     def has_taken_some(self) -> bool:
-        """Whether the client was slow and steady since `watch_stall`: a piece of a megabyte lasts long."""
+        """Whether the client has taken 16 KiB since `watch_stall`: a slow reader needs long for a large piece."""
         return self._unsent_before - self.unsent_bytes >= WRITE_HIGH_WATER_BYTES
 
     # ---- asyncio.Protocol
@@ -115,7 +115,7 @@ class Outgoing(ABC):
         """The transport takes more."""
         if self.transport.is_closing():
             self.full = False
-            # The rest is little, and must not stay for ever either.
+            # Little is left to send. It has a deadline, too, or the connection could stay for ever.
             self.watch_stall()
             return
         self.hand_on()

@@ -1,8 +1,8 @@
 """The connection of one client: a protocol that uvicorn runs, joined to the request handler without a framework.
 
-This protocol closes gaps of uvicorn 0.54 (measured; see docs/internals/adr/0001-data-plane.md). These are connections
-that send nothing or half a request for ever, headers without limit, and trailers taken for headers. Others are a
-disconnect hidden behind a pipelined request, and readers that stall for ever.
+This protocol closes gaps of uvicorn 0.54, which were measured (docs/internals/adr/0001-data-plane.md). uvicorn waits
+for ever for the rest of a request, and for a reader that has stalled. It takes headers without limit, and trailers for
+headers. It does not see that a client has left if another request was pipelined before.
 
     IDLE ──bytes──> RECEIVING ──whole request──> ANSWERING ──answer complete──> IDLE
                         └── refused with the body unread ──> LINGERING ──> closed

@@ -91,7 +91,7 @@ class HeldAnswer(AnswerReceiver):
 
     @property
     def _generates(self) -> bool:
-        """Whether an answer without a token is of no use; silence has none in its transcription either."""
+        """Whether an answer without a token is of no use. The transcription of silence has none, and is good."""
         return self.owner.api.answers.whole.generates
 
     def _engine_failed(self, error: EngineError | None) -> None:

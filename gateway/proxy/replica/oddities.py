@@ -30,4 +30,11 @@ class Oddities:
         left_out = self._sampler.take(f"{kind.value} {replica}")
         if left_out is None:
             return
-        log.warning("replica %s: %s: %s%s", replica, kind.value, detail, more(left_out))
+        log.warning(
+            "replica %s: odd answer, %s: %s; this does not count against it: if it goes on, ask the engine itself and "
+            "compare%s",
+            replica,
+            kind.value,
+            detail,
+            more(left_out),
+        )

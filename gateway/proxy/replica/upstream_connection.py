@@ -189,7 +189,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop reading: whoever takes the answer is slow. Without a receiver nothing is to be held up."""
+        """Stop reading: the client of the answer is slow. Without a receiver nothing may be held up."""
         if self.receiver is not None and not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()

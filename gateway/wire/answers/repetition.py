@@ -1,11 +1,11 @@
-"""Whether a text has begun to repeat itself without end, seen as it is written.
+"""Finds out, while a text is written, whether it has begun to repeat itself without end.
 
-It does if what stands at its end is one piece over and over, whatever its length: a token, a phrase, a paragraph. The
-piece has to come back exactly; a list that counts up, or a table whose cells differ, is no repetition.
+A text repeats itself if its end is one piece over and over, whatever the length of the piece: a token, a phrase, a
+paragraph. The piece has to come back exactly: a list that counts up, or a table whose cells differ, is no repetition.
 
-Looked at every `STEP` characters, in a window of bounded size: where its last `ANCHOR` characters stand further back
-tells at which distance the text may repeat. The search and the proof are single operations on strings, so that a look
-costs some ten microseconds at most.
+The detector looks every `STEP` characters, in a window of bounded size. It searches for the last `ANCHOR` characters
+further back, which gives the distance at which the text may repeat. The search and the proof are single operations on
+strings, so that a look costs some ten microseconds at most.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RepetitionDetector:
         self._due = STEP
         """Characters until the next look."""
         self.found = False
-        """Whether it has; it stays so."""
+        """Whether a repetition was found; it stays true."""
 
     def add(self, text: str) -> None:
         """More of it."""

@@ -19,7 +19,7 @@ UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
 
 class Usage(msgspec.Struct):
-    """Token counts, in the words of either dialect; `whole.counted` holds them to their range."""
+    """Token counts, in the words of either dialect; `gateway/wire/answers/whole.py` holds them to their range."""
 
     prompt_tokens: object = None
     completion_tokens: object = None

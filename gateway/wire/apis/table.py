@@ -1,6 +1,6 @@
 """Every API that reaches a replica, a row each, and which of their paths a tier has.
 
-vLLM asks for its key below /v1 only: its other paths are meant for those who run it. So a tier has them only where it
+vLLM asks for its key below /v1 only: its other paths are meant for its operators. So a tier has them only where it
 names their API.
 """
 

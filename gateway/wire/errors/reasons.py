@@ -110,5 +110,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     # Nobody reads these two: the status is for the log, nginx's word for a client that closed the connection.
     Reason.CLIENT_GONE: _refused(499, "client_gone", "The client closed the connection."),
     Reason.CLIENT_STALLED: _refused(499, "client_stalled", "The client stopped reading."),
-    Reason.INTERNAL: _failed(500, "internal_error", "Something went wrong here."),
+    Reason.INTERNAL: _failed(
+        500, "internal_error", "A bug of the gateway ended this request: its cause is in the gateway's log."
+    ),
 }

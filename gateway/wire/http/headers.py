@@ -192,8 +192,6 @@ def _seconds(name: bytes, value: bytes) -> float:
 
 
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
-
-
 _WEBSOCKET: Final = re.compile(rb"\r\nupgrade:[^\r]*\bwebsocket\b", re.IGNORECASE)
 
 
