@@ -96,7 +96,7 @@ def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:
     for label, at in (("best", best), ("runner-up", runner_up)):
         if at is not None:
             times = [_time(at[name]) for name in ("wait_s", "ttft_s", "tpot_s", "e2e_s")]
-            name = at["replica"] or "waiting room"
+            name = at["replica"] or "queue"
             table.add_row(
                 label, name, f"{at['breach']:.3f}", *times, str(at["in_flight"]), str(at["unprefilled_tokens"])
             )

@@ -20,7 +20,7 @@ BAR = 24
 FOR_EVER = "for ever"
 SIX_NINES = 0.999999
 """Half a minute a year: beyond that it is not single replicas that fail."""
-TITLE = "Waits by Erlang C in one waiting room for all (█), and apart: with a line at each replica (░)"
+TITLE = "Waits by Erlang C in one queue for all (█), and apart: with a queue at each replica (░)"
 
 
 def print_plan(found: Plan, out: Console) -> None:
@@ -185,7 +185,7 @@ def _p_wait(waits: Waits | None) -> float:
 
 
 def _bar(one: float, apart: float) -> str:
-    """Shares that have to wait: dark in one waiting room, light, which is never less, with lines apart."""
+    """Shares that have to wait: dark in one queue, light, which is never less, with queues apart."""
     dark = round(one * BAR)
     return "█" * dark + "░" * (round(apart * BAR) - dark)
 

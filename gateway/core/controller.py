@@ -175,7 +175,7 @@ class Controller(Inspector):
         live = self._requests.get(ask_id)
         if live is not None:
             self.lifecycle.fail(live)
-            if live.pool is not None and live.pool.room:
+            if live.pool is not None and live.pool.queue:
                 self.scheduler.pump(live.pool)  # the call that raised may have freed a slot without offering it
         return commands
 

@@ -106,7 +106,7 @@ class Lifecycle:
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._turn.now
-        pool.room.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
+        pool.queue.served(live.ask.tier, live.prompt_tokens + self._books.dispatched(live, now))
         self._extra.deposit(live.ask.tier)
         context = pool.context_tokens
         if context is not None and live.ask.max_tokens is None:
@@ -150,7 +150,7 @@ class Lifecycle:
     def _watch(self, attempt: Attempt, tokens: int) -> None:
         """Cut an overlong answer of a single choice if its pool is short of slots."""
         live, pool = attempt.live, attempt.replica.pool
-        needed = bool(pool.room) or pool.headroom < SPARE
+        needed = bool(pool.queue) or pool.headroom < SPARE
         if needed and live.ask.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
             self.cut(live, Reason.OUTPUT_LENGTH)
 
@@ -188,7 +188,7 @@ class Lifecycle:
         elif finish.end is AttemptOutcome.BUSY:
             replica.refusals += 1
             until = now + rest_s(replica.refusals, finish.retry_after_s)
-            pool.rest(replica, until)
+            pool.back_off(replica, until)
             self.look_by(until)
 
     # ---- whose answer the client gets
@@ -311,7 +311,7 @@ class Lifecycle:
         if live.waiting:
             assert live.pool is not None
             live.waiting = False
-            live.pool.room.remove(live)
+            live.pool.queue.remove(live)
 
     # ---- timers
 
@@ -329,7 +329,7 @@ class Lifecycle:
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
         """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
-        wait_s = (pool.room.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        wait_s = (pool.queue.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:

@@ -130,7 +130,7 @@ class Scheduler:
         self._admission.admitted(live, pool, now)
         live.waiting = True
         pool.pressed_at = now
-        pool.room.push(live)
+        pool.queue.push(live)
         self._life.arm(live)
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
@@ -171,7 +171,7 @@ class Scheduler:
         """
         now = self._turn.now
         pool.pressed_at = now
-        for other in pool.room.heads(now) if pool.room else ():
+        for other in pool.queue.heads(now) if pool.queue else ():
             if other.ask.tier.priority <= live.ask.tier.priority:
                 replica = pool.pick(other.ask, None, self._random.random(), by_max=True)
                 if replica is not None:
@@ -195,7 +195,7 @@ class Scheduler:
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer room on an engine of `pool` to its queue. `saturated`: the pool had no room before this call."""
-        if pool.room:
+        if pool.queue:
             self.pump(pool)
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._turn.now)
@@ -205,7 +205,7 @@ class Scheduler:
         served = True
         while served:
             served = False
-            for head in pool.room.heads(self._turn.now):
+            for head in pool.queue.heads(self._turn.now):
                 replica = pool.pick(head.ask, None, self._random.random())
                 if replica is None:
                     continue
@@ -310,7 +310,7 @@ class Scheduler:
         replica.budget.prices = prices
         replica.budget.limit_s = self._admission.promises.step_limit_s(replica, prices, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
-        if pool.room:
+        if pool.queue:
             self.pump(pool)
         if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:
             self._life.cancel_unanswered(replica)
@@ -360,7 +360,7 @@ class Scheduler:
         tests whether the silence lasts. A prompt that is expected to take that long stays too.
         """
         silent = [r for r in pool.replicas.values() if r.pulse.out is EjectionReason.STALLED and not r.slots]
-        if not silent or pool.room:
+        if not silent or pool.queue:
             return
         taken, spare = 0, round(pool.headroom * pool.slots)
         attempts = self._state.attempts.values()

@@ -5,7 +5,7 @@ seed by seed, so that none is luckier than another. Goodput is assumed to grow w
 doubling and halving. With several pools all are scaled alike first, and each is then made as small as it may be.
 
 A replica is lost during the warm-up: what is counted is how the others carry on, not what broke with it. Replicas of a
-pool are copies of each other; its waiting room grows with their number, all other limits are the policy's.
+pool are copies of each other; its queue grows with their number, all other limits are the policy's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Tried:
     slots: float
     kv: float
     in_system: float
-    """L: requests in replicas and waiting room, in the mean."""
+    """L: requests in replicas and queue, in the mean."""
     output_tokens: float
     """Of one answer, in the mean."""
     target: float

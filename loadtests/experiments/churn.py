@@ -133,7 +133,7 @@ class Churn:
             "slots": sum(abs(pool.in_flight) for pool in pools)
             + sum(abs(count) for pool in pools for count in pool.by_tier.values())
             + sum(abs(r.in_flight) + r.paused + sum(map(abs, r.by_tier.values())) for r in replicas),
-            "waiting": sum(len(pool.room) + abs(pool.room.bytes) for pool in pools),
+            "waiting": sum(len(pool.queue) + abs(pool.queue.bytes) for pool in pools),
             "alarms": len(held.timers),
             "leases": sum(map(abs, held.tenants.values())),
             "tokens": sum(abs(r.unprefilled_tokens) + abs(r.held_tokens) + len(r.reading) for r in replicas),

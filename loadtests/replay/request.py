@@ -76,7 +76,7 @@ class Request:
     """Why it did not finish: the gateway's reason where it gave one."""
     retry_after_s: float | None = None
     queue_s: float | None = None
-    """In the gateway's waiting room, as `server-timing` says."""
+    """In the gateway's queue, as `server-timing` says."""
     replica: str = ""
     served_tier: str = ""
     prompt_tokens: int | None = None

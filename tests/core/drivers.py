@@ -247,7 +247,7 @@ class Driver:
         assert not controller.holdings().timers
         assert not controller.holdings().promises
         for pool in controller.state.fleet:
-            assert (pool.in_flight, len(pool.room), pool.room.bytes) == (0, 0, 0)
+            assert (pool.in_flight, len(pool.queue), pool.queue.bytes) == (0, 0, 0)
             assert all((r.in_flight, r.unprefilled_tokens, r.held_tokens) == (0, 0, 0) for r in pool.replicas.values())
 
     def replay(self) -> None:
@@ -261,9 +261,9 @@ class Driver:
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
         queues = [
-            [(live.start_by, live.ask.id, live) for live in pool.room if _queue_of(live) == queue]
+            [(live.start_by, live.ask.id, live) for live in pool.queue if _queue_of(live) == queue]
             for pool in self._pools()
-            for queue in sorted(set(map(_queue_of, pool.room)))
+            for queue in sorted(set(map(_queue_of, pool.queue)))
         ]
         call: Callable[..., list[Command]] = getattr(self.controller, what)
         out = call(*args)
@@ -442,10 +442,10 @@ class Driver:
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.breaker.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
         waiting = [live for live in self.controller.state.requests.values() if live.waiting and live.pool is pool]
-        assert sorted(live.ask.id for live in pool.room) == [live.ask.id for live in waiting]
-        assert len(pool.room) == len(waiting)
-        assert pool.room.bytes == sum(live.ask.body_bytes for live in waiting)
-        for head in pool.room.heads(self.now):
+        assert sorted(live.ask.id for live in pool.queue) == [live.ask.id for live in waiting]
+        assert len(pool.queue) == len(waiting)
+        assert pool.queue.bytes == sum(live.ask.body_bytes for live in waiting)
+        for head in pool.queue.heads(self.now):
             assert pool.pick(head.ask, None, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
@@ -492,10 +492,10 @@ def _queue_of(live: QueuedRequest) -> tuple[str, str]:
 
 
 def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
-    """Those with whom a newcomer of `tier` shares the waiting room: who goes before it, and who could make way."""
+    """Those with whom a newcomer of `tier` shares the queue: who goes before it, and who could make way."""
     enforced = AdmissionMode.ENFORCE
     return [
         live
-        for live in pool.room
+        for live in pool.queue
         if live.ask.tier.priority <= tier.priority or live.ask.tier.admission.mode is enforced
     ]

@@ -81,7 +81,7 @@ def test_where_the_waiting_room_is_full_only_the_more_urgent_would_wait(asking: 
     story.arrives("a", tier="std").arrives("b", tier="std").expect(dispatch("r1", of="a"))
     found = explained(story, tier=asking)
     assert isinstance(found, PlacementExplanation)
-    assert (found.verdict, "waiting room is full" in found.why) == (verdict, verdict == "refused")
+    assert (found.verdict, "queue is full" in found.why) == (verdict, verdict == "refused")
     first, *_ = story.controller.arrive(ask(999, story.controller.policy, story.now, tier=asking), story.now)
     assert isinstance(first, Refuse)
     assert first.why is (Reason.QUEUE_FULL if verdict == "refused" else Reason.EVICTED)

@@ -1,4 +1,4 @@
-"""A full waiting room does not belong to the tenant that filled it."""
+"""A full queue does not belong to the tenant that filled it."""
 
 from collections import Counter
 from heapq import heappop, heappush
@@ -158,15 +158,15 @@ def test_no_tenant_within_its_share_is_refused_while_another_has_more_than_its_s
 
 
 def test_counts_of_tenants_survive_their_requests() -> None:
-    band = TierQueue(RULES.tiers["std"])
+    queue = TierQueue(RULES.tiers["std"])
     lives = []
     for number in range(6):
         live = RequestState(ask(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
         live.use = TenantUse(live.ask.tenant, "std")
         live.deadline = 10.0 + number
-        band.push(live, number + 1)
+        queue.push(live, number + 1)
         lives.append(live)
-    assert band.yield_to("c", 100, True, 0) == [lives[4]]
+    assert queue.yield_to("c", 100, True, 0) == [lives[4]]
     for live in lives:
-        band.remove(live)
-    assert band.yield_to("c", 100, True, 0) == []
+        queue.remove(live)
+    assert queue.yield_to("c", 100, True, 0) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.core.policy import Hedge, Policy, Retry, Timeouts
-from gateway.core.redundancy.hedging import BURST, LAST_HEDGES, REST_S, HedgeDenied
+from gateway.core.redundancy.hedging import BURST, LAST_HEDGES, SUSPENSION_S, HedgeDenied
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES, TtftQuantiles
 from gateway.core.request import AttemptOutcome, HedgeResult, Outcome, Reason, Sample
 
@@ -233,7 +233,7 @@ class TestDenied:
             story.first_token(name, attempt=1).cancelled(name, 2).finishes(name, attempt=1).whatever()
         late(story, "a").expect()
         assert denied(story) == {HedgeDenied.LOSING: 1}
-        story.first_token("a").finishes("a").whatever().after(REST_S)
+        story.first_token("a").finishes("a").whatever().after(SUSPENSION_S)
         late(warmed(story), "b").expect(dispatch("r2"))
 
 

@@ -1,4 +1,4 @@
-"""The waiting room against a plain list, and the rate at which requests leave."""
+"""The queue of a pool against a plain list, and the rate at which requests leave."""
 
 from typing import Any, cast
 
@@ -256,8 +256,8 @@ def test_no_tenant_that_waits_falls_behind_another_by_more_than_one_request(
 
 def test_a_newcomer_stands_behind_its_own_and_its_turns_among_the_others() -> None:
     room, _ = waiting(*[("a", 1.0)] * 5, ("b", 1.0))
-    band = room.band(RULES.tiers["free"])
-    assert [band.ahead_of(tenant) for tenant in ("a", "b", "new")] == [6, 3, 2]
+    tier_queue = room.of_tier(RULES.tiers["free"])
+    assert [tier_queue.ahead_of(tenant) for tenant in ("a", "b", "new")] == [6, 3, 2]
 
 
 def test_queue_heaps_forget_removed_requests() -> None:
@@ -313,10 +313,10 @@ def test_without_a_floor_the_lowest_tier_gets_nothing_while_others_wait() -> Non
 def test_nothing_is_owed_for_the_time_in_which_nobody_waited() -> None:
     low = tier("low", 1, floor=0.05)
     room = PoolQueue()
-    room.band(low)
+    room.of_tier(low)
     for _ in range(1000):
         room.served(PREMIUM, 1000.0)
-    assert room.band(low).owed <= 0
+    assert room.of_tier(low).owed <= 0
 
 
 # ---- how many come

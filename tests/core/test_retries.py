@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.core.policy import Health, Hedge, Retry, Timeouts
-from gateway.core.redundancy.retries import MAX_REST_S, RETRYABLE
+from gateway.core.redundancy.retries import MAX_TOLD_BACKOFF_S, RETRYABLE
 from gateway.core.redundancy.retry_budget import BURST, RetryBudget
 from gateway.core.request import AttemptOutcome, Outcome, Reason, Sample
 from gateway.core.snapshot import ReplicaState
@@ -224,14 +224,14 @@ def test_when_its_time_is_up_one_request_tries_before_others_do() -> None:
 
 def test_nobody_rests_for_ever() -> None:
     story = play(RULES).arrives("a").finishes("a", AttemptOutcome.BUSY, retry_after_s=86400.0).served("a").whatever()
-    story.at(MAX_REST_S - 0.1).arrives("b").expect(dispatch("r2")).served("b").whatever()
-    story.at(MAX_REST_S).arrives("c").expect(dispatch("r1"))
+    story.at(MAX_TOLD_BACKOFF_S - 0.1).arrives("b").expect(dispatch("r2")).served("b").whatever()
+    story.at(MAX_TOLD_BACKOFF_S).arrives("c").expect(dispatch("r1"))
 
 
 def test_one_that_is_gone_when_it_refuses_is_not_kept_in_mind() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").sent("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2))).finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2"))
-    assert not any(pool.resting for pool in story.controller.state.fleet)
+    assert not any(pool.backoffs for pool in story.controller.state.fleet)
 
 
 def test_one_that_shuts_down_fails_and_one_that_is_busy_does_not() -> None:

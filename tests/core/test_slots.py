@@ -1,4 +1,4 @@
-"""Slots and the waiting room: who is served, who waits, who is pushed out, who is turned away."""
+"""Slots and the queue: who is served, who waits, who is pushed out, who is refused."""
 
 from itertools import pairwise
 
@@ -118,7 +118,7 @@ def test_a_newcomer_does_not_overtake_those_of_its_own_tier() -> None:
     story.arrives("d").expect()
 
 
-# ---- a full waiting room
+# ---- a full queue
 
 
 def test_request_is_shed_when_the_queue_is_full() -> None:

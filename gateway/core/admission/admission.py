@@ -103,7 +103,7 @@ class Admission:
     def arrives(self, live: RequestState, pool: Pool, now: float) -> Decision:
         """Decide about a newcomer of `pool`. It does not overtake queued requests of its own tier."""
         tier = live.ask.tier
-        replica = None if pool.room.holds(tier) else pool.pick(live.ask, None, self._random.random())
+        replica = None if pool.queue.holds(tier) else pool.pick(live.ask, None, self._random.random())
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
             if self.is_doubtful(live, pool, forecast):
@@ -139,7 +139,7 @@ class Admission:
                 return ""
             return f"The replicas are busy. Its turn came too late for a first token within {bound_s:g} s."
         limit = self.promises.threshold(live.ask.tier)
-        if pool.room.band(live.ask.tier).count > 1:
+        if pool.queue.of_tier(live.ask.tier).count > 1:
             limit = min(limit, CONTESTED_BREACH)
         return self.reason(live, forecast, limit) if forecast.breach > limit else ""
 
@@ -166,16 +166,16 @@ class Admission:
 
     def admitted(self, live: RequestState, pool: Pool, now: float) -> None:
         """A request was sent, or queued."""
-        pool.room.band(live.ask.tier).admitted(now)
+        pool.queue.of_tier(live.ask.tier).admitted(now)
         if live.forecast is not None:
             self._forecaster.watch(live, now)
             self.promises.admitted(live, pool, live.forecast)
 
     def ahead(self, live: RequestState, pool: Pool, now: float) -> Ahead:
         """Work ahead of a newcomer that is queued."""
-        ask, room = live.ask, pool.room
-        own = room.band(ask.tier).ahead_of(ask.tenant) if room.holds(ask.tier) else 0
-        above, per_s = room.above(ask.tier, now)
+        ask, queue = live.ask, pool.queue
+        own = queue.of_tier(ask.tier).ahead_of(ask.tenant) if queue.holds(ask.tier) else 0
+        above, per_s = queue.above(ask.tier, now)
         drain = pool.drain.per_s
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
         return Ahead(above + own, own, share, ask.tier.floor)
@@ -227,7 +227,7 @@ class Admission:
             return True
         if admission.exploration <= 0.0:
             return False
-        idle_s = now - pool.room.band(live.ask.tier).admitted_at
+        idle_s = now - pool.queue.of_tier(live.ask.tier).admitted_at
         live.explored = idle_s >= PROBE_EVERY_S or self._random.random() < admission.exploration
         return live.explored
 
@@ -250,7 +250,7 @@ class Admission:
                 continue
             other = self._fleet.pool(spec.name)
             fits = spec.takes(live.prompt_tokens, ask.batch)
-            if other is None or not fits or other.room or other.headroom < SPILL_HEADROOM or not self.trusted(other):
+            if other is None or not fits or other.queue or other.headroom < SPILL_HEADROOM or not self.trusted(other):
                 continue
             replica = other.pick(ask, None, self._random.random())
             if replica is None:
@@ -283,17 +283,17 @@ def waits(live: RequestState, pool: Pool) -> Decision:
     A more urgent tier displaces a less urgent one. Within a tier, a tenant with less than its share displaces one with
     more. Tiers whose admission is not enforced are always queued: only their deadline ends the wait.
     """
-    ask, room, spec = live.ask, pool.room, pool.spec
-    count, held = room.shared_with(ask.tier.priority)
+    ask, queue, spec = live.ask, pool.queue, pool.spec
+    count, held = queue.shared_with(ask.tier.priority)
     fits = count < spec.queue_limit and held + ask.body_bytes <= spec.queue_bytes
     if fits or ask.tier.admission.mode is not AdmissionMode.ENFORCE:
         return Decision(Verdict.WAIT)
-    victim = room.last_below(ask.tier.priority)
+    victim = queue.last_below(ask.tier.priority)
     if victim is not None and held - victim.ask.body_bytes + ask.body_bytes <= spec.queue_bytes:
         return Decision(Verdict.WAIT, victims=(victim,))
-    if room.holds(ask.tier):
+    if queue.holds(ask.tier):
         by_count, spare_bytes = count >= spec.queue_limit, spec.queue_bytes - held
-        victims = room.band(ask.tier).yield_to(ask.tenant, ask.body_bytes, by_count, spare_bytes)
+        victims = queue.of_tier(ask.tier).yield_to(ask.tenant, ask.body_bytes, by_count, spare_bytes)
         if victims:
             return Decision(Verdict.WAIT, victims=victims)
     return Decision(Verdict.SHED)

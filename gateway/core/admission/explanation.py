@@ -74,7 +74,7 @@ class PlacementExplanation:
 def explain(admission: Admission, live: RequestState, pool: Pool, now: float) -> PlacementExplanation:
     """Explain the decision on a newcomer that `pool` would serve. Changes nothing."""
     tier = live.ask.tier
-    free = [] if pool.room.holds(tier) else pool.candidates(tier)
+    free = [] if pool.queue.holds(tier) else pool.candidates(tier)
     ahead = NOTHING_AHEAD if free else admission.ahead(live, pool, now)
     trust, threshold = admission.trust(pool), admission.promises.threshold(tier)
     found = [_candidate(admission, live, pool, replica, now) for replica in free[:LOOKED_AT]]
@@ -83,7 +83,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
     best = found[0] if found else _candidate(admission, live, pool, None, now)
     verdict, why = _verdict(live, best, trust, threshold)
     if verdict == WAITS and waits(live, pool).verdict is Verdict.SHED:
-        verdict, why = REFUSED, "the waiting room is full"
+        verdict, why = REFUSED, "the queue is full"
     budget = _budget(tier, admission.promises.budget_left(tier))
     return PlacementExplanation(
         verdict=verdict,
@@ -107,7 +107,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
 
 def _left_out(pool: Pool, now: float) -> Iterator[ExcludedReplica]:
     for name, replica in pool.replicas.items():
-        rests_s = pool.rests_s(replica, now)
+        rests_s = pool.backoff_s(replica, now)
         if replica.state is ReplicaState.EJECTED:
             yield ExcludedReplica(name, replica.state, replica.pulse.why)
         elif replica.state is not ReplicaState.UP:

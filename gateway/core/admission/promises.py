@@ -99,7 +99,7 @@ class Promises:
         """
         if self._forecaster.has_costs(pool.spec.name):
             return self._forecaster.is_late(live, forecast, objective.threshold_s)
-        before = pool.room.band(live.ask.tier).first() if pool.room.holds(live.ask.tier) else None
+        before = pool.queue.of_tier(live.ask.tier).first() if pool.queue.holds(live.ask.tier) else None
         return 0.0 if before is None or forecast.at - before.ask.body_at <= objective.threshold_s else 1.0
 
     def step_limit_s(self, replica: Replica, prices: StepPrices | None, now: float) -> float:

@@ -109,7 +109,7 @@ class Fleet:
                 replica.breaker.cooled(health, now)
                 if replica.breaker.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.breaker.cools_in_s(health, now))
-            soonest_s = min(soonest_s, pool.look(now), pool.rested(now) - now)
+            soonest_s = min(soonest_s, pool.look(now), pool.end_backoffs(now) - now)
             pool.refresh(now)
         return soonest_s
 

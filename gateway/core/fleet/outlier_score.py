@@ -155,7 +155,7 @@ class OutlierScore:
         """It has work again."""
         self.heard_at = now - self.silent_s
 
-    def rests(self, now: float) -> None:
+    def has_no_work(self, now: float) -> None:
         """It has no work left. A silence in which its work was cancelled goes on with the next work."""
         self.silent_s = now - self.heard_at
 

@@ -34,7 +34,7 @@ CANARY_EVERY: Final = 200
 CANARY_LATEST_S: Final = 60.0
 """After so long the next canary may go anyway."""
 MAX_URGENT: Final = -(2**31)
-TRYING: Final = 0.0
+TRIED_NEXT: Final = 0.0
 """End of a backoff that is over, before the replica has taken a request."""
 WINDOW_STEP: Final = 0.1
 """The bound on unread prompts moves by at least this share: each move looks at all replicas."""
@@ -66,7 +66,7 @@ class Pool(Slots[Replica]):
         super().__init__()
         self.spec = spec
         self.replicas: dict[str, Replica] = {}
-        self.room = PoolQueue()
+        self.queue = PoolQueue()
         self.drain = DrainRate()
         self.demand = Demand()
         self.context_tokens: int | None = None
@@ -83,12 +83,12 @@ class Pool(Slots[Replica]):
         self._is_starting = False
         """Whether any replica has a slow start."""
         self._reserved: dict[str, int] = {}
-        self.resting: dict[Replica, float] = {}
+        self.backoffs: dict[Replica, float] = {}
         """End of the backoff of each replica that has one."""
         self._watch = OutlierDetector()
         self.imputed = ImputedLoad()
         self._worst = 0
-        """Worst illness of a replica that may still be used: 0 healthy, 1 slow, 2 silent."""
+        """Worst severity of a replica that may still be used: 0 healthy, 1 slow, 2 silent."""
         self.canaries: list[Replica] = []
         """Ejected replicas that are due for a canary, the one tried longest ago first."""
         self.canary_priority = 0
@@ -102,7 +102,7 @@ class Pool(Slots[Replica]):
         self.configure(spec)
 
     def __repr__(self) -> str:
-        load = f"{self.in_flight} in flight of {self._slots} slots, {len(self.room)} queued"
+        load = f"{self.in_flight} in flight of {self._slots} slots, {len(self.queue)} queued"
         return f"<Pool {self.spec.name}, {load}, replicas {[*self.replicas.values()]}>"
 
     def configure(self, spec: PoolSpec, now: float = -math.inf) -> None:
@@ -125,7 +125,7 @@ class Pool(Slots[Replica]):
                 new.begin(now)
                 new.drained = old is not None and old.drained
         for gone in kept.values():
-            self.resting.pop(gone, None)
+            self.backoffs.pop(gone, None)
             gone.slots = gone.max_slots = 0
             gone.open = gone.below_max = False
         self.refresh(now)
@@ -158,7 +158,7 @@ class Pool(Slots[Replica]):
 
     def _max_slots_of(self, replica: Replica) -> int:
         """Slots by written bounds; 0 if it may not be used."""
-        if replica.drained or replica.illness > self._worst:
+        if replica.drained or replica.severity > self._worst:
             return 0
         match replica.breaker.state:
             case ReplicaState.UP:
@@ -177,9 +177,9 @@ class Pool(Slots[Replica]):
         return slots if replica.share >= 1.0 else max(1, int(slots * replica.share))
 
     def _panic(self) -> int:
-        """Worst illness of a replica that may be used. Ejections never empty a pool: its last resort is silent ones."""
+        """Worst severity of a replica in use. Ejections never empty a pool: its last resort is silent replicas."""
         meant = [replica for replica in self.replicas.values() if not replica.drained]
-        up = [replica.illness for replica in meant if replica.breaker.state is ReplicaState.UP]
+        up = [replica.severity for replica in meant if replica.breaker.state is ReplicaState.UP]
         ejection = self.spec.health.ejection
         well = up.count(0)
         if ejection is None or (well and well >= ejection.panic_share * len(meant)):
@@ -245,7 +245,7 @@ class Pool(Slots[Replica]):
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
         replica.expire_unread(now)
-        replica.learned.learn(now if self.room else self.pressed_at, now)
+        replica.learned.learn(now if self.queue else self.pressed_at, now)
         price = replica.budget.request_tokens(replica.held_tokens)
         if price is not None:
             self.request_tokens += PRICE_SHARE * (price - self.request_tokens)
@@ -280,7 +280,7 @@ class Pool(Slots[Replica]):
     @property
     def saturated(self) -> bool:
         """Whether a newcomer would have to wait, if its admission is enforced."""
-        return not self.open or len(self.room) > 0
+        return not self.open or len(self.queue) > 0
 
     @property
     def headroom(self) -> float:
@@ -295,7 +295,7 @@ class Pool(Slots[Replica]):
         """
         tier = ask.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
-        free = self._awake(by_max)
+        free = self._ready(by_max)
         if ask.prefix.blocks and not by_max and self._knows_caches:
             free = free + self._warm(ask)
         if ask.adapter:
@@ -324,25 +324,25 @@ class Pool(Slots[Replica]):
             for replica in self.replicas.values()
             if replica.bound is CapacityBound.PROMPTS
             and replica.unprefilled_tokens - replica.cache.covered(ask.prefix) / BYTES_PER_TOKEN < most
-            and not self.is_spared(replica)
+            and not self.is_backing_off(replica)
         ]
 
-    def _awake(self, by_max: bool) -> list[Replica]:
+    def _ready(self, by_max: bool) -> list[Replica]:
         """Replicas with a free slot. Those in backoff are left out while any other replica is in use, busy or not."""
         free = self.below_max if by_max else self.open
-        if self.resting:
-            awake = [replica for replica in free if not self.is_spared(replica)]
-            free = awake if awake or self._is_any_awake() else free
+        if self.backoffs:
+            ready = [replica for replica in free if not self.is_backing_off(replica)]
+            free = ready if ready or self._is_any_without_backoff() else free
         return _eased_in(free) if by_max and self._is_starting else free
 
-    def _is_any_awake(self) -> bool:
+    def _is_any_without_backoff(self) -> bool:
         """Whether any replica in use, busy or not, has no backoff. Requests wait for that one."""
-        return any(replica.slots > 0 and not self.is_spared(replica) for replica in self.replicas.values())
+        return any(replica.slots > 0 and not self.is_backing_off(replica) for replica in self.replicas.values())
 
-    def is_spared(self, replica: Replica) -> bool:
+    def is_backing_off(self, replica: Replica) -> bool:
         """Whether it is in backoff. When the time is up, one request tries it before others may."""
-        until = self.resting.get(replica)
-        return until is not None and (until > TRYING or replica.in_flight > 0)
+        until = self.backoffs.get(replica)
+        return until is not None and (until > TRIED_NEXT or replica.in_flight > 0)
 
     def least_unread(self, prompt_tokens: int, ask: Request) -> int:
         """Tokens of a prompt that the replica with the longest part of it in its cache would have to compute."""
@@ -353,7 +353,7 @@ class Pool(Slots[Replica]):
     def candidates(self, tier: Tier) -> list[Replica]:
         """Replicas that `tier` may use now, by unread prompt tokens and requests, whatever the router."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
-        return sorted(self._awake(by_max), key=_load) if self._may_take(tier, by_max) else []
+        return sorted(self._ready(by_max), key=_load) if self._may_take(tier, by_max) else []
 
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
@@ -372,30 +372,30 @@ class Pool(Slots[Replica]):
                 spare -= max(0, reserved - self.by_tier.get(other, 0))
         return spare > 0
 
-    def rest(self, replica: Replica, until: float) -> None:
+    def back_off(self, replica: Replica, until: float) -> None:
         """Begin a backoff of a busy replica. A removed one gets no requests anyway."""
         if self._has(replica):
-            self.resting[replica] = until
+            self.backoffs[replica] = until
 
     def _has(self, replica: Replica) -> bool:
         """Whether it still belongs to this pool. After a reload a removed replica may still have requests."""
         return self.replicas.get(replica.spec.name) is replica
 
-    def rests_s(self, replica: Replica, now: float) -> float:
+    def backoff_s(self, replica: Replica, now: float) -> float:
         """Seconds of backoff left; 0 without one."""
-        return max(0.0, self.resting.get(replica, now) - now)
+        return max(0.0, self.backoffs.get(replica, now) - now)
 
-    def rested(self, now: float) -> float:
+    def end_backoffs(self, now: float) -> float:
         """End the backoffs that are over. Returns when the next one ends; inf without one."""
-        for replica, until in self.resting.items():
+        for replica, until in self.backoffs.items():
             if until <= now:
-                self.resting[replica] = TRYING
-        return min((until for until in self.resting.values() if until > TRYING), default=math.inf)
+                self.backoffs[replica] = TRIED_NEXT
+        return min((until for until in self.backoffs.values() if until > TRIED_NEXT), default=math.inf)
 
     def accepted(self, replica: Replica) -> None:
         """It has taken a request: its backoff is over."""
         replica.refusals = 0
-        self.resting.pop(replica, None)
+        self.backoffs.pop(replica, None)
 
     def answered(self, replica: Replica, odd: bool) -> None:
         """An attempt was answered. `odd`: refused, empty or unreadable."""
@@ -415,13 +415,13 @@ class Pool(Slots[Replica]):
         return PoolView(
             name=self.spec.name,
             in_flight=self.in_flight,
-            queued=len(self.room),
-            queued_bytes=self.room.bytes,
+            queued=len(self.queue),
+            queued_bytes=self.queue.bytes,
             queue_limit=self.spec.queue_limit,
             slots=self.slots,
             drain_rate=self.drain.per_s,
             replicas=tuple(
-                r.view(self.spec.name, self.rests_s(r, now), self.bound(r, now), now) for r in self.replicas.values()
+                r.view(self.spec.name, self.backoff_s(r, now), self.bound(r, now), now) for r in self.replicas.values()
             ),
             panic=self._worst > 0,
             held=held,

@@ -208,7 +208,7 @@ class BaseReplica(RoutingTarget):
         return self.breaker.state if self.pulse.out is None else ReplicaState.EJECTED
 
     @property
-    def illness(self) -> int:
+    def severity(self) -> int:
         """0: healthy, 1: slow or with odd answers, 2: silent."""
         out = self.pulse.out
         return 0 if out is None else 2 if out is EjectionReason.STALLED else 1
@@ -222,7 +222,7 @@ class BaseReplica(RoutingTarget):
         if paused:
             self.paused += 1
             if not self.is_awaited:
-                self.pulse.rests(now)
+                self.pulse.has_no_work(now)
         else:
             if not self.is_awaited:
                 self.pulse.asked(now)

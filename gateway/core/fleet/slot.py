@@ -187,7 +187,7 @@ class Slot(UnreadPrompt, Generic[R]):
             replica.pause(False, now)
         replica.in_flight -= 1
         if replica.in_flight == replica.paused:
-            replica.pulse.rests(now)
+            replica.pulse.has_no_work(now)
         replica.by_tier[tier] -= 1
         if replica.slots:
             slots.by_tier[tier] -= 1

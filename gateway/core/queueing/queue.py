@@ -24,7 +24,7 @@ STALE: Final = 32
 
 Entry = tuple[float, int, int, QueuedRequest]
 """(start by, id, ticket, request). An entry is stale if its request has another ticket."""
-BandKey = tuple[int, str]
+TierKey = tuple[int, str]
 
 
 class TenantQueue:
@@ -76,7 +76,7 @@ class TierQueue:
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.key: BandKey = (tier.priority, tier.name)
+        self.key: TierKey = (tier.priority, tier.name)
         self.count = 0
         self.fixed = self.fixed_bytes = 0
         """Requests that may not be shed, and the bytes of their bodies."""
@@ -236,14 +236,14 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 
 
 class PoolQueue:
-    """A `TierQueue` ("band") for each tier. Priorities are strict, except that a tier owed some of its floor is first.
+    """A `TierQueue` for each tier. Priorities are strict, except that a tier owed some of its floor is first.
 
     Bands of one priority are ordered by the latest starts of their heads. The caller bounds the queue, in requests and
     in bytes of bodies. Every operation is O(log n) in the queued requests, times the number of bands at most.
     """
 
     def __init__(self) -> None:
-        self._bands: dict[BandKey, TierQueue] = {}
+        self._tiers: dict[TierKey, TierQueue] = {}
         self._count = 0
         self._tickets = 0
         self.bytes = 0
@@ -253,48 +253,56 @@ class PoolQueue:
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All queued requests, by priority and latest start."""
-        return iter(sorted((live for band in self._bands.values() for live in band), key=_turn))
+        return iter(sorted((live for tier_queue in self._tiers.values() for live in tier_queue), key=_turn))
 
-    def band(self, tier: Tier) -> TierQueue:
-        """The band of a tier. It outlives its requests."""
+    def of_tier(self, tier: Tier) -> TierQueue:
+        """The queue of a tier. It outlives its requests."""
         key = tier.priority, tier.name
-        band = self._bands.get(key)
-        if band is None:
-            self._bands[key] = TierQueue(tier)
-            self._bands = dict(sorted(self._bands.items()))
-            band = self._bands[key]
-        return band
+        tier_queue = self._tiers.get(key)
+        if tier_queue is None:
+            self._tiers[key] = TierQueue(tier)
+            self._tiers = dict(sorted(self._tiers.items()))
+            tier_queue = self._tiers[key]
+        return tier_queue
 
     def push(self, live: QueuedRequest) -> None:
         """Queue `live`. Its `deadline` and its forecast give its place."""
         self._tickets += 1
-        band = self.band(live.ask.tier)
-        band.tier = live.ask.tier
-        band.push(live, self._tickets)
+        tier_queue = self.of_tier(live.ask.tier)
+        tier_queue.tier = live.ask.tier
+        tier_queue.push(live, self._tickets)
         self._count += 1
         self.bytes += live.ask.body_bytes
 
     def remove(self, live: QueuedRequest) -> None:
         """Take `live` out: it is served, its client left, or its deadline passed."""
-        self.band(live.ask.tier).remove(live)
+        self.of_tier(live.ask.tier).remove(live)
         self._count -= 1
         self.bytes -= live.ask.body_bytes
 
     def holds(self, tier: Tier) -> bool:
         """Whether any request of `tier` waits."""
-        band = self._bands.get((tier.priority, tier.name))
-        return band is not None and band.count > 0
+        tier_queue = self._tiers.get((tier.priority, tier.name))
+        return tier_queue is not None and tier_queue.count > 0
 
     def heads(self, now: float) -> list[QueuedRequest]:
-        """The head of every band, in the order in which they are served."""
-        heads = [(band.owed <= 0.0, _turn(head), head) for band in self._bands.values() if (head := band.head(now))]
+        """The head of every tier, in the order in which they are served."""
+        heads = [
+            (tier_queue.owed <= 0.0, _turn(head), head)
+            for tier_queue in self._tiers.values()
+            if (head := tier_queue.head(now))
+        ]
         if len(heads) > 1:
             heads.sort(key=_place)
         return [head for _, _, head in heads]
 
     def last_below(self, priority: int) -> QueuedRequest | None:
         """The request to serve last among those that may be shed and are less urgent than `priority`."""
-        lasts = (band.last() for band in self._bands.values() if band.count and band.key[0] > priority)
+        lasts = (
+            tier_queue.last()
+            for tier_queue in self._tiers.values()
+            if tier_queue.count and tier_queue.key[0] > priority
+        )
         return max((last for last in lasts if last is not None), key=_turn, default=None)
 
     def shared_with(self, priority: int) -> tuple[int, int]:
@@ -303,38 +311,38 @@ class PoolQueue:
         Less urgent requests that may not be shed do not count, since they cannot make way.
         """
         count, held = self._count, self.bytes
-        for band in self._bands.values():
-            if band.key[0] > priority:
-                count -= band.fixed
-                held -= band.fixed_bytes
+        for tier_queue in self._tiers.values():
+            if tier_queue.key[0] > priority:
+                count -= tier_queue.fixed
+                held -= tier_queue.fixed_bytes
         return count, held
 
     def ahead_of(self, priority: int) -> int:
         """Number of queued requests of this priority and above."""
-        return sum(band.count for band in self._bands.values() if band.key[0] <= priority)
+        return sum(tier_queue.count for tier_queue in self._tiers.values() if tier_queue.key[0] <= priority)
 
     def above(self, tier: Tier, now: float) -> tuple[int, float]:
         """Queued requests and arrivals per second of the tiers above `tier`."""
         count, rate = 0, 0.0
-        for band in self._bands.values():
-            if band.key[0] < tier.priority:
-                count += band.count
-                rate += band.arrivals.per_s(now)
+        for tier_queue in self._tiers.values():
+            if tier_queue.key[0] < tier.priority:
+                count += tier_queue.count
+                rate += tier_queue.arrivals.per_s(now)
         return count, rate
 
     def served(self, tier: Tier, tokens: float) -> None:
         """`tokens` of `tier` were dispatched. Tiers with a floor are owed their share of them while they wait."""
         key = tier.priority, tier.name
-        for band in self._bands.values():
-            if band.tier.floor <= 0.0:
+        for tier_queue in self._tiers.values():
+            if tier_queue.tier.floor <= 0.0:
                 continue
-            owed = band.owed + band.tier.floor * FLOOR_MARGIN * tokens
-            if band.key == key:
+            owed = tier_queue.owed + tier_queue.tier.floor * FLOOR_MARGIN * tokens
+            if tier_queue.key == key:
                 # Service beyond its floor is no debt: no other tier needed it.
                 owed = max(owed - tokens, -tokens)
-            elif not band.count:
+            elif not tier_queue.count:
                 owed = min(owed, 0.0)
-            band.owed = owed
+            tier_queue.owed = owed
 
 
 def _turn(live: QueuedRequest) -> tuple[int, float, int]:

@@ -41,7 +41,7 @@ MAX_BREACH: Final = 0.2
 """Largest P(breach) of a duplicate that is worth sending."""
 LAST_HEDGES: Final = 200
 MIN_WON: Final = 28
-REST_S: Final = 60.0
+SUSPENSION_S: Final = 60.0
 """If fewer than 28 of its last 200 duplicates won, a pool gets none for a minute. A fifth should win, and 28 of 200 is
 two standard deviations below that."""
 
@@ -127,19 +127,19 @@ class PoolHedges:
     def __init__(self) -> None:
         self.first_tokens = TtftQuantiles()
         self.won: deque[bool] = deque(maxlen=LAST_HEDGES)
-        self.rests_until = -math.inf
+        self.suspended_until = -math.inf
 
-    def rests(self, now: float) -> bool:
+    def is_suspended(self, now: float) -> bool:
         """Whether hedging is off here, since too few duplicates won."""
         if len(self.won) == LAST_HEDGES and sum(self.won) < MIN_WON:
             self.won.clear()
-            self.rests_until = now + REST_S
-        return now < self.rests_until
+            self.suspended_until = now + SUSPENSION_S
+        return now < self.suspended_until
 
     def view(self, pool: str, now: float) -> HedgePoolView:
         """A copy for people."""
         won = sum(self.won) / len(self.won) if self.won else None
-        return HedgePoolView(pool, self.first_tokens.views(), won, self.rests_until > now)
+        return HedgePoolView(pool, self.first_tokens.views(), won, self.suspended_until > now)
 
 
 class Hedges(Learner):
@@ -254,9 +254,9 @@ class Hedges(Learner):
     def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
         """The replica for a duplicate, or the reason against it. The cheapest checks come first."""
         pool, ask = first.pool, live.ask
-        if self.of_pool(pool).rests(now):
+        if self.of_pool(pool).is_suspended(now):
             return HedgeDenied.LOSING
-        if pool.room:
+        if pool.queue:
             return HedgeDenied.QUEUE
         if pool.headroom < 1.0 - BUSY:
             return HedgeDenied.BUSY

@@ -30,15 +30,15 @@ OWN_REFUSALS: Final = (403, 404)
 
 # Backoff of a replica that refuses, doubled with each refusal in a row: a replica that refuses at once looks idle, and
 # would get every request. It lasts at least until the replica's `Retry-After`.
-FIRST_REST_S: Final = 0.25
+FIRST_BACKOFF_S: Final = 0.25
 MAX_BACKOFF_S: Final = 8.0
-MAX_REST_S: Final = 60.0
+MAX_TOLD_BACKOFF_S: Final = 60.0
 
 
 def rest_s(refusals: int, retry_after_s: float | None) -> float:
     """Seconds of backoff for a replica that has refused so many requests (>= 1) in a row."""
-    own_s = min(MAX_BACKOFF_S, FIRST_REST_S * 2.0 ** min(refusals - 1, 10))
-    return max(own_s, min(retry_after_s or 0.0, MAX_REST_S))
+    own_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(refusals - 1, 10))
+    return max(own_s, min(retry_after_s or 0.0, MAX_TOLD_BACKOFF_S))
 
 
 def is_retried(end: AttemptOutcome, status: int | None) -> bool:

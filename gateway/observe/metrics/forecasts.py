@@ -14,7 +14,7 @@ from gateway.observe.metrics.families import counter, gauge
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolLearnedView], float]], ...] = (
     (
         "tailgate_forecast_trusted",
-        "1 while forecasts decide, 0 while only the bounds of slots and waiting room do.",
+        "1 while forecasts decide, 0 while only the bounds of slots and queue do.",
         "",
         lambda p: p.trust is Trust.TRUSTED,
     ),

@@ -21,9 +21,9 @@ from gateway.observe.sources import Sources
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
     ("tailgate_pool_in_flight", "Requests that hold a slot.", "", lambda p: p.in_flight),
     ("tailgate_pool_slots", "Slots of the replicas that get requests.", "", lambda p: p.slots),
-    ("tailgate_queue_depth", "Requests in the waiting room.", "", lambda p: p.queued),
-    ("tailgate_queue_limit", "Requests that may be in the waiting room.", "", lambda p: p.queue_limit),
-    ("tailgate_queue_bytes", "Bytes of request bodies in the waiting room.", "bytes", lambda p: p.queued_bytes),
+    ("tailgate_queue_depth", "Requests in the queue.", "", lambda p: p.queued),
+    ("tailgate_queue_limit", "Requests that may be in the queue.", "", lambda p: p.queue_limit),
+    ("tailgate_queue_bytes", "Bytes of request bodies in the queue.", "bytes", lambda p: p.queued_bytes),
     (
         "tailgate_queue_drain_rate",
         "Requests per second that there is room for, while newcomers have to wait; none before any had to.",

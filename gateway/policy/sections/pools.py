@@ -55,7 +55,7 @@ class ReplicaSection(Section):
 
 
 class QueueSection(Section):
-    """The waiting room of a pool, bounded both in requests and in bytes."""
+    """The queue of a pool, bounded both in requests and in bytes."""
 
     limit: CountOrZero = plain(_POOL.queue_limit, "Requests that may wait for a slot; more are refused with 429.")
     bytes: Size = field(
@@ -136,7 +136,7 @@ class PoolSection(Section):
         "auto",
         "Requests that one replica serves at once: at most the engine's max_num_seqs. `auto` learns it.",
     )
-    queue: QueueSection = nested(QueueSection(), "The waiting room.")
+    queue: QueueSection = nested(QueueSection(), "Requests that wait for a slot.")
     connect_timeout: Duration = duration(_POOL.connect_timeout_s, "Longest time to open a connection to a replica.")
     timeouts: PoolTimeouts = nested(PoolTimeouts(), "Timeouts of this pool; the tighter of tier and pool counts.")
     kv_headroom: Share | None = optional(

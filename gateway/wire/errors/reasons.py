@@ -86,7 +86,7 @@ ROWS: Final[Mapping[Reason, RefusalRow]] = {
     Reason.LIMIT_TOKENS: _limit("tokens", "The limit of tokens per minute is reached."),
     Reason.LIMIT_CONCURRENCY: _limit("requests", "The limit of concurrent requests is reached."),
     Reason.PREDICTED: _contended("predicted_breach", "The answer would come too late: the replicas are busy."),
-    Reason.QUEUE_FULL: _contended("queue_full", "All replicas are busy and the waiting room is full."),
+    Reason.QUEUE_FULL: _contended("queue_full", "All replicas are busy and the queue is full."),
     Reason.EVICTED: _contended("evicted", "All replicas are busy and another request took the place."),
     Reason.NO_REPLICAS: _no_capacity("no_replicas", "No replica is available."),
     Reason.SHUTTING_DOWN: _no_capacity("shutting_down", "The server is shutting down."),
