@@ -132,7 +132,8 @@ def _reframed(random: Random, data: bytes) -> bytes:
     return head + b"\r\n\r\n" + b"".join(chunk(part) for part in parts) + b"0\r\n\r\n"
 
 
-def _cut(random: Random, data: bytes) -> list[bytes]:
+def cut(random: Random, data: bytes) -> list[bytes]:
+    """Reads of any size."""
     pieces, at = [], 0
     size = random.choice((1, 10, 300, 5000, 2**20)) if len(data) < 3000 else random.choice((3000, 20_000, 2**20))
     while at < len(data):
@@ -156,7 +157,7 @@ def case_of(seed: int) -> Case:
     leaves_after_s = random.choice((0.001, 0.02, 1.0, 40.0)) if random.random() < 0.1 else 0.0
     played = replace(script, data=data, then=then, stream=script.stream if random.random() < 0.9 else not script.stream)
     return Case(
-        played, random.choice(KINDS), _cut(random, data), random.choice(PACES), leaves_after_s, random.random() < 0.1
+        played, random.choice(KINDS), cut(random, data), random.choice(PACES), leaves_after_s, random.random() < 0.1
     )
 
 
@@ -245,12 +246,12 @@ async def _outlived(world: World) -> list[str]:
     return [] if right else [f"no timeout at a silent replica, but {answer} after {took_s:g} s"]
 
 
-def run(seeds: range, report: Callable[[int, Case, list[str]], None]) -> None:
-    """Play the examples of all seeds; `report` hears of those that go wrong."""
+def run(seeds: range, report: Callable[[int, Case, list[str]], None], make: Callable[[int], Case] = case_of) -> None:
+    """Play the examples that `make` gives for all seeds; `report` hears of those that go wrong."""
     stage = Stage()
     with clock_of(stage.loop):
         for seed in seeds:
-            case = case_of(seed)
+            case = make(seed)
             found = stage.loop.run_until_complete(_one(stage, case))
             if found:
                 report(seed, case, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.foreign.invented import invented
 from tests.foreign.mutate import Case, run
 from tests.interpreted import interpreted
 
@@ -21,4 +22,16 @@ def test_mutated_replica_answer_gives_its_client_one_answer_or_one_error(first: 
         wrong[seed] = [case.script.name, *found]
 
     run(range(first, first + AT_ONCE), tell)
+    assert wrong == {}
+
+
+@interpreted
+@pytest.mark.parametrize("first", range(FIRST, FIRST + EXAMPLES, AT_ONCE))
+def test_invented_replica_answer_gives_its_client_one_answer_or_one_error(first: int) -> None:
+    wrong: dict[int, list[str]] = {}
+
+    def tell(seed: int, case: Case, found: list[str]) -> None:
+        wrong[seed] = found
+
+    run(range(first, first + AT_ONCE), tell, invented)
     assert wrong == {}
