@@ -64,7 +64,7 @@ class Controller(Inspector):
             self.lifecycle.refuse(live, Outcome.INVALID, Reason.QUARANTINED)
             return commands
         pool = self.scheduler.place(live)
-        if pool is not None and self.scheduler.reserve(live):
+        if pool is not None and self.scheduler.reserve(live, pool):
             pool.demand.arrived(live.prompt_likely * ask.batch)
             self.scheduler.enter(live, pool)
         return commands

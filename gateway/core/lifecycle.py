@@ -99,7 +99,7 @@ class Lifecycle:
         """Compare the tokens that were expected in the engine's prefix cache with those that it found."""
         evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
         prompt = finish.prompt_tokens or estimate
-        evidence.predicted_tokens += attempt.predicted_tokens * prompt // estimate
+        evidence.predicted_tokens += attempt.predicted_of(prompt)
         if finish.cached_tokens is not None:
             evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
 

@@ -188,6 +188,14 @@ class Timeouts:
 NO_TIMEOUTS: Final = Timeouts(math.inf, math.inf, math.inf, math.inf)
 
 
+class CountedTokens(StrEnum):
+    """Which tokens count in a limit of tokens per minute."""
+
+    ALL = "all"
+    UNCACHED = "uncached"
+    """Without the prompt tokens that the engine has in its prefix cache."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one tenant; None is no limit. Rates refill continuously; a full minute is the burst."""
@@ -195,6 +203,7 @@ class Limits:
     requests_per_min: float | None = None
     tokens_per_min: float | None = None
     concurrency: int | None = None
+    count: CountedTokens = CountedTokens.ALL
 
 
 @dataclass(frozen=True, slots=True)

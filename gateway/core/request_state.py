@@ -61,6 +61,10 @@ class Attempt:
         self.cancelled = False
         self.tokens = 0
 
+    def predicted_of(self, prompt_tokens: int) -> int:
+        """`predicted_tokens` of a prompt of so many tokens, as its engine counts them."""
+        return self.predicted_tokens * prompt_tokens // self.prompt_tokens if self.predicted_tokens else 0
+
 
 class RequestState(QueuedRequest):
     """A request under way. It is over when it has an outcome and no open attempt."""
@@ -68,6 +72,7 @@ class RequestState(QueuedRequest):
     __slots__ = (
         "attempts",
         "body_hash",
+        "cached_tokens",
         "charged",
         "committed",
         "degraded",
@@ -119,6 +124,8 @@ class RequestState(QueuedRequest):
         """Result of its hedge; FAILED until there is a first token, None without a hedge."""
         self.prompt_tokens = 0
         """Tokens of all prompts together. An upper estimate until an engine has counted."""
+        self.cached_tokens = 0
+        """Prompt tokens that its tenant is not charged: predicted on arrival, reported by the engine at the end."""
         self.prompt_likely = 0
         """Tokens of one prompt: the middle of the lower and upper estimate."""
         self.max_tokens = 0
@@ -178,11 +185,11 @@ class RequestState(QueuedRequest):
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens of its prompts and answers together. Its tenant must have as many left."""
+        """Most tokens of its prompts and answers that its tenant is charged. The tenant must have as many left."""
         output = self.max_tokens
         if self.ask.max_tokens is None and not self.ask.tier.caps.max_tokens_default:
             output = min(output, UNNAMED_TOKENS)
-        return self.prompt_tokens + output * self.ask.choices
+        return self.prompt_tokens - self.cached_tokens + output * self.ask.choices
 
     def decide(self, outcome: Outcome, why: Reason | None, now: float) -> None:
         """Decide how this request ended. The first decision stands."""
@@ -196,7 +203,7 @@ class RequestState(QueuedRequest):
         """
         assert self.use is not None
         worked = self.reached and self.outcome is not Outcome.INVALID
-        used = self.prompt_tokens + self.output_tokens if worked else 0
+        used = self.prompt_tokens - self.cached_tokens + self.output_tokens if worked else 0
         self.use.settle(self.reserved_tokens, used, self.reached, now)
         return worked
 

@@ -73,10 +73,10 @@ class Scheduler:
         self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
         return None
 
-    def reserve(self, live: RequestState) -> bool:
+    def reserve(self, live: RequestState, pool: Pool) -> bool:
         """Take this request out of its tenant's limits. If it exceeds them it is refused, and the answer is False."""
         live.cap()
-        exceeded = self._books.reserve(live, self._turn.now)
+        exceeded = self._books.reserve(live, pool, self._turn.now)
         if exceeded is None:
             return True
         detail = ""

@@ -182,7 +182,8 @@ def _caps(section: TierSection) -> rules.Caps:
 
 
 def _limits(section: LimitsSection) -> rules.Limits:
-    return rules.Limits(section.requests, section.tokens, section.concurrency)
+    counted = rules.CountedTokens(section.count)
+    return rules.Limits(section.requests, section.tokens, section.concurrency, counted)
 
 
 def _admission(section: AdmissionSection) -> rules.AdmissionSpec:

@@ -40,6 +40,11 @@ def plain(prompt: str | Sequence[int]) -> bytes:
     return b"".join((id & 0xFFFF_FFFF).to_bytes(BYTES_PER_TOKEN) for id in prompt)
 
 
+def token(piece: bytes) -> bytes:
+    """A word as one token."""
+    return piece[:BYTES_PER_TOKEN].ljust(BYTES_PER_TOKEN)
+
+
 def blocks(rendered: bytes, block_tokens: int, salt: object = None) -> tuple[int, ...]:
     """Hashes of its whole blocks, each of all that the prompt says up to there. `salt`: vLLM's `cache_salt`."""
     size = block_tokens * BYTES_PER_TOKEN

@@ -69,6 +69,13 @@ class TokenTalk:
         return list(self.ids)
 
 
+async def talk_tokens(client: httpx.AsyncClient, model: str, talk: TokenTalk) -> None:
+    """All turns of one conversation, each after the answer to the one before."""
+    for turn in range(TURNS):
+        ask = {"model": model, "prompt": talk.next_turn(turn), "max_tokens": ANSWER_TOKENS, "ignore_eos": True}
+        (await client.post("/v1/completions", json=ask)).raise_for_status()
+
+
 async def cached_of_tokens(client: httpx.AsyncClient, model: str, seed: str) -> list[int]:
     """Cached tokens of each prompt, one prompt at a time, the first turn of all conversations first."""
     talks = [TokenTalk(number, seed) for number in range(CONVERSATIONS)]

@@ -20,7 +20,7 @@ CASES = {
     "unknown field without a near one": (
         "    pools: [long]\nkeys",
         "    limits: {zzzz: 1}\nkeys",
-        "p.yaml:23: tiers.paid.limits.zzzz: unknown field: there is concurrency, requests, tokens",
+        "p.yaml:23: tiers.paid.limits.zzzz: unknown field: there is concurrency, count, requests, tokens",
     ),
     "unknown field of a replica": (
         "{name: big, url:",

@@ -63,6 +63,17 @@ def test_an_answer_is_cached_for_the_turn_that_repeats_it() -> None:
     assert hits == {3: 5 * 16, 4: 2 * 16}
 
 
+def test_an_answer_takes_room_of_cached_blocks() -> None:
+    tight = replace(SMALL, max_model_len=2048, kv_capacity_tokens=2048)
+    replica = SimulatedReplica(tight)
+    first_token_s(replica, request(1, 1, 2, more=0), 0.0)
+    assert replica.cache.match((1, 2)) == 2
+    first_token_s(replica, request(2, 3, more=0, output=513), 60.0)
+    assert replica.cache.match((1, 2)) == 2
+    first_token_s(replica, request(3, 4, more=0, output=514), 120.0)
+    assert replica.cache.match((1, 2)) == 0, "its answer takes a third block, and it was not there before the first"
+
+
 def test_a_preempted_sequence_is_counted_once() -> None:
     tight = replace(SMALL, max_model_len=1024, kv_capacity_tokens=1100)
     replica = SimulatedReplica(tight)

@@ -8,8 +8,9 @@ from typing import Final
 
 from gateway.core.admission.forecaster import Forecaster
 from gateway.core.admission.promises import NOT_LATE, Promises
+from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.prompt_length import PromptEstimator
-from gateway.core.policy import Tier
+from gateway.core.policy import CountedTokens, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
 from gateway.core.request import AttemptResult, Outcome, Reason, Record
 from gateway.core.request_state import Attempt, RequestState
@@ -46,9 +47,11 @@ class Accounting:
 
     # ---- in the order in which they are called
 
-    def reserve(self, live: RequestState, now: float) -> LimitExceeded | None:
+    def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
         """Take the request, its prompt and the output granted to it out of its tenant's limits."""
         ask = live.ask
+        if ask.tier.limits.count is CountedTokens.UNCACHED and ask.batch == 1:
+            live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, ask)
         use = self._tenants.of(ask.tenant, ask.tier, now)
         tokens = live.most_tokens
         exceeded = use.check(tokens, now)
@@ -76,12 +79,17 @@ class Accounting:
         """Take the engine's own token counts where it gave them, else the tokens that were seen to pass."""
         if live.committed is not None and live.committed is not attempt:
             return
+        ask = live.ask
         seen = max(attempt.tokens, finish.tokens_seen)
         live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
         live.tokens_exact = finish.output_tokens is not None
+        if ask.tier.limits.count is CountedTokens.UNCACHED and ask.batch == 1:
+            prompt = finish.prompt_tokens or live.prompt_tokens
+            live.cached_tokens = min(prompt, attempt.predicted_of(prompt))
+            if finish.cached_tokens is not None:
+                live.cached_tokens = min(prompt, finish.cached_tokens)
         if finish.prompt_tokens is not None:
             live.prompt_tokens = finish.prompt_tokens
-            ask = live.ask
             if ask.prompt_exact is None:
                 model = ask.asked_model or ask.model.name
                 self._prompts.learn(model, ask.prompt_bytes // ask.batch, finish.prompt_tokens // ask.batch)

@@ -27,6 +27,7 @@ _HEDGE = rules.Hedge()
 _REPETITION = rules.RepetitionSpec()
 
 Mode = Annotated[str, AfterValidator(values.one_of(rules.AdmissionMode)), values.choice(rules.AdmissionMode)]
+CountedTokens = Annotated[str, AfterValidator(values.one_of(rules.CountedTokens)), values.choice(rules.CountedTokens)]
 OnTotal = Annotated[str, AfterValidator(values.one_of(rules.OnTotal)), values.choice(rules.OnTotal)]
 
 
@@ -133,6 +134,10 @@ class LimitsSection(Section):
     requests: Rate | None = optional("Requests, such as 60/min. A full minute may come at once.")
     tokens: Rate | None = optional("Prompt and answer tokens, such as 40k/min.")
     concurrency: Count | None = optional("Requests in progress at the same time.")
+    count: CountedTokens = plain(
+        _TIER.limits.count.value,
+        "Which tokens count in `tokens`: all; uncached: without those of prompts that engines have in prefix caches.",
+    )
 
 
 class AdmissionSection(Section):

@@ -193,7 +193,7 @@ class UpstreamAttempt(StreamedAnswer):
                 self._engine_failed(error)
                 return
             output = told_output(told.output, told.is_answer and self._generates)
-            finish.prompt_tokens, finish.output_tokens = told.prompt, output
+            finish.prompt_tokens, finish.output_tokens, finish.cached_tokens = told.prompt, output, told.cached
             finish.empty = (output == 0 or not told.is_answer) and self._generates
             if not told.is_answer:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")

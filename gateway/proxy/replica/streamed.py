@@ -289,6 +289,7 @@ class StreamedAnswer(HeldAnswer):
                 empty=end is not AttemptOutcome.TRUNCATED
                 and self._generates
                 and not (reader.tokens_seen or reader.output_tokens),
+                cached_tokens=reader.cached_tokens,
             )
         )
 

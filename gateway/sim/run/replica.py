@@ -357,6 +357,7 @@ class SimulatedReplica:
 
     def _release(self, sequence: _Sequence) -> None:
         """Free the KV cache of a sequence that has left `_running`, keeping what it has generated."""
+        self.cache.shrink(self._free_tokens)  # its answer has taken room of cached blocks
         if sequence.decoding:
             sequence.decoding = False
             sequence.generated = sequence.offset + self._tick
