@@ -65,6 +65,8 @@ def _found(found: Knee, spare: int, cost: Cost | None) -> Iterator[tuple[str, st
         "in flight",
         f"{needed.in_system:,.4g} requests; {needed.slots:.0%} of the slots, {needed.kv:.0%} of the KV cache",
     )
+    if needed.cached:
+        yield "cached", f"{needed.cached:.0%} of the prompt tokens were in prefix caches"
     if found.by_slots is not None:
         yield from _needs(found.by_slots)
     for lost in found.when_lost:
@@ -80,7 +82,9 @@ def _enough(replicas: int) -> str:
 
 
 def _tries(found: Knee) -> Table:
-    table = new_table("replicas", "one lost", "requests/s", "goodput", "", "", "busy", "slots", "KV", "in flight")
+    table = new_table(
+        "replicas", "one lost", "requests/s", "goodput", "", "", "busy", "slots", "KV", "cached", "in flight"
+    )
     table.columns[4].justify = "left"
     foot = min(0.99, _foot(found))
     for row in found.tried:
@@ -91,7 +95,7 @@ def _tries(found: Knee) -> Table:
             _goodput(row),
             "█" * round(max(0.0, row.goodput.value - foot) / (1.0 - foot) * BAR),
             "enough" if row.reached else "",
-            *(f"{share:.0%}" for share in (row.busy, row.slots, row.kv)),
+            *(f"{share:.0%}" for share in (row.busy, row.slots, row.kv, row.cached)),
             f"{row.in_system:,.4g}",
             style="bold" if row is found.needed else None,
         )

@@ -55,6 +55,8 @@ class Tried:
     """Share of the time in which a replica had a step in flight."""
     slots: float
     kv: float
+    cached: float
+    """Share of the prompt tokens that were found in prefix caches."""
     in_system: float
     """L: requests in replicas and queue, in the mean."""
     output_tokens: float
@@ -260,6 +262,7 @@ def _tried(counts: Counts, lost: str | None, results: list[Result], target: floa
         busy=sum(result.busy for result in results) / runs,
         slots=sum(result.slots for result in results) / runs,
         kv=sum(result.kv for result in results) / runs,
+        cached=sum(result.cached for result in results) / runs,
         in_system=sum(result.in_system for result in results) / runs,
         output_tokens=sum(result.output_tokens for result in results) / runs,
         target=target,

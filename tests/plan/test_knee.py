@@ -40,7 +40,7 @@ tiers:
 
 def tried(n: int, goodput: float, in_system: float, target: float = 0.99) -> Tried:
     return Tried(
-        {"p": n}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, in_system, 0, target, goodput >= target
+        {"p": n}, None, 1.0, Interval(goodput, None, None, 1), 0, 0, 0, 0, in_system, 0, target, goodput >= target
     )
 
 
