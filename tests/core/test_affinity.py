@@ -123,3 +123,17 @@ def test_a_replica_whose_breaker_has_opened_is_cold_afterwards() -> None:
         story.after(10.0)
         story.controller.observe(warm, Sample(healthy=True), story.now)
     asks(story, "turn 3", 1, 2, 3, 4, 5).expect(dispatch(other(warm)))
+
+
+def test_cached_bytes_are_weighed_in_the_tokens_of_the_engine() -> None:
+    """Two bytes a token: the same beginning has twice the tokens."""
+    story, _ = first_turn()
+    for number in range(60):
+        name = f"n{number}"
+        asks(story, name, 1, 2, 3).sent(name).first_token(name)
+        story.finishes(name, prompt_tokens=2 * (3 * BLOCK_TOKENS + 100), output_tokens=5).whatever()
+    replicas = [replica for pool in story.controller.state.fleet for replica in pool.replicas.values()]
+    assert min(replica.cache.evidence.bytes_per_token for replica in replicas) < 2.1
+    begins = prefix(1, 2, 3)
+    most = max(replica.cache.covered_tokens(begins) for replica in replicas)
+    assert most > 1.9 * 3 * BLOCK_TOKENS

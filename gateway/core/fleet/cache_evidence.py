@@ -18,6 +18,10 @@ MEMORY_TOKENS: Final = 65_536.0
 """Indexed tokens that evidence is kept of: some tens of turns of a conversation. Older evidence fades."""
 PRIOR_TOKENS: Final = 4096.0
 """Weight of the belief before any evidence: that the index is right."""
+BYTES_PER_TOKEN: Final = 4.0
+"""Of a typical prompt, as long as no answer has told."""
+BYTES_SHARE: Final = 1 / 16
+"""Share of the latest prompt in the learned size of a token."""
 MIN_QUERIES: Final = 2048
 """Tokens queried between two readings of the counters: of fewer, a request under way would be too large a part."""
 
@@ -35,6 +39,7 @@ class CacheEvidence:
         "_recent_hits",
         "_recent_queries",
         "_told",
+        "bytes_per_token",
         "kept",
         "predicted_tokens",
         "reported_tokens",
@@ -43,6 +48,8 @@ class CacheEvidence:
     def __init__(self) -> None:
         self.kept = 1.0
         """Share (0-1) of the indexed tokens that the engine finds in its cache."""
+        self.bytes_per_token = BYTES_PER_TOKEN
+        """Bytes of prompts, as they are hashed, by the tokens that the engine counts."""
         self.predicted_tokens = 0
         """Prompt tokens of complete answers that were taken for cached when they were sent, since the start,"""
         self.reported_tokens = 0
@@ -77,6 +84,10 @@ class CacheEvidence:
         self._learn(indexed_tokens, cached_tokens)
         if self._queries is None:
             self._saw(prompt_tokens, cached_tokens)
+
+    def measured(self, prompt_bytes: int, prompt_tokens: int) -> None:
+        """The engine has counted the tokens of a prompt (>= 1)."""
+        self.bytes_per_token += BYTES_SHARE * (prompt_bytes / prompt_tokens - self.bytes_per_token)
 
     def counted(self, queries: int, hits: int) -> bool:
         """The engine's counters were read. True if they began anew: it was started again, and its cache is empty."""

@@ -15,7 +15,6 @@ from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
-from gateway.core.fleet.prefix_index import BYTES_PER_TOKEN
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
 from gateway.core.fleet.slot import Slots
@@ -323,7 +322,7 @@ class Pool(Slots[Replica]):
             replica
             for replica in self.replicas.values()
             if replica.bound is CapacityBound.PROMPTS
-            and replica.unprefilled_tokens - replica.cache.covered(ask.prefix) / BYTES_PER_TOKEN < most
+            and replica.unprefilled_tokens - replica.cache.covered_tokens(ask.prefix) < most
             and not self.is_backing_off(replica)
         ]
 

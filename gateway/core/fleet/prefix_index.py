@@ -8,8 +8,6 @@ from typing import Final
 from gateway.core.fleet.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
 
-BYTES_PER_TOKEN: Final = 4
-"""Of a typical prompt: sizes the index by the engine's KV cache."""
 CAPACITY_BYTES: Final = 2**20
 """While the size of the KV cache is unknown: 262,144 tokens."""
 MAX_CAPACITY_BYTES: Final = 2**25
@@ -40,12 +38,16 @@ class PrefixIndex:
     def resize(self, capacity_tokens: float | None) -> None:
         """Take on the size of the KV cache; None: it is not known."""
         if capacity_tokens is not None:
-            self.capacity_bytes = int(min(MAX_CAPACITY_BYTES, capacity_tokens * BYTES_PER_TOKEN))
+            self.capacity_bytes = int(min(MAX_CAPACITY_BYTES, capacity_tokens * self.evidence.bytes_per_token))
 
     def covered(self, prefix: Prefix) -> int:
         """Bytes of the prompt, from its beginning, that the engine probably has."""
         matched, kept = self.matched(prefix), self.evidence.kept
         return matched if kept == 1.0 or not matched else int(matched * kept)
+
+    def covered_tokens(self, prefix: Prefix) -> float:
+        """The same by the learned size of a token."""
+        return self.covered(prefix) / self.evidence.bytes_per_token
 
     def matched(self, prefix: Prefix) -> int:
         """Bytes of the prompt, from its beginning, that the index has."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
-from gateway.core.fleet.prefix_index import BYTES_PER_TOKEN, PrefixIndex
+from gateway.core.fleet.prefix_index import PrefixIndex
 from gateway.core.request import NO_PREFIX, Prefix
 
 # Up to this size all replicas are compared. Above it two are drawn at random, so the cost does not grow with the fleet.
@@ -66,7 +66,7 @@ class LeastPrefill:
 
     def pick(self, free: list[C], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> C:
         if prefix.blocks and len(free) > 1:
-            known = [replica.cache.covered(prefix) for replica in free]
+            known = [replica.cache.covered_tokens(prefix) for replica in free]
             if max(known):
                 return _cheapest(free, known, request_tokens, random)
         return _least(free, True, random)
@@ -91,15 +91,15 @@ class RoundRobin:
         return chosen
 
 
-def _cheapest(free: list[C], known: list[int], request_tokens: float, random: float) -> C:
+def _cheapest(free: list[C], known: list[float], request_tokens: float, random: float) -> C:
     """The replica with the least work before and beside the request, less the prompt tokens that it has cached.
 
-    `known`: bytes of the prompt in each cache. The whole prompt would cost the same everywhere, so it is left out.
+    `known`: tokens of the prompt in each cache. The whole prompt would cost the same everywhere, so it is left out.
     """
     ties: list[C] = []
     least = 0.0
     for candidate, cached in zip(free, known, strict=True):
-        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens - cached / BYTES_PER_TOKEN
+        tokens = candidate.unprefilled_tokens + candidate.imputed_tokens - cached
         cost = tokens + request_tokens * (candidate.in_flight + candidate.imputed)
         if not ties or cost < least:
             ties, least = [candidate], cost
