@@ -57,13 +57,17 @@ class Lifecycle:
         now = self._turn.now
         self._next_attempt += 1
         pool = replica.pool
-        unread = replica.unread_of(live.prompt_tokens, live.ask)
-        slot = pool.acquire(replica, live.ask.tier.name, live.prompt_tokens, unread, live.visible, now)
+        prompt = live.prompt_tokens
+        indexed = replica.indexed_of(prompt, live.ask)
+        cached = replica.expected_of(prompt, indexed) if indexed else 0
+        slot = pool.acquire(replica, live.ask.tier.name, prompt, prompt - cached, live.visible, now)
         if live.ask.adapter:
             replica.adapters.opened(live.ask.adapter)
         attempt = Attempt(self._next_attempt, live, slot, hedge)
         if pool.spec.affinity:
-            self._expect_cached(attempt, live, slot.prompt_tokens - unread)
+            attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
+            replica.cache.evidence.sent(prompt, indexed)
+            replica.cache.sent(live.ask.prefix)
         self._attempts[attempt.id] = attempt
         live.open.append(attempt)
         live.attempts += 1
@@ -84,15 +88,6 @@ class Lifecycle:
         self._turn.commands.append(
             Dispatch(live.ask.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
         )
-
-    @staticmethod
-    def _expect_cached(attempt: Attempt, live: RequestState, predicted_tokens: int) -> None:
-        """Note the part of its prompt that is taken for cached, and that all of it will be."""
-        cache = attempt.replica.cache
-        attempt.indexed_tokens = attempt.replica.indexed_of(live.prompt_tokens, live.ask)
-        attempt.predicted_tokens = predicted_tokens
-        cache.evidence.sent(live.prompt_tokens, attempt.indexed_tokens)
-        cache.sent(live.ask.prefix)
 
     @staticmethod
     def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:

@@ -182,8 +182,13 @@ class BaseReplica(RoutingTarget):
 
     def unread_of(self, prompt_tokens: int, ask: Request) -> int:
         """Tokens of a prompt that the engine would have to compute, at least 1."""
-        known = self.cache.covered(ask.prefix)
-        return prompt_tokens if not known else max(1, prompt_tokens - prompt_tokens * known // ask.prefix.size)
+        indexed = self.indexed_of(prompt_tokens, ask)
+        return prompt_tokens - self.expected_of(prompt_tokens, indexed) if indexed else prompt_tokens
+
+    def expected_of(self, prompt_tokens: int, indexed_tokens: int) -> int:
+        """Tokens of a prompt that its engine is expected to have cached; at least one is left to compute."""
+        kept = self.cache.evidence.kept
+        return min(prompt_tokens - 1, indexed_tokens if kept == 1.0 else int(kept * indexed_tokens))
 
     def indexed_of(self, prompt_tokens: int, ask: Request) -> int:
         """Tokens of a prompt that the index of its cache has."""
