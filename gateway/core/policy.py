@@ -282,7 +282,7 @@ class Ejection:
     panic_share: float = 0.5
     """If a smaller share of the pool is healthy, slow replicas are used as well."""
     canary_s: float = 5.0
-    """Interval of canaries to an ejected replica."""
+    """Seconds from one probe of an ejected replica to the next."""
     stall_s: float = 5.0
     """Shortest silence of a busy replica that counts as a stall."""
 

@@ -24,9 +24,9 @@ from gateway.wire.http.headers import PROCESS
 from gateway.wire.request import BadRequest, Parsed, parse_counted, render
 
 MAX_ASKED: Final = 64
-"""Counts that engines are asked for at a time."""
+"""Counts asked of engines at a time, over all tenants."""
 MAX_ASKED_OF_ONE: Final = 8
-"""Counts that engines are asked for at a time for one tenant."""
+"""The same for one tenant."""
 
 EngineCounter = Callable[[Sequence[PoolSpec], bytes, bytes], Awaitable[int | None]]
 """Takes pools, body and request id, and gives the tokens; None if no replica tells."""

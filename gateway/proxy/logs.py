@@ -20,7 +20,7 @@ LOG_EVERY_S: Final = 60.0
 MAX_KINDS: Final = 4096
 """Beyond it all are forgotten, and each may be logged again."""
 REFUSAL_LINES: Final = 3
-"""In a second, of one reason, tier and pool."""
+"""Lines per second for each reason, tier and pool."""
 FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 """Outcomes of requests that were let in and went wrong: they were not refused."""
 MAX_FIELD_CHARS: Final = 64

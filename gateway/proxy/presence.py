@@ -16,19 +16,19 @@ class Presence:
         self._at = 0.0
 
     def begin(self, since: float, now: float) -> None:
-        """One more has been here since then."""
+        """A request came in at `since`."""
         self._held_s += self.open * (now - self._at) + (now - since)
         self._at = now
         self.open += 1
 
     def end(self, now: float) -> None:
-        """One less is here from now on."""
+        """A request has left now."""
         self._held_s += self.open * (now - self._at)
         self._at = now
         self.open -= 1
 
     def undo(self, since: float, now: float) -> None:
-        """One that was thought here since then is of another pool."""
+        """A request counted since `since` belongs to another pool."""
         self.end(now)
         self._held_s -= now - since
 

@@ -204,7 +204,7 @@ class RequestReader:
                 self._is_urgent = True
 
     def _read_head(self) -> RequestHead:
-        """Read the head as it has come, whole or not: what to answer, and how to say it."""
+        """Read the head, whole or not: an answer needs its path, its key and its error format."""
         raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
         head = self.head = read_head(raw)
         path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url

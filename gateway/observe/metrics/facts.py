@@ -111,7 +111,7 @@ class TierFacts:
         )
 
     def judge(self, record: Record) -> None:
-        """Count `record`, whose outcome stands in the denominator, for every objective that applies to it.
+        """Count `record` as kept or missed for every objective that applies to it.
 
         TTFT and TPOT objectives apply to streamed requests, e2e objectives to outputs up to `e2e_up_to_tokens`. An
         unfinished request misses all of them. A finished answer too short to have the latency is left out.

@@ -13,7 +13,7 @@ from gateway.wire.request import Parsed
 
 
 class AttemptOwner(CommandHandler):
-    """Gets what an attempt has to show, and is told its end."""
+    """Receives the bytes to show and the end of each attempt."""
 
     __slots__ = ("api", "ask", "asked_model", "driver", "engine_said", "may_be_cut", "streams", "wants_usage")
 

@@ -140,7 +140,7 @@ class ReplicaConnections(ConnectionOwner):
             connection.transport.abort()
 
     def _take_idle(self) -> UpstreamConnection | None:
-        """The connection used last, which is the least likely to be closed by the other side just now."""
+        """The connection used last: its replica is the least likely to be closing it."""
         oldest_fresh = monotonic() - IDLE_LIMIT_S
         while self._idle:
             connection = self._idle.pop()
@@ -190,7 +190,7 @@ class ReplicaConnections(ConnectionOwner):
             if connection.transport.is_closing():
                 receiver.on_lost(otherwise)
             else:
-                # Not counted before: of one whose making was cancelled, uvloop never says that it was lost.
+                # Counted only now: uvloop never reports the loss of a connection whose making was cancelled.
                 self._all.add(connection)
                 connection.send(request, receiver)
 

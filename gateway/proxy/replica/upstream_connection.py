@@ -219,7 +219,7 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         receiver, chunks = self.receiver, self._chunks
         try:
-            # Nearly every token comes so: no call is spent on it that can be spared.
+            # Nearly every token takes this path, so it makes as few calls as possible.
             if chunks is not None and chunks.at_boundary and receiver is not None and receiver.pass_on(data):
                 return
             self._received(data, receiver)

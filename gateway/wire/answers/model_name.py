@@ -40,7 +40,7 @@ class ModelName:
         self._depth = 0
         """In how many objects the field stands."""
         self._head = b""
-        """An event up to the name: engines write all events of a stream alike, and nothing inside one looks like it."""
+        """The bytes of an event before the name. They are the same in every event of a stream, and occur once in it."""
         self._new_head = b""
         self.changes = False
         """Whether the engine uses another name, so that `apply` changes something."""

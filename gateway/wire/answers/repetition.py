@@ -55,7 +55,7 @@ class RepetitionDetector:
         self.found = self.found or self._repeats_itself()
 
     def _repeats_itself(self) -> bool:
-        """Whether a distance at which the text repeats is found, and how far back it does is far enough."""
+        """Whether the text ends in one piece, repeated as often as the rules ask."""
         text = self._text
         start = len(text) - ANCHOR
         anchor, place = text[start:], start

@@ -52,7 +52,7 @@ class Shape:
     """Fields that are sent with these values, whatever the client said."""
     read: Read | None = None
     write: Write | None = None
-    """How a body becomes fields and fields a body, less the model; None where it is JSON, else it is a form."""
+    """Reads and writes bodies that are forms, without the model; None where bodies are JSON."""
 
     @property
     def is_form(self) -> bool:

@@ -46,7 +46,7 @@ class Kept:
 
 
 def settle(fields: dict[str, Any], kept: Kept) -> None:
-    """Put what remains in place of what was given; a choice of what is gone is refused."""
+    """Replace the tools by those that remain; a choice of a dropped tool is refused."""
     choice = fields.get("tool_choice")
     if kept.dropped and choice is not None:
         _check_choice(choice, kept)

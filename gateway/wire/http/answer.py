@@ -25,7 +25,7 @@ _RETRY_AFTER: Final = b"retry-after"
 _NAMES: Final = Names(
     (_CONTENT_ENCODING, _CONTENT_TYPE, _CONTENT_LENGTH, _TRANSFER_ENCODING, _CONNECTION, _RETRY_AFTER)
 )
-# In nearly every head, and read by nobody.
+# These stand in nearly every head, and nothing here reads them.
 _UNREAD: Final = Names((b"date", b"server"))
 
 
