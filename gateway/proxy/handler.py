@@ -229,7 +229,7 @@ class RequestHandler(ExchangeServices):
             body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
             slo=slo,
             assembled=parsed.assembled,
-            prefix=prefix_of(parsed.fields) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
+            prefix=prefix_of(parsed.fields, adapter) if parsed.cap_field and prompt_bytes >= MIN_BYTES else NO_PREFIX,
             split=split,
             adapter=adapter,
             is_token_ids=parsed.prompt_exact is not None,

@@ -46,3 +46,12 @@ def test_a_text_and_token_ids_have_prefixes_too() -> None:
 
 def test_a_prompt_below_two_kilobytes_has_none() -> None:
     assert prefix_of({"messages": [{"role": "user", "content": "x" * 1900}]}).blocks == ()
+
+
+def test_adapters_share_no_blocks_with_each_other_or_with_their_model() -> None:
+    fields = {"messages": [{"role": "user", "content": "x" * 5000}]}
+    base, one, two = (set(prefix_of(fields, adapter).blocks) for adapter in ("", "one", "two"))
+    assert base
+    assert not base & one
+    assert not one & two
+    assert one == set(prefix_of(fields, "one").blocks)
