@@ -100,6 +100,14 @@ TARGETS: dict[str, dict[str, Target]] = {
         "p50_ttft_to_no_affinity_27": at_most(0.5),
         "p99_ttft_to_no_affinity_27": at_most(1.0),
     },
+    # Verdicts on a tenth of the traffic, looked at after every fifty requests of 3,000.
+    "canary": {
+        "accused_equal": at_most(0.05),
+        "requests_until_seen_1.5_times_as_slow": at_most(1500),
+        "requests_until_seen_twice_as_slow": at_most(1000),
+        "requests_until_seen_5_more_errors": at_most(2500),
+        "requests_until_seen_20_more_errors": at_most(750),
+    },
     # A fleet that follows what the gateway wants through a day.
     "autoscale": {
         "goodput": at_least(0.98),

@@ -70,6 +70,16 @@ def test_a_faster_arm_is_called_better() -> None:
     assert told.verdict() is ArmVerdict.BETTER
 
 
+def test_a_latency_that_differs_by_less_than_the_tolerance_is_called_alike() -> None:
+    told = Told()
+    told.hear("v1", 20_000, 0.2)
+    told.hear("v2", 20_000, 0.206)
+    found = told.metrics.arms.differences(told.policy.models["chat"])["v2"]
+    assert found.ttft_p99_s is not None
+    assert found.tolerance_p99_s > found.ttft_p99_s.low > 0
+    assert found.verdict() is ArmVerdict.ALIKE
+
+
 def test_an_equal_arm_is_called_alike() -> None:
     told = Told()
     told.hear("v1", 1900, 0.2, failed=20)

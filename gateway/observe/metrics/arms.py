@@ -9,9 +9,13 @@ from typing import Final
 
 from gateway.core.policy import Model, Policy
 from gateway.core.request import Outcome, Record
+from gateway.core.stats import quantile
 from gateway.observe.metrics.differences import MIN_REQUESTS, Estimate, deviations, quantile_of, share
 from gateway.observe.metrics.facts import Edges
 from gateway.observe.metrics.window import EDGES, Quantiles, Sliding
+
+TOLERANCE: Final = 0.05
+"""Share of a latency by which an arm may differ: a small pool queues a little more than a large one."""
 
 
 class ArmVerdict(StrEnum):
@@ -89,16 +93,19 @@ class ArmDifferences:
     errors: Estimate | None = None
     ttft_p50_s: Estimate | None = None
     ttft_p99_s: Estimate | None = None
+    tolerance_p50_s: float = 0.0
+    """Differences of a quantile that do not matter: `TOLERANCE` of the largest arm's."""
+    tolerance_p99_s: float = 0.0
 
     def verdict(self) -> ArmVerdict:
-        """Worse if any interval lies on the wrong side of 0; else better if any lies on the right one."""
-        up = [found for found in (self.errors, self.ttft_p50_s, self.ttft_p99_s) if found is not None]
-        down = [found for found in (self.goodput,) if found is not None]
-        if not up and not down:
+        """Worse if any interval lies beyond its tolerance on the wrong side; else better if one does on the other."""
+        if self.goodput is None or self.errors is None:
             return ArmVerdict.TOO_FEW
-        if any(found.low > 0 for found in up) or any(found.high < 0 for found in down):
+        latencies = ((self.ttft_p50_s, self.tolerance_p50_s), (self.ttft_p99_s, self.tolerance_p99_s))
+        known = [(found, tolerance) for found, tolerance in latencies if found is not None]
+        if self.goodput.high < 0 or self.errors.low > 0 or any(found.low > most for found, most in known):
             return ArmVerdict.WORSE
-        if any(found.high < 0 for found in up) or any(found.low > 0 for found in down):
+        if self.goodput.low > 0 or self.errors.high < 0 or any(found.high < -most for found, most in known):
             return ArmVerdict.BETTER
         return ArmVerdict.ALIKE
 
@@ -166,8 +173,9 @@ def difference(arm: ArmFacts, base: ArmFacts) -> ArmDifferences:
     def shares(index: int) -> Estimate:
         return share(ours[index], offered, z).minus(share(theirs[index], their_offered, z))
 
-    quantiles = [_ttft(arm, base, ttft, their_ttft, q) for q in (0.5, 0.99)]
-    return ArmDifferences(shares(ArmFacts.GOOD), shares(ArmFacts.ERRORS), *quantiles)
+    p50, p99 = (_ttft(arm, base, ttft, their_ttft, q) for q in (0.5, 0.99))
+    tolerances = [TOLERANCE * (quantile(base.ttft.histogram.edges, their_ttft, q) or 0.0) for q in (0.5, 0.99)]
+    return ArmDifferences(shares(ArmFacts.GOOD), shares(ArmFacts.ERRORS), p50, p99, *tolerances)
 
 
 def _ttft(arm: ArmFacts, base: ArmFacts, ours: Sequence[float], theirs: Sequence[float], q: float) -> Estimate | None:
