@@ -66,7 +66,7 @@ def explain_command(
 
     `tailgate explain --policy policy.yaml < request.json`
 
-    Nothing is sent anywhere. The answer is that of an idle gateway whose replicas are all up; how long a prompt is in
+    Nothing is sent anywhere. The answer is that of an idle gateway whose replicas are all up. How long a prompt is in
     tokens is estimated as on the first day. The exit status is 1 if the request would be refused.
 
     With --live the running gateway says how it would treat a request of this tier and size now. It shows the forecast

@@ -29,7 +29,7 @@ def replay_journal(
 
     `tailgate replay-journal calls.jsonl.1 calls.jsonl`
 
-    Nothing is sent anywhere. The exit status is 1 if an answer differs (the first such call is shown), and 2 if the
+    Nothing is sent anywhere. The exit status is 1 if an answer differs; the first such call is shown. It is 2 if the
     journal cannot be replayed, or not to its end.
     """
     try:

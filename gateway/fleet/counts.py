@@ -1,7 +1,7 @@
 """Asks engines how many tokens a prompt has, where they tell it: `POST /v1/messages/count_tokens`.
 
 vLLM has the path since February 2026 (vllm#35588), llama.cpp's server and SGLang have it, too. It takes no seat of the
-engine, but time of its API server; so one replica is asked, once, and one that cannot tell is left alone for a while.
+engine, but time of its API server. So one replica is asked, once, and one that cannot tell is left alone for a while.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Fetcher:
     """GETs one URL, one at a time, over a connection of its own that is kept while all goes well.
 
     It is httpx's transport without the client around it: no redirects, cookies, proxies or netrc to switch off. It is
-    thrown away with the exchange that failed on it: httpcore loses pool slots when a request is cancelled
+    thrown away with the exchange that failed on it. httpcore loses pool slots when a request is cancelled
     (encode/httpcore#1093), and a timeout is a cancellation.
     """
 

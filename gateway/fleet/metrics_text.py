@@ -180,7 +180,7 @@ def _lines(engine: EngineKind, text: str, name: str) -> list[tuple[str, float]]:
 def _counts(labels: str) -> bool:
     """Whether an SGLang series is a total that no other series repeats.
 
-    With priority scheduling the total has `priority=""` and a series per priority repeats it in parts; with pipeline
+    With priority scheduling the total has `priority=""` and a series per priority repeats it in parts. With pipeline
     parallelism every stage reports the same requests (sglang, observability/metrics_collector.py).
     """
     pairs: dict[str, str] = dict(_PAIR.findall(labels))

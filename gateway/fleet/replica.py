@@ -88,7 +88,7 @@ class ReplicaReport:
 class ReplicaWatch:
     """Three loops over three connections, so that a slow page never delays a health check.
 
-    vLLM answers 200 on /health while it drains after SIGTERM and refuses new requests with a 500: a drain is seen
+    vLLM answers 200 on /health while it drains after SIGTERM and refuses new requests with a 500. A drain is seen
     in the answers to requests, not here.
     """
 

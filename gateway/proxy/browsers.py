@@ -1,8 +1,8 @@
 """Web pages are let in by Host and Origin: without that, a keyless gateway on loopback is open to every page.
 
-A page whose name was made to point at 127.0.0.1 (DNS rebinding) has its own name in Host; a form or a `text/plain`
+A page whose name was made to point at 127.0.0.1 (DNS rebinding) has its own name in Host. A form or a `text/plain`
 request from any page has its Origin. Where there are keys, a page needs one like everybody. Pages that are listed may
-read the answers (CORS); never with cookies or the like, so that listing every page gives none of them a key.
+read the answers (CORS), but never with cookies or the like, so that listing every page gives none of them a key.
 """
 
 from __future__ import annotations

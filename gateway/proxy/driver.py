@@ -97,7 +97,7 @@ class CommandHandler(ABC):
 class Driver:
     """The only caller of the controller. A call made while another is under way waits for its turn.
 
-    No call raises. If the controller or the handler of a command raises, the request concerned is failed; all other
+    No call raises. If the controller or the handler of a command raises, the request concerned is failed. All other
     commands are carried out, and the alarm is set.
     """
 

@@ -1,7 +1,7 @@
 """Outlier detection: replicas that are slower than their pool, or silent, are ejected and tried with canaries.
 
 A replica has two scores, one of TTFT and one of the time between tokens. Each is the mean logarithm of a seen latency
-over that of a typical replica of its pool for the same request at the same load. Its own learned speed is left out: it
+over that of a typical replica of its pool, for the same request and load. Its own learned speed is left out: it
 would explain the straggler away. A cancelled request counts once it was overdue. An open overdue request counts as if
 its token came now. Otherwise requests rescued by a hedge or a timeout would hide the slow replica.
 

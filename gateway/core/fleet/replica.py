@@ -39,7 +39,7 @@ class Adapters:
     """LoRA adapters of one replica: listed by it, and in use there.
 
     Own requests decide whether one more adapter fits. A scrape only adds to those that are loaded, while the engine is
-    busy: the gauge of an idle vLLM still names the adapters of its last step.
+    busy. The gauge of an idle vLLM still names the adapters of its last step.
     """
 
     __slots__ = ("_own", "_scraped", "limit", "listed")

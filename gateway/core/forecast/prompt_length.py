@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-# Before anything is learned: English text is about 4 bytes per token, code about 3, and CJK text about one token
+# Before anything is learned: English text is about 4 bytes per token, code about 3. CJK text has about one token
 # per character of 3 bytes. The prior errs on the long side for the high estimate, on the short side for the low.
 PRIOR_HIGH: Final = 0.40
 PRIOR_LOW: Final = 0.12

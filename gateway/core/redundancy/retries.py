@@ -28,7 +28,7 @@ BAD_GATEWAY: Final = 502
 # refuses less often (fleet/odd_answers.py).
 OWN_REFUSALS: Final = (403, 404)
 
-# Backoff of a replica that refuses, doubled with each refusal in a row: a replica that refuses at once looks idle, and
+# Backoff of a replica that refuses, doubled with each refusal in a row. A replica that refuses at once looks idle, and
 # would get every request. It lasts at least until the replica's `Retry-After`.
 FIRST_BACKOFF_S: Final = 0.25
 MAX_BACKOFF_S: Final = 8.0

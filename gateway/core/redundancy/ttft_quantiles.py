@@ -18,7 +18,7 @@ REFRESH_S: Final = 3.0
 HALF_S: Final = 30.0
 HALF_SAMPLES: Final = 200
 MAX_HALF_S: Final = 300.0
-"""The window is two halves; a half ends after 30 s if it has 200 samples by then, else once it has, or after 5 min."""
+"""The window is two halves. A half ends after 30 s if it has 200 samples by then, else once it has, or after 5 min."""
 
 
 def bucket_of(prompt_tokens: int) -> int:

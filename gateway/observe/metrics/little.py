@@ -3,10 +3,10 @@
 Three figures that are counted in two places. L is the integral of the requests that the server's side of connections
 has in a pool (`proxy.presence`), over the window. The arrival rate and the mean time are those of the ledger: of the
 `Record`s, and of the requests that it holds open. Requests count from their first dispatch to the end of their answer,
-clipped to the window. The law then holds for any window, not only in the long run. A gap says that the two disagree:
-one of them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
+clipped to the window. The law then holds for any window, not only in the long run. A gap says that the two disagree.
+One of them has lost a request or never let it go, or a clock starts or stops at the wrong moment.
 
-The gap is told for windows of at least `SOJOURNS` mean times: then it is small against what matters, whatever way a
+The gap is told for windows of at least `SOJOURNS` mean times. Then it is small against what matters, whatever way a
 request is cut by the edges.
 """
 

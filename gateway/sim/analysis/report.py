@@ -1,8 +1,8 @@
 """Summary of several runs: means over seeds with intervals, and paired differences between policies.
 
-Intervals are percentile bootstraps over seeds: seeds are drawn with replacement, as many as there are, `RESAMPLES`
+Intervals are percentile bootstraps over seeds. Seeds are drawn with replacement, as many as there are, `RESAMPLES`
 times, and the middle 95% of the means are kept. Runs of two policies with the same seed had the same arrivals, so they
-are drawn together, which takes the noise of the arrivals out of a difference. The bootstrap's own draws are from a
+are drawn together. That takes the noise of the arrivals out of a difference. The bootstrap's own draws are from a
 fixed seed. Below two seeds there is no interval, and with fewer than ten it is too narrow.
 """
 

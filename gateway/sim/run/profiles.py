@@ -28,7 +28,7 @@ MAX_S = 1e6
 class Profile:
     """One engine. Times in seconds, sizes in tokens.
 
-    Raises ValueError where a bound would let the engine deadlock: every decode takes one token of the step's budget,
+    Raises ValueError where a bound would let the engine deadlock. Every decode takes one token of the step's budget,
     and the longest sequence must fit into the KV cache alone.
     """
 

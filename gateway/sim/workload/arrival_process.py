@@ -1,7 +1,7 @@
 """When requests arrive: a renewal process whose clock a shape makes faster and slower.
 
 Gaps are independent Gamma variables of mean 1 (coefficient of variation `cv`; 1 is Poisson, 0 constant).
-`ArrivalProcess` maps the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate: a search
+`ArrivalProcess` maps the sum of gaps to a time in seconds, so the same seed gives the same gaps at every rate. A search
 over rates compares like with like.
 """
 

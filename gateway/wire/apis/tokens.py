@@ -1,7 +1,7 @@
 """Texts as token ids and back: POST /tokenize and /detokenize of vLLM 0.32 and SGLang.
 
 The engine's API server does it, and its GPU does not hear of it. So such a request costs no tokens and teaches the
-forecast nothing; it does take a slot, by which a drain, a breaker and a retry know of it.
+forecast nothing. It does take a slot, by which a drain, a breaker and a retry know of it.
 """
 
 from __future__ import annotations

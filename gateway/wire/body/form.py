@@ -1,6 +1,6 @@
 """Bodies of multipart/form-data (RFC 7578): read part by part, and written anew under a boundary of our own.
 
-The client's delimiter is the first line of its body, whatever its head says: nothing of its framing is sent on, so
+The client's delimiter is the first line of its body, whatever its head says. Nothing of its framing is sent on, so
 there are no two readings of it. A part's head is read for name, file name and type, and written anew as well.
 """
 

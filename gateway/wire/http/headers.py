@@ -211,7 +211,7 @@ def upstream_prefix(
 ) -> bytes:
     """The part of an upstream head that is the same for every request of one path to one replica.
 
-    Nothing of the client's is in it: path and Host come from constants and from the policy, and `more`,
+    Nothing of the client's is in it. Path and Host come from constants and from the policy, and `more`,
     further header lines, from the row of the API.
     """
     authority = replica.url.partition("://")[2]
