@@ -15,6 +15,7 @@ from tests.prose import faults
 
 MAX_PARAMETERS = 6
 MAX_FILES = 18  # in one folder
+MAX_LINES = 500  # of one file; the style asks for 250
 STOP_WORDS = frozenset(
     [
         "a",
@@ -63,6 +64,12 @@ def crowded(paths: Iterable[Path]) -> dict[str, int]:
     for path in paths:
         count[path.parent] += 1
     return {folder.as_posix(): files for folder, files in sorted(count.items()) if files > MAX_FILES}
+
+
+def long_files(sources: Mapping[Path, str]) -> dict[str, int]:
+    """Files with more than `MAX_LINES` lines, with their number."""
+    lines = {path.as_posix(): source.count("\n") for path, source in sources.items()}
+    return {path: count for path, count in sorted(lines.items()) if count > MAX_LINES}
 
 
 def constants(source: str) -> list[str]:

@@ -34,6 +34,10 @@ def test_no_folder_has_too_many_files() -> None:
     assert names.crowded(GATEWAY) == {}
 
 
+def test_no_file_is_too_long() -> None:
+    assert names.long_files(GATEWAY) == {}
+
+
 def test_no_function_has_too_many_parameters() -> None:
     assert broken(names.parameters, GATEWAY) == ""
 
@@ -88,6 +92,11 @@ def test_class_name_in_two_files_is_found() -> None:
     one, two = (Path(name) for name in ("a.py", "b.py"))
     assert names.classes_twice({one: "class A: ...", two: "class B: ..."}) == []
     assert names.classes_twice({one: "class A: ...", two: "class A: ..."}) == ["class A twice: a.py, b.py"]
+
+
+def test_long_file_is_found() -> None:
+    files = {Path("a.py"): "x = 1\n" * names.MAX_LINES, Path("b.py"): "x = 1\n" * (names.MAX_LINES + 1)}
+    assert names.long_files(files) == {"b.py": names.MAX_LINES + 1}
 
 
 def test_crowded_folder_is_found() -> None:
