@@ -113,9 +113,9 @@ class Promises:
         lately = now - max(LATELY_S, self._forecaster.costs(pool).stay_s)
         alone_s = prices.base_s + prices.sequence_s
         limit_s = math.inf
-        for name, at in pool.asked_at.items():
+        for name, demand in pool.asked.items():
             tier = self._tiers.get(name)
-            if tier is None or at < lately:
+            if tier is None or demand.at < lately:
                 continue
             for objective in tier.slo.tpot:
                 if objective.threshold_s > alone_s:

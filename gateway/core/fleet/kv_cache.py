@@ -84,6 +84,17 @@ class KvCache:
         most = peak_tokens(held_tokens, growth_tokens)
         return most + SPREAD * (held_tokens + growth_tokens) / math.sqrt(requests) < capacity
 
+    def places(self, requests: int, held_tokens: int, growth_tokens: float, headroom: float | None) -> float:
+        """How many more requests like the present ones it holds; inf where that is not known."""
+        capacity = self.capacity_tokens
+        total = held_tokens + growth_tokens
+        if capacity is None or not requests or total <= 0.0:
+            return math.inf
+        if headroom is not None:
+            return ((1.0 - headroom) * capacity - held_tokens) * requests / total
+        left = capacity - peak_tokens(held_tokens, growth_tokens) - SPREAD * total / math.sqrt(requests)
+        return left * requests / total
+
     @property
     def preemption_ratio(self) -> float:
         """Preemptions per request sent, of the last minute or so. A healthy engine stays below .001."""

@@ -8,10 +8,12 @@ no request waits because of a learned bound, which may be wrong.
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
+from gateway.core.fleet.headroom import places_kept
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
@@ -20,7 +22,7 @@ from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.queue import PoolQueue
-from gateway.core.queueing.rates import DrainRate
+from gateway.core.queueing.rates import DrainRate, Rate
 from gateway.core.request import Request
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
@@ -45,6 +47,7 @@ REQUEST_TOKENS: Final = 200.0
 """Price of a request in flight, in prompt tokens, before costs are learned,"""
 PRICE_SHARE: Final = 0.1
 """and the share of it that each look at a replica renews."""
+DEMAND_TAU_S: Final = 5.0
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
@@ -56,6 +59,18 @@ class Replica(BaseReplica):
     def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
         super().__init__(spec)
         self.pool = pool
+
+
+class TierDemand:
+    """Requests of one tier that came to a pool."""
+
+    __slots__ = ("at", "rate", "tier")
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.at = -math.inf
+        """When the last one came."""
+        self.rate = Rate(DEMAND_TAU_S)
 
 
 class Pool(Slots[Replica]):
@@ -71,8 +86,10 @@ class Pool(Slots[Replica]):
         self.context_tokens: int | None = None
         self.pressed_at = -math.inf
         """When a request was last queued, or exceeded the learned slots."""
-        self.asked_at: dict[str, float] = {}
-        """When a request of each tier last came."""
+        self.asked: dict[str, TierDemand] = {}
+        """What came of each tier."""
+        self._kept: dict[str, int] = {}
+        """Places that each tier leaves free for more urgent ones."""
         self._router: Router = ROUTERS[spec.router]()
         self._knows_caches = False
         """Whether its router looks at prefix caches."""
@@ -149,6 +166,10 @@ class Pool(Slots[Replica]):
             self.sync(replica, now)
             self.sync_max(replica)
         self._is_starting = any(r.share < 1.0 for r in self.below_max)
+        self.places = 0
+        for replica in self.replicas.values():
+            replica.places = 0
+            self.recount(replica, now)
         self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
@@ -241,6 +262,30 @@ class Pool(Slots[Replica]):
     def _reserve(self) -> None:
         self._reserved = _shares(self.spec.reserve, self._slots)
 
+    def ask(self, tier: Tier, now: float) -> None:
+        """A request of `tier` came."""
+        demand = self.asked.get(tier.name)
+        if demand is None:
+            demand = self.asked[tier.name] = TierDemand(tier)
+        demand.tier, demand.at = tier, now
+        demand.rate.add(now)
+
+    def keep_places(self, now: float) -> None:
+        """Count the places that each tier leaves free for the more urgent ones, as much as these ask for now."""
+        self._kept = {}
+        ends_per_s = self.ends.per_s(now)
+        arrivals_per_s = 0.0
+        kept = in_flight = 0
+        tiers = sorted(self.asked.values(), key=_priority)
+        for _, group in groupby(tiers, key=_priority):
+            of_group = list(group)
+            for demand in of_group:
+                self._kept[demand.tier.name] = kept
+                arrivals_per_s += demand.rate.per_s(now)
+            urgent = [o for demand in of_group for o in demand.tier.slo.ttft]
+            in_flight += sum(self.by_tier.get(demand.tier.name, 0) for demand in of_group)
+            kept = max(kept, places_kept(urgent, arrivals_per_s, ends_per_s, in_flight))
+
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
         replica.expire_unread(now)
@@ -257,9 +302,9 @@ class Pool(Slots[Replica]):
         if abs(prefill_limit - self.prefill_limit) > WINDOW_STEP * prefill_limit:
             self.prefill_limit = prefill_limit
             for other in self.replicas.values():
-                self.sync(other, now)
+                self.recount(other, now)
         else:
-            self.sync(replica, now)
+            self.recount(replica, now)
 
     @property
     def alive(self) -> bool:
@@ -357,6 +402,9 @@ class Pool(Slots[Replica]):
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
         if not by_max:
+            kept = self._kept.get(tier.name, 0)
+            if kept and self.places <= kept:
+                return False
             spare, reserve = self.spare, self._reserved
         elif self.spec.slots is None or not self._reserved:
             return True
@@ -428,6 +476,10 @@ class Pool(Slots[Replica]):
             scale=self.demand.view(now),
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )
+
+
+def _priority(demand: TierDemand) -> int:
+    return demand.tier.priority
 
 
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:

@@ -107,6 +107,7 @@ class BaseReplica(RoutingTarget):
         "max_slots",
         "open",
         "paused",
+        "places",
         "pulse",
         "reading",
         "refusals",
@@ -153,6 +154,8 @@ class BaseReplica(RoutingTarget):
         """Whether it is in `Slots.open`."""
         self.below_max = False
         """Whether it is in `Slots.below_max`."""
+        self.places = 0
+        """How many more requests like the present ones it may be sent, when its counts last changed."""
         self.context_tokens: int | None = None
         self.sample: Sample | None = None
         self.sample_at: float | None = None
@@ -179,6 +182,15 @@ class BaseReplica(RoutingTarget):
         """Whether its cache has room for one more request."""
         growth_tokens = self.budget.growth_tokens
         return self.kv.has_room(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
+
+    def places_left(self, now: float) -> int:
+        """How many more requests like the present ones it may be sent by slots, KV cache and TPOT."""
+        if self.bound is not None:
+            return 0
+        growth_tokens = self.budget.growth_tokens
+        by_kv = self.kv.places(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
+        left = min(float(self.slots - self.in_flight), by_kv, self.budget.places(self.held_tokens, now))
+        return max(1, int(left))  # it has room for one at least
 
     def unread_of(self, prompt_tokens: int, ask: Request) -> int:
         """Tokens of a prompt that the engine would have to compute, at least 1."""

@@ -11,11 +11,13 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
+from gateway.core.queueing.rates import Rate
 from gateway.core.request import AttemptOutcome
 from gateway.core.snapshot import CapacityBound
 
 R = TypeVar("R", bound=BaseReplica)
 
+ENDS_TAU_S: Final = 5.0
 _rank: Final = attrgetter("rank")
 
 
@@ -31,6 +33,10 @@ class Slots(Generic[R]):
         # Of the replicas that get requests. Recounted when one comes or goes.
         self.spare = 0
         self.by_tier: dict[str, int] = {}
+        self.places = 0
+        """Requests that may be sent to them, as far as is known."""
+        self.ends = Rate(ENDS_TAU_S)
+        """Requests that end per second."""
         self.open: list[R] = []
         """Replicas with room by all bounds, by rank."""
         self.below_max: list[R] = []
@@ -58,7 +64,7 @@ class Slots(Generic[R]):
         replica.reading[slot.number] = slot
         replica.unprefilled_tokens += unread_tokens
         replica.held_tokens += prompt_tokens
-        self.sync(replica, now)
+        self.recount(replica, now)
         self.sync_max(replica)
         return slot
 
@@ -83,6 +89,13 @@ class Slots(Generic[R]):
             insort(self.open, replica, key=_rank)
         else:
             del self.open[bisect_left(self.open, replica.rank, key=_rank)]
+
+    def recount(self, replica: R, now: float) -> None:
+        """Update `open` and `places` after a request of `replica` came or went, or its limits moved."""
+        self.sync(replica, now)
+        places = replica.places_left(now)
+        self.places += places - replica.places
+        replica.places = places
 
     def sync_max(self, replica: R) -> None:
         """Update `below_max` after its `in_flight` has changed."""
@@ -193,5 +206,6 @@ class Slot(UnreadPrompt, Generic[R]):
             slots.by_tier[tier] -= 1
         if replica.in_flight < replica.slots:
             slots.spare += 1
-        slots.sync(replica, now)
+        slots.ends.add(now)
+        slots.recount(replica, now)
         slots.sync_max(replica)

@@ -105,6 +105,14 @@ class StepBudget:
             return None
         return self.decode_s(held_tokens) / max(1.0 - MAX_SHARE, 1.0 - self.prompt_share(now))
 
+    def places(self, held_tokens: int, now: float) -> float:
+        """How many more requests like the present ones keep the step within the limit; inf where nothing bounds it."""
+        if self.limit_s == math.inf or not self.sequences or self.prices is None:
+            return math.inf
+        each_s = (self.decode_s(held_tokens) - self.prices.base_s) / self.sequences
+        left_s = self.limit_s * (1.0 - self.prompt_share(now)) - self.decode_s(held_tokens)
+        return left_s / each_s if each_s > 0.0 else math.inf
+
     def has_room(self, held_tokens: int, now: float) -> bool:
         """Whether one more request like the present ones keeps the step within the limit. The first always does."""
         if self.limit_s == math.inf or not self.sequences or self.prices is None:
