@@ -47,10 +47,10 @@ HOLD_SHARE: Final = 0.2
 """Share of the tightest TTFT objective that prompts may wait unread inside an engine."""
 MAX_TIGHTEST_S: Final = 5.0
 """Looser TTFT objectives count as this one there."""
-MIN_WINDOW_TOKENS: Final = 2048.0
-"""Prompt tokens that one step of an engine reads by default (vLLM: max_num_batched_tokens)."""
-MAX_WINDOW_TOKENS: Final = 16384.0
-"""Also the window before the reading speed of an engine is known."""
+MIN_STEPS: Final = 5.0
+"""Unread prompts are at least as long as an idle engine's step times this. With less it would read short batches."""
+UNKNOWN_WINDOW_TOKENS: Final = 16384.0
+"""Unread prompt tokens that are sent to an engine before its reading speed is known."""
 
 
 class Verdict(Enum):
@@ -95,7 +95,8 @@ class Admission:
     def configure(self, policy: Policy) -> None:
         """Take on a policy."""
         self.promises.configure(policy)
-        tightest_s = min((tier.slo.ttft_bound_s for tier in policy.tiers.values()), default=math.inf)
+        bounds_s = [objective.threshold_s for tier in policy.tiers.values() for objective in tier.slo.ttft]
+        tightest_s = min(bounds_s, default=math.inf)
         self._hold_s = HOLD_SHARE * min(tightest_s, MAX_TIGHTEST_S)
 
     # ---- decisions
@@ -189,8 +190,9 @@ class Admission:
         """
         token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
         if token_s is None:
-            return MAX_WINDOW_TOKENS
-        return min(MAX_WINDOW_TOKENS, max(MIN_WINDOW_TOKENS, self._hold_s / token_s))
+            return UNKNOWN_WINDOW_TOKENS
+        base_s = self._forecaster.costs(pool).step.coefficients[0]
+        return max(MIN_STEPS * base_s, self._hold_s) / token_s
 
     def why(self, live: RequestState, pool: Pool, forecast: Forecast) -> str:
         """The text for a client that is refused because of this forecast."""
