@@ -48,6 +48,8 @@ REQUEST_TOKENS: Final = 200.0
 PRICE_SHARE: Final = 0.1
 """and the share of it that each look at a replica renews."""
 DEMAND_TAU_S: Final = 5.0
+STOPPED_S: Final = 15.0
+"""No place is kept for a tier that has not asked for so long."""
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
@@ -276,7 +278,7 @@ class Pool(Slots[Replica]):
         ends_per_s = self.ends.per_s(now)
         arrivals_per_s = 0.0
         kept = in_flight = 0
-        tiers = sorted(self.asked.values(), key=_priority)
+        tiers = sorted((d for d in self.asked.values() if now - d.at < STOPPED_S), key=_priority)
         for _, group in groupby(tiers, key=_priority):
             of_group = list(group)
             for demand in of_group:
@@ -285,6 +287,10 @@ class Pool(Slots[Replica]):
             urgent = [o for demand in of_group for o in demand.tier.slo.ttft]
             in_flight += sum(self.by_tier.get(demand.tier.name, 0) for demand in of_group)
             kept = max(kept, places_kept(urgent, arrivals_per_s, ends_per_s, in_flight))
+
+    def kept_from(self, tier: Tier) -> int:
+        """Places that `tier` leaves free for more urgent tiers."""
+        return self._kept.get(tier.name, 0)
 
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
@@ -402,7 +408,7 @@ class Pool(Slots[Replica]):
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
         if not by_max:
-            kept = self._kept.get(tier.name, 0)
+            kept = self.kept_from(tier)
             if kept and self.places <= kept:
                 return False
             spare, reserve = self.spare, self._reserved

@@ -1,0 +1,83 @@
+"""Places that less urgent tiers leave free for more urgent ones."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.fleet.headroom import places_kept
+from gateway.core.policy import Objective, Slo
+from gateway.core.request import Sample
+from tests.core.made import policy, pool, tier
+from tests.core.playbook import Story, dispatch, play
+
+P99 = Objective(0.99, 1.0)
+STRICT = tier("premium", priority=0, slo=Slo(ttft=(P99,)))
+
+
+def waits_too_long(kept: int, arrivals: float, ends: float, limit_s: float, seed: int) -> float:
+    """Share of urgent requests that wait longer than `limit_s`, while places are taken and given back at random."""
+    random = Random(seed)
+    now, free, late, seen = 0.0, kept, 0, 0
+    waiting: list[float] = []
+    while seen < 20_000:
+        now += random.expovariate(arrivals + ends)
+        if random.random() < ends / (arrivals + ends):
+            if waiting:
+                late += now - waiting.pop(0) > limit_s
+                seen += 1
+            else:
+                free = min(free + 1, kept)
+        elif free:
+            free -= 1
+            seen += 1
+        else:
+            waiting.append(now)
+    return late / seen
+
+
+@pytest.mark.parametrize(("arrivals", "ends"), [(2.0, 8.0), (4.0, 8.0), (1.0, 3.0)])
+def test_kept_places_are_just_enough_for_the_objective(arrivals: float, ends: float) -> None:
+    kept = places_kept([P99], arrivals, ends, in_flight=1000)
+    assert kept > 0
+    assert waits_too_long(kept, arrivals, ends, 0.2, seed=1) <= 0.013
+    assert waits_too_long(kept - 1, arrivals, ends, 0.2, seed=1) > 0.008
+
+
+@pytest.mark.parametrize("slow", [Objective(0.99, 30.0), Objective(0.5, 1.0)])
+def test_no_place_is_kept_for_objectives_that_leave_time_to_wait(slow: Objective) -> None:
+    assert places_kept([slow], 2.0, 8.0, in_flight=100) == 0
+
+
+@given(st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.integers(0, 500))
+def test_no_more_is_kept_than_urgent_requests_vary(arrivals: float, ends: float, in_flight: int) -> None:
+    assert 0 <= places_kept([P99], arrivals, ends, in_flight) <= math.ceil(math.sqrt(in_flight + 1))
+
+
+def busy() -> Story:
+    """Four slots, and requests of both tiers that end one after another."""
+    story = play(policy(pool("p", "r1", slots=4), STRICT, tier("free", priority=1)))
+    for number in range(12):
+        story.at(1.0 + 0.1 * number)
+        for name in ("premium", "free"):
+            story.arrives(f"{name}{number}", tier=name, prompt=10).whatever().served(f"{name}{number}").whatever()
+    return story.observes("r1", Sample(healthy=True)).whatever()
+
+
+def test_a_less_urgent_request_waits_where_only_kept_places_are_left() -> None:
+    story = busy()
+    for number in range(3):
+        story.arrives(f"f{number}", tier="free", prompt=10).expect(dispatch("r1"))
+    story.arrives("f3", tier="free", prompt=10).expect()
+    story.arrives("urgent", tier="premium", prompt=10).expect(dispatch("r1"))
+
+
+def test_kept_places_are_given_back_once_no_urgent_request_comes_any_more() -> None:
+    story = busy()
+    for number in range(4):
+        story.arrives(f"f{number}", tier="free", prompt=10)
+    story.whatever().at(60.0).observes("r1", Sample(healthy=True)).expect(dispatch("r1", of="f3"))
