@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fleet.headroom import places_kept
 from gateway.core.policy import Objective, Slo
+from gateway.core.queueing.headroom import places_kept
 from gateway.core.request import Sample
 from tests.core.made import policy, pool, tier
 from tests.core.playbook import Story, dispatch, play

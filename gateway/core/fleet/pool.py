@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.core.fleet.autoscale import Demand
-from gateway.core.fleet.headroom import places_kept
 from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.outlier_score import SWEEP_S
 from gateway.core.fleet.outliers import OutlierDetector
@@ -21,6 +20,7 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
+from gateway.core.queueing.headroom import places_kept
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.queueing.rates import DrainRate, Rate
 from gateway.core.request import Request
