@@ -89,7 +89,7 @@ class Scheduler:
         """Have `pool` serve the request, now or later, or shed it."""
         now = self._turn.now
         live.move(pool)
-        pool.ask(live.ask.tier, now)
+        pool.asked.ask(live.ask.tier, now)
         live.deadline = slo_deadline(live)
         if self._life.has_expired(live):
             return
@@ -154,7 +154,7 @@ class Scheduler:
                 pool.imputed.settle(now)
             decision = self._admission.arrives(live, pool, now)
             if decision.verdict is Verdict.SEND or (decision.verdict is Verdict.WAIT and may_wait):
-                pool.ask(live.ask.tier, now)
+                pool.asked.ask(live.ask.tier, now)
                 pool.demand.arrived(live.prompt_likely * own.batch)
                 self._admit(live, pool, decision)
                 return True
@@ -310,7 +310,7 @@ class Scheduler:
         replica.budget.prices = prices
         replica.budget.limit_s = self._admission.promises.step_limit_s(replica, prices, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
-        pool.keep_places(now)
+        pool.asked.keep(pool.by_tier, pool.ends.per_s(now), now)
         if pool.queue:
             self.pump(pool)
         if sample.healthy is False and replica.breaker.state is ReplicaState.DOWN:

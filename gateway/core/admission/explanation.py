@@ -82,7 +82,7 @@ def explain(admission: Admission, live: RequestState, pool: Pool, now: float) ->
         found.sort(key=lambda candidate: candidate.breach > threshold)
     best = found[0] if found else _candidate(admission, live, pool, None, now)
     verdict, why = _verdict(live, best, trust, threshold)
-    kept = pool.kept_from(tier)
+    kept = pool.asked.kept_from(tier)
     if verdict == WAITS and kept and 0 < pool.places <= kept:
         why += f"; {kept} more requests could be sent, which are left to more urgent tiers"
     if verdict == WAITS and waits(live, pool).verdict is Verdict.SHED:

@@ -113,7 +113,7 @@ class Promises:
         lately = now - max(LATELY_S, self._forecaster.costs(pool).stay_s)
         alone_s = prices.base_s + prices.sequence_s
         limit_s = math.inf
-        for name, demand in pool.asked.items():
+        for name, demand in pool.asked.tiers.items():
             tier = self._tiers.get(name)
             if tier is None or demand.at < lately:
                 continue

@@ -8,7 +8,6 @@ no request waits because of a learned bound, which may be wrong.
 from __future__ import annotations
 
 import math
-from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
@@ -20,9 +19,9 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, Router
 from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
-from gateway.core.queueing.headroom import places_kept
+from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
-from gateway.core.queueing.rates import DrainRate, Rate
+from gateway.core.queueing.rates import DrainRate
 from gateway.core.request import Request
 from gateway.core.snapshot import CapacityBound, PoolView, ReplicaState
 
@@ -47,9 +46,6 @@ REQUEST_TOKENS: Final = 200.0
 """Price of a request in flight, in prompt tokens, before costs are learned,"""
 PRICE_SHARE: Final = 0.1
 """and the share of it that each look at a replica renews."""
-DEMAND_TAU_S: Final = 5.0
-STOPPED_S: Final = 15.0
-"""No place is kept for a tier that has not asked for so long."""
 _tried_at: Final = attrgetter("pulse.tried_at")
 
 
@@ -61,18 +57,6 @@ class Replica(BaseReplica):
     def __init__(self, spec: ReplicaSpec, pool: Pool) -> None:
         super().__init__(spec)
         self.pool = pool
-
-
-class TierDemand:
-    """Requests of one tier that came to a pool."""
-
-    __slots__ = ("at", "rate", "tier")
-
-    def __init__(self, tier: Tier) -> None:
-        self.tier = tier
-        self.at = -math.inf
-        """When the last one came."""
-        self.rate = Rate(DEMAND_TAU_S)
 
 
 class Pool(Slots[Replica]):
@@ -88,10 +72,7 @@ class Pool(Slots[Replica]):
         self.context_tokens: int | None = None
         self.pressed_at = -math.inf
         """When a request was last queued, or exceeded the learned slots."""
-        self.asked: dict[str, TierDemand] = {}
-        """What came of each tier."""
-        self._kept: dict[str, int] = {}
-        """Places that each tier leaves free for more urgent ones."""
+        self.asked = AskedTiers()
         self._router: Router = ROUTERS[spec.router]()
         self._knows_caches = False
         """Whether its router looks at prefix caches."""
@@ -264,34 +245,6 @@ class Pool(Slots[Replica]):
     def _reserve(self) -> None:
         self._reserved = _shares(self.spec.reserve, self._slots)
 
-    def ask(self, tier: Tier, now: float) -> None:
-        """A request of `tier` came."""
-        demand = self.asked.get(tier.name)
-        if demand is None:
-            demand = self.asked[tier.name] = TierDemand(tier)
-        demand.tier, demand.at = tier, now
-        demand.rate.add(now)
-
-    def keep_places(self, now: float) -> None:
-        """Count the places that each tier leaves free for the more urgent ones, as much as these ask for now."""
-        self._kept = {}
-        ends_per_s = self.ends.per_s(now)
-        arrivals_per_s = 0.0
-        kept = in_flight = 0
-        tiers = sorted((d for d in self.asked.values() if now - d.at < STOPPED_S), key=_priority)
-        for _, group in groupby(tiers, key=_priority):
-            of_group = list(group)
-            for demand in of_group:
-                self._kept[demand.tier.name] = kept
-                arrivals_per_s += demand.rate.per_s(now)
-            urgent = [o for demand in of_group for o in demand.tier.slo.ttft]
-            in_flight += sum(self.by_tier.get(demand.tier.name, 0) for demand in of_group)
-            kept = max(kept, places_kept(urgent, arrivals_per_s, ends_per_s, in_flight))
-
-    def kept_from(self, tier: Tier) -> int:
-        """Places that `tier` leaves free for more urgent tiers."""
-        return self._kept.get(tier.name, 0)
-
     def tune(self, replica: Replica, prefill_limit: float, now: float) -> None:
         """Take on the bounds learned for `replica` since its last sample: O(1), unless `prefill_limit` moves."""
         replica.expire_unread(now)
@@ -408,7 +361,7 @@ class Pool(Slots[Replica]):
     def _may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is left for `tier`: spare slots less the unused ones reserved for other tiers."""
         if not by_max:
-            kept = self.kept_from(tier)
+            kept = self.asked.kept_from(tier)
             if kept and self.places <= kept:
                 return False
             spare, reserve = self.spare, self._reserved
@@ -482,10 +435,6 @@ class Pool(Slots[Replica]):
             scale=self.demand.view(now),
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )
-
-
-def _priority(demand: TierDemand) -> int:
-    return demand.tier.priority
 
 
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:

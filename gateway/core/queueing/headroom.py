@@ -14,16 +14,71 @@ it is bounded by the square root of their requests in flight, which is how much 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Final
 
-from gateway.core.policy import Objective
+from gateway.core.policy import Objective, Tier
+from gateway.core.queueing.rates import Rate
 
 MIN_LOAD: Final = 1e-3
 MAX_LOAD: Final = 0.9
 """Urgent tiers that take more of the ends than this are treated as if they took this."""
 WAIT_SHARE: Final = 0.2
 """Part of a TTFT objective that may be spent on waiting for a place."""
+
+DEMAND_TAU_S: Final = 5.0
+STOPPED_S: Final = 15.0
+"""No place is kept for a tier that has not asked for so long."""
+
+
+class AskedTier:
+    """Requests of one tier that came to a pool."""
+
+    __slots__ = ("at", "rate", "tier")
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.at = -math.inf
+        """When the last one came."""
+        self.rate = Rate(DEMAND_TAU_S)
+
+
+class AskedTiers:
+    """The tiers that use one pool, and the places that each leaves free."""
+
+    __slots__ = ("_kept", "tiers")
+
+    def __init__(self) -> None:
+        self.tiers: dict[str, AskedTier] = {}
+        self._kept: dict[str, int] = {}
+
+    def ask(self, tier: Tier, now: float) -> None:
+        """A request of `tier` came."""
+        asked = self.tiers.get(tier.name)
+        if asked is None:
+            asked = self.tiers[tier.name] = AskedTier(tier)
+        asked.tier, asked.at = tier, now
+        asked.rate.add(now)
+
+    def kept_from(self, tier: Tier) -> int:
+        """Places that `tier` leaves free for more urgent tiers."""
+        return self._kept.get(tier.name, 0)
+
+    def keep(self, in_flight: Mapping[str, int], ends_per_s: float, now: float) -> None:
+        """Count the places that each tier leaves free. `in_flight`: requests by tier."""
+        self._kept = {}
+        arrivals_per_s = 0.0
+        kept = urgent = 0
+        asked = sorted((one for one in self.tiers.values() if now - one.at < STOPPED_S), key=_priority)
+        for _, group in groupby(asked, key=_priority):
+            equals = list(group)
+            for one in equals:
+                self._kept[one.tier.name] = kept
+                arrivals_per_s += one.rate.per_s(now)
+                urgent += in_flight.get(one.tier.name, 0)
+            objectives = [objective for one in equals for objective in one.tier.slo.ttft]
+            kept = max(kept, places_kept(objectives, arrivals_per_s, ends_per_s, urgent))
 
 
 def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per_s: float, in_flight: int) -> int:
@@ -40,3 +95,7 @@ def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per
         allowed = math.log(1.0 - objective.quantile) + spare_per_s * WAIT_SHARE * objective.threshold_s
         most = max(most, allowed / math.log(load))
     return math.ceil(min(most, math.sqrt(in_flight + 1)))
+
+
+def _priority(asked: AskedTier) -> int:
+    return asked.tier.priority
