@@ -2,7 +2,7 @@
 
 Requests of urgent tiers take places at `arrivals` per second, and every request that ends gives one back, at `ends` per
 second. While less urgent tiers leave k places free, these are all taken with probability r^k, r = arrivals / ends (a
-birth-death chain). Who finds none waits for the next end, or for several (M/M/1):
+birth-death chain). A request that finds none waits for an end, or for several (M/M/1):
 
     P(wait > t) = r^k exp(-(ends - arrivals) t)
 
