@@ -52,7 +52,13 @@ def _undated(answer: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps({name: value for name, value in answer.items() if name not in ("created", "created_at")})
     text = text.replace(', "stop_sequence": null', "")
     number = answer["id"].rpartition("_" if "_" in answer["id"] else "-")[2]
-    return json.loads(text.replace(number, "ID"))
+    undated = json.loads(text.replace(number, "ID"))
+    details = undated["usage"].get("prompt_tokens_details")
+    if details is not None:  # vLLM leaves nulls out of those of a stream
+        undated["usage"]["prompt_tokens_details"] = {
+            name: count for name, count in details.items() if count is not None
+        }
+    return undated
 
 
 @pytest.mark.parametrize(
