@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.admission.deadlines import next_deadline
+from gateway.core.admission.promises import is_lost
 from gateway.core.admission.usage import believed
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.fleet.fleet import DEFAULT_RETRY_AFTER_S
@@ -301,6 +302,8 @@ class Lifecycle:
         record = self._books.close(live, self._turn.now)
         if live.pool is not None:
             live.pool.demand.ended(record.outcome.counts, record.good, record.output_tokens)
+            if is_lost(record):
+                live.pool.queue.lost(live.ask.tier, self._turn.now)
         self._turn.commands.append(Ended(record))
         live.committed = None  # breaks a cycle with the attempt: its garbage collection would dominate the cost
 
@@ -327,7 +330,7 @@ class Lifecycle:
     def drains_in_s(self, pool: Pool, live: RequestState) -> float:
         """Predicted seconds until a request like this would get a slot."""
         rate = pool.drain.per_s
-        wait_s = (pool.queue.ahead_of(live.ask.tier.priority) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        wait_s = (pool.queue.ahead_of(live.ask.tier, self._turn.now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
         return self.jittered(wait_s)
 
     def jittered(self, wait_s: float) -> float:

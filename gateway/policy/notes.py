@@ -30,12 +30,28 @@ def _unused(policy: Policy) -> Iterator[str]:
     for name in policy.tiers:
         if name not in used:
             yield f"tiers.{name}: no key has this tier, so nobody gets it"
+    yield from _equals(policy)
     for model in dict.fromkeys(model for model in policy.models.values() if model.split):
         yield from _of_split(policy, model)
     if not policy.keys and not policy.open_on_any_address:
         yield "keys: there are none, so this policy is served on loopback only"
     if policy.keys and policy.host_names:
         yield "listen.names: has no effect with keys, every Host is served"
+
+
+def _equals(policy: Policy) -> Iterator[str]:
+    """The meaning of weights among tiers of one priority. Without a difference there is nothing to say."""
+    levels: dict[int, list[Tier]] = {}
+    for tier in policy.tiers.values():
+        levels.setdefault(tier.priority, []).append(tier)
+    for priority, tiers in sorted(levels.items()):
+        if len({tier.weight for tier in tiers}) > 1:
+            order = " before ".join(tier.name for tier in sorted(tiers, key=lambda tier: -tier.weight))
+            yield (
+                f"tiers: {', '.join(tier.name for tier in tiers)} have the priority {priority}: the latest start "
+                f"decides, but while requests of that priority are refused the order is by weight, {order}; "
+                "write priorities for a strict order"
+            )
 
 
 def _of_split(policy: Policy, model: Model) -> Iterator[str]:

@@ -72,9 +72,10 @@ def check(room: PoolQueue, plain: list[RequestState]) -> None:
     firsts = {live.ask.tier.name: live for live in reversed(plain)}
     assert room.heads(0.0) == sorted(firsts.values(), key=turn)
     for priority in range(-1, 4):
-        assert room.ahead_of(priority) == sum(live.ask.tier.priority <= priority for live in plain)
+        newcomer = tier("newcomer", priority)
+        assert room.ahead_of(newcomer, 0.0) == sum(live.ask.tier.priority <= priority for live in plain)
         below = [live for live in plain if live.ask.tier.priority > priority and live.ask.tier.name != "shadow"]
-        assert room.last_below(priority) == (below[-1] if below else None)
+        assert room.last_below(newcomer) == (below[-1] if below else None)
 
 
 # ---- the rate at which requests leave

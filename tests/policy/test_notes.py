@@ -57,3 +57,9 @@ def test_a_split_whose_arm_gets_nothing_is_told_so() -> None:
 
 def test_a_policy_without_keys_is_told_where_it_can_be_served() -> None:
     assert "keys: there are none, so this policy is served on loopback only" in notes(builtin(["http://a:1"]))
+
+
+def test_different_weights_of_one_priority_are_explained() -> None:
+    (note,) = said(changed("  free:\n    slo:", "  free:\n    weight: 4\n    slo:"))
+    assert note.startswith("tiers: free, paid have the priority 0: the latest start decides, but")
+    assert "by weight, free before paid" in note

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.core.admission.forecaster import Forecaster
-from gateway.core.admission.promises import NOT_LATE, Promises
+from gateway.core.admission.promises import Promises, is_lost
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.prompt_length import PromptEstimator
 from gateway.core.policy import CountedTokens, Tier
@@ -121,8 +121,7 @@ class Accounting:
 
         A degraded answer is never good, but its label is whether it was in time: that was forecast.
         """
-        late = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
-        late = late or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)
+        late = is_lost(record) or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)
         if record.outcome is Outcome.OK:
             met = record.good
             if live.degraded:

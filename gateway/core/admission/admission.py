@@ -282,15 +282,16 @@ class Admission:
 def waits(live: RequestState, pool: Pool) -> Decision:
     """Queue a newcomer, displacing others if it must, or shed it. The queue is bounded by requests and body bytes.
 
-    A more urgent tier displaces a less urgent one. Within a tier, a tenant with less than its share displaces one with
-    more. Tiers whose admission is not enforced are always queued: only their deadline ends the wait.
+    A more urgent tier displaces a less urgent one, and a heavier tier a lighter one of its priority. Within a tier, a
+    tenant with less than its share displaces one with more. Tiers whose admission is not enforced are always queued:
+    only their deadline ends the wait.
     """
     ask, queue, spec = live.ask, pool.queue, pool.spec
-    count, held = queue.shared_with(ask.tier.priority)
+    count, held = queue.shared_with(ask.tier)
     fits = count < spec.queue_limit and held + ask.body_bytes <= spec.queue_bytes
     if fits or ask.tier.admission.mode is not AdmissionMode.ENFORCE:
         return Decision(Verdict.WAIT)
-    victim = queue.last_below(ask.tier.priority)
+    victim = queue.last_below(ask.tier)
     if victim is not None and held - victim.ask.body_bytes + ask.body_bytes <= spec.queue_bytes:
         return Decision(Verdict.WAIT, victims=(victim,))
     if queue.holds(ask.tier):

@@ -171,7 +171,7 @@ class Promises:
 
     def ended(self, live: RequestState, record: Record, now: float) -> None:
         """A request is over."""
-        in_vain = record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
+        in_vain = is_lost(record)
         for guard, late in self._promised.pop(live.ask.id, ()):
             if in_vain and guard.last and record.e2e_s >= LONG_WAIT * guard.objective.threshold_s:
                 guard.answered(late, math.inf, now)
@@ -193,6 +193,11 @@ class Promises:
                 margin.learn(live.forecast.tpot_s, record.e2e_s > objective.threshold_s)
                 if record.ttft_s is not None:
                     margin.saw_ttft(record.ttft_s)
+
+
+def is_lost(record: Record) -> bool:
+    """Whether a request was refused, or its time ran out, for want of capacity."""
+    return record.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) and record.why not in NOT_LATE
 
 
 def _guards(before: tuple[PercentileGuard, ...], objectives: tuple[Objective, ...]) -> tuple[PercentileGuard, ...]:

@@ -19,6 +19,8 @@ MAX_TURN_S: Final = 1.0
 """The same in seconds, if that is less."""
 FLOOR_MARGIN: Final = 1.25
 """Factor on a floor: a share of each ten seconds, served in whole requests, would often be missed without it."""
+AT_STAKE_S: Final = 5.0
+"""Seconds after a loss in which tiers of one priority are served by weight."""
 STALE: Final = 32
 """Stale entries that a heap may hold, beyond as many as there are requests."""
 
@@ -238,14 +240,20 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
 class PoolQueue:
     """A `TierQueue` for each tier. Priorities are strict, except that a tier owed some of its floor is first.
 
-    Bands of one priority are ordered by the latest starts of their heads. The caller bounds the queue, in requests and
-    in bytes of bodies. Every operation is O(log n) in the queued requests, times the number of bands at most.
+    Tiers of one priority are ordered by the latest starts of their heads. While requests of that priority are lost, the
+    order cannot save them all. Then higher weights go first, and each of these tiers counts as above the lighter ones.
+    It stays so for `AT_STAKE_S` after the last loss.
+
+    The caller bounds the queue, in requests and in bytes of bodies. Every operation is O(log n) in the queued requests,
+    times the number of tiers at most.
     """
 
     def __init__(self) -> None:
         self._tiers: dict[TierKey, TierQueue] = {}
         self._count = 0
         self._tickets = 0
+        self._lost_at: dict[int, float] = {}
+        """Time of the last loss, by priority."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -288,44 +296,72 @@ class PoolQueue:
     def heads(self, now: float) -> list[QueuedRequest]:
         """The head of every tier, in the order in which they are served."""
         heads = [
-            (tier_queue.owed <= 0.0, _turn(head), head)
+            (tier_queue.owed <= 0.0, tier_queue.key[0], self._order(tier_queue, now), _turn(head), head)
             for tier_queue in self._tiers.values()
             if (head := tier_queue.head(now))
         ]
         if len(heads) > 1:
             heads.sort(key=_place)
-        return [head for _, _, head in heads]
+        return [entry[4] for entry in heads]
 
-    def last_below(self, priority: int) -> QueuedRequest | None:
-        """The request to serve last among those that may be shed and are less urgent than `priority`."""
-        lasts = (
-            tier_queue.last()
-            for tier_queue in self._tiers.values()
-            if tier_queue.count and tier_queue.key[0] > priority
-        )
-        return max((last for last in lasts if last is not None), key=_turn, default=None)
+    def lost(self, tier: Tier, now: float) -> None:
+        """A request of `tier` was refused, or its time ran out, for want of capacity."""
+        self._lost_at[tier.priority] = now
 
-    def shared_with(self, priority: int) -> tuple[int, int]:
-        """Number of queued requests that share the bounds with a newcomer of `priority`, and bytes of their bodies.
+    def _at_stake(self, priority: int, now: float) -> bool:
+        """Whether requests of this priority were lost lately, so that their tiers are served by weight."""
+        at = self._lost_at.get(priority)
+        return at is not None and now - at < AT_STAKE_S
 
-        Less urgent requests that may not be shed do not count, since they cannot make way.
+    def _order(self, tier_queue: TierQueue, now: float) -> float:
+        """Place of a tier among those of its priority, the smallest first."""
+        return -tier_queue.tier.weight if self._at_stake(tier_queue.key[0], now) else 0.0
+
+    def last_below(self, tier: Tier) -> QueuedRequest | None:
+        """The request to lose first among those that may be shed and are worth less than one of `tier`.
+
+        That is one of a less urgent tier, or of a lighter one of the same priority: a full queue loses one of the two.
+        """
+        found: QueuedRequest | None = None
+        for tier_queue in self._tiers.values():
+            if tier_queue.count and _is_below(tier_queue, tier):
+                last = tier_queue.last()
+                if last is not None and (found is None or _loss(last) > _loss(found)):
+                    found = last
+        return found
+
+    def shared_with(self, tier: Tier) -> tuple[int, int]:
+        """Number of queued requests that share the bounds with a newcomer of `tier`, and bytes of their bodies.
+
+        Requests below it that may not be shed do not count, since they cannot make way.
         """
         count, held = self._count, self.bytes
         for tier_queue in self._tiers.values():
-            if tier_queue.key[0] > priority:
+            if _is_below(tier_queue, tier):
                 count -= tier_queue.fixed
                 held -= tier_queue.fixed_bytes
         return count, held
 
-    def ahead_of(self, priority: int) -> int:
-        """Number of queued requests of this priority and above."""
-        return sum(tier_queue.count for tier_queue in self._tiers.values() if tier_queue.key[0] <= priority)
+    def ahead_of(self, tier: Tier, now: float) -> int:
+        """Number of queued requests of the priority of `tier` and above, without lighter ones while it is at stake."""
+        count, at_stake = 0, self._at_stake(tier.priority, now)
+        for tier_queue in self._tiers.values():
+            priority = tier_queue.key[0]
+            if priority < tier.priority or (
+                priority == tier.priority and not (at_stake and tier_queue.tier.weight < tier.weight)
+            ):
+                count += tier_queue.count
+        return count
 
     def above(self, tier: Tier, now: float) -> tuple[int, float]:
         """Queued requests and arrivals per second of the tiers above `tier`."""
         count, rate = 0, 0.0
+        at_stake = self._at_stake(tier.priority, now)
         for tier_queue in self._tiers.values():
-            if tier_queue.key[0] < tier.priority:
+            priority = tier_queue.key[0]
+            if priority < tier.priority or (
+                at_stake and priority == tier.priority and tier_queue.tier.weight > tier.weight
+            ):
                 count += tier_queue.count
                 rate += tier_queue.arrivals.per_s(now)
         return count, rate
@@ -349,8 +385,21 @@ def _turn(live: QueuedRequest) -> tuple[int, float, int]:
     return live.ask.tier.priority, live.start_by, live.ask.id
 
 
-def _place(entry: tuple[bool, tuple[int, float, int], QueuedRequest]) -> tuple[bool, tuple[int, float, int]]:
-    return entry[0], entry[1]
+def _loss(live: QueuedRequest) -> tuple[int, float, float, int]:
+    """The largest is lost first."""
+    return live.ask.tier.priority, -live.ask.tier.weight, live.start_by, live.ask.id
+
+
+def _is_below(tier_queue: TierQueue, tier: Tier) -> bool:
+    """Whether requests of a queue are worth less than one of `tier`."""
+    priority = tier_queue.key[0]
+    return priority > tier.priority or (priority == tier.priority and tier_queue.tier.weight < tier.weight)
+
+
+def _place(
+    entry: tuple[bool, int, float, tuple[int, float, int], QueuedRequest],
+) -> tuple[bool, int, float, tuple[int, float, int]]:
+    return entry[0], entry[1], entry[2], entry[3]
 
 
 def _count(flow: TenantQueue) -> int:

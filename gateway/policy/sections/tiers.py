@@ -191,7 +191,8 @@ class TierSection(Section):
 
     priority: Annotated[int, Field(ge=-1000, le=1000)] = plain(_TIER.priority, "Lower is served first.")
     weight: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = plain(
-        _TIER.weight, "What one good request is worth, against other tiers, in figures of goodput."
+        _TIER.weight,
+        "Worth of a good request, against other tiers. Heavier tiers of one priority go first under overload.",
     )
     floor: Share = share(
         _TIER.floor, "Share of the tokens served that tiers of higher priority cannot take while this one waits."
