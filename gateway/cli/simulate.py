@@ -84,6 +84,12 @@ def simulate_command(
     estimate_prompts: Annotated[
         bool, typer.Option("--estimate-prompts", help="Do not tell the gateway how long prompts are in tokens.")
     ] = False,
+    noise: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=3.0, help="Disturb each request's cost and believed prompt length, log-normally: 0.6 is 60%."
+        ),
+    ] = 0.0,
     jobs: JobsOption = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
@@ -107,6 +113,7 @@ def simulate_command(
                 patience_s=math.inf if patience is None else patience,
                 retries=retries,
                 prompts_known=not estimate_prompts,
+                noise=noise,
             ),
         )
         results = _run(comparison, jobs)

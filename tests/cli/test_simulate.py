@@ -205,3 +205,11 @@ def test_the_page_has_every_baseline_and_every_option() -> None:
     for option in options:
         assert option in help_text
         assert f"`{option}" in page
+
+
+def test_noise_is_told_and_changes_the_run(policy: Path, trace: Path) -> None:
+    asked = ("simulate", "--policy", policy, "--workload", trace, "--seeds", "1", "--warmup", "1", "--json")
+    plain, noisy = (json.loads(run(*asked, *more).stdout) for more in ((), ("--noise", "0.6")))
+    assert (plain["options"]["noise"], noisy["options"]["noise"]) == (0.0, 0.6)
+    assert plain["runs"][0]["tiers"]["bulk"]["ttft"] != noisy["runs"][0]["tiers"]["bulk"]["ttft"]
+    assert "--noise" in run("simulate", "--policy", policy, "--workload", trace, "--noise", "-1").output

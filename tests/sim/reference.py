@@ -48,7 +48,7 @@ class Reference:
             self.waiting.insert(0, victim)
             self.events.append(ReplicaEvent(ReplicaEventKind.PREEMPTED, victim.request.id, self.now))
         decoders = [s for s in self.running if s.decodes]
-        context = sum(s.cached for s in self.running)
+        context = sum(s.cached * s.request.cost for s in self.running)
         budget = profile.max_batched_tokens - len(decoders)
         self.work = [(s, 1) for s in decoders]
         for sequence in self.running:
@@ -65,14 +65,14 @@ class Reference:
             begun += 1
             self.work.append((head, min(budget, head.length)))
             budget -= self.work[-1][1]
-        read = sum(tokens for s, tokens in self.work if not s.decodes)
+        read = sum(tokens * s.request.cost for s, tokens in self.work if not s.decodes)
         self.ends_at = None
         if self.running:
             self.ends_at = self.now + (
                 profile.step_base_s
                 + profile.prefill_s_per_token * read
                 + profile.prefill_s_per_sequence * begun
-                + profile.decode_s_per_sequence * len(decoders)
+                + profile.decode_s_per_sequence * sum(s.request.cost for s in decoders)
                 + profile.kv_s_per_token * context
             )
 

@@ -42,6 +42,7 @@ class Arrival:
     prompt_tokens: int
     output_tokens: int
     patience_ms: int | None
+    cost: int = 1
 
 
 ARRIVALS = st.lists(
@@ -51,6 +52,7 @@ ARRIVALS = st.lists(
         prompt_tokens=st.integers(1, 32),
         output_tokens=st.integers(0, 32),
         patience_ms=st.none() | st.integers(0, 40_000),
+        cost=st.integers(1, 3),
     ),
     min_size=1,
     max_size=24,
@@ -84,7 +86,7 @@ def calls_of(arrivals: list[Arrival]) -> list[tuple[float, int, EngineRequest | 
         # rounding of a leap would decide which of the two comes first.
         at_ms += arrival.after_ms
         at = at_ms / 1e3 + id * 1e-5
-        calls.append((at, id, EngineRequest(id, arrival.prompt_tokens, arrival.output_tokens)))
+        calls.append((at, id, EngineRequest(id, arrival.prompt_tokens, arrival.output_tokens, cost=arrival.cost)))
         if arrival.patience_ms is not None:
             calls.append((at + arrival.patience_ms / 1e3 + 5e-4, id, None))
     return sorted(calls, key=lambda call: call[0])

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy, Timeouts
+from gateway.core.request import Outcome
 from gateway.sim.analysis.results import Result
 from gateway.sim.run.fleet import Fault, FleetSpec, Harm
 from gateway.sim.run.profiles import PROFILES, Profile
@@ -45,6 +46,28 @@ def test_a_request_takes_the_time_its_engine_takes() -> None:
         ("finish", pytest.approx(1.0 + first_s + rest_s)),
     ]
     assert (found.offered, found.good, found.unfinished) == (1, 1, 0)
+
+
+def test_an_answer_that_a_wrong_belief_made_too_long_is_trimmed_to_the_context() -> None:
+    crowd = [arrival(at, TEST.max_model_len - 50, 20) for at in range(40)]
+    spy, _ = spied(policy(), crowd, fleet=FleetSpec({"p": TEST}), options=Options(noise=0.6))
+    assert {record.outcome for record in spy.records() if record.attempts} == {Outcome.OK}
+
+
+def test_noise_disturbs_costs_and_believed_prompts_and_leaves_what_is_sent() -> None:
+    crowd = [arrival(at, 100, 20) for at in range(400)]
+    plain, noisy = (spied(policy(), crowd, fleet=FleetSpec({"p": TEST}), options=Options(noise=n)) for n in (0.0, 0.6))
+    believed = [heard.args[0].prompt_exact for heard in noisy[0].calls("arrive")]
+    assert len(set(believed)) > 50
+    assert sum(believed) / len(believed) == pytest.approx(100, rel=0.1)  # the mean is kept
+    assert {record.prompt_tokens for record in noisy[0].records()} == {100}
+    assert {record.outcome for record in noisy[0].records()} == {Outcome.OK}
+    times = [record.e2e_s for record in noisy[0].records()]
+    (same,) = {round(record.e2e_s, 9) for record in plain[0].records()}
+    assert len(set(times)) > 300
+    assert sum(times) / len(times) == pytest.approx(same, rel=0.05)
+    again, _ = spied(policy(), crowd, fleet=FleetSpec({"p": TEST}), options=Options(noise=0.6))
+    assert [record.e2e_s for record in again.records()] == times
 
 
 class TestConservation:

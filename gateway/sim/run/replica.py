@@ -40,6 +40,8 @@ class EngineRequest:
     """Hashes of the blocks that the prompt begins with."""
     answer: tuple[int, ...] = ()
     """Hashes of the blocks that the answer fills. The first may begin in the prompt."""
+    cost: float = 1.0
+    """Its part of a step (prompt, decode, context) takes so many times as long as the profile says."""
 
 
 class ReplicaEventKind(StrEnum):
@@ -111,6 +113,8 @@ class SimulatedReplica:
         self._tick = 0  # steps so far
         self._held = 0  # tokens of KV cache spoken for: whole prompts of all that run, and what they decoded
         self._context = 0  # tokens of KV cache filled
+        self._context_cost = 0.0  # the same, each token as many times as its sequence costs
+        self._decoding_cost = 0.0  # sequences that decode, likewise
         # The run in flight: `_steps` steps, the first of which began at `_began`; 0 steps: idle.
         self._began = 0.0
         self._steps = 0
@@ -242,6 +246,7 @@ class SimulatedReplica:
         tokens = steps * (len(self._running) - len(self._prefilling))
         self._held += tokens
         self._context += tokens
+        self._context_cost += steps * self._decoding_cost
         self._tick += steps
         self._began = self.end_of(steps)
         self._step_s += steps * self._growth_s
@@ -279,14 +284,18 @@ class SimulatedReplica:
             budget -= self._chunk(sequence, budget)
         if not self._running:
             self._steps = 0
+            self._context_cost = 0.0  # without what rounding left
             return
-        prefill = sum(tokens for _, tokens in chunks)
+        if not decoders:
+            self._decoding_cost = 0.0
+        decoding = self._decoding_cost
+        prefill = sum(tokens * sequence.request.cost for sequence, tokens in chunks)
         begun = len(chunks) - continued
-        step_s = profile.step_base_s + profile.prefill_s_per_token * prefill + profile.decode_s_per_sequence * decoders
+        step_s = profile.step_base_s + profile.prefill_s_per_token * prefill + profile.decode_s_per_sequence * decoding
         step_s += profile.prefill_s_per_sequence * begun
         self._began = now
-        self._step_s = self.slowdown * (step_s + profile.kv_s_per_token * self._context)
-        self._growth_s = self.slowdown * profile.kv_s_per_token * decoders
+        self._step_s = self.slowdown * (step_s + profile.kv_s_per_token * self._context_cost)
+        self._growth_s = self.slowdown * profile.kv_s_per_token * decoding
         self._steps = 1 if chunks else self._decode_steps(decoders)
 
     def _begin(self, sequence: _Sequence, decoders: int) -> bool:
@@ -310,6 +319,7 @@ class SimulatedReplica:
             cache.hit_tokens += sequence.computed
         self._held += sequence.target
         self._context += sequence.computed
+        self._context_cost += sequence.computed * request.cost
         cache.shrink(self._free_tokens)
         return True
 
@@ -364,10 +374,13 @@ class SimulatedReplica:
             cached = sequence.target - 1  # the newest token enters the cache with the next step
             self._held -= cached
             self._context -= cached
+            self._context_cost -= cached * sequence.request.cost
+            self._decoding_cost -= sequence.request.cost
         else:
             del self._prefilling[sequence.request.id]
             self._held -= sequence.target
             self._context -= sequence.computed
+            self._context_cost -= sequence.computed * sequence.request.cost
         sequence.computed = 0
         self.cache.release(sequence.blocks)
         sequence.blocks = []
@@ -383,6 +396,7 @@ class SimulatedReplica:
             if self._prefilling.get(sequence.request.id) is sequence:
                 sequence.computed += computed
                 self._context += computed
+                self._context_cost += computed * sequence.request.cost
                 if sequence.computed == sequence.target:
                     self._prefilled(sequence, at, tokens, events)
         self._chunks = []
@@ -398,6 +412,7 @@ class SimulatedReplica:
             return
         del self._prefilling[request.id]
         sequence.decoding = True
+        self._decoding_cost += request.cost
         sequence.offset = sequence.generated + 1 - self._tick
         sequence.finish_tick = request.output_tokens - sequence.offset
         self._pushed += 1

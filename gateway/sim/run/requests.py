@@ -16,11 +16,24 @@ BYTES_PER_TOKEN = 4
 class SimulatedRequest:
     """One request, from its arrival until it is over."""
 
-    __slots__ = ("arrival", "ask", "cut", "dispatched", "output_tokens", "retry_after_s", "seen", "tier", "tries")
+    __slots__ = (
+        "arrival",
+        "ask",
+        "cost",
+        "cut",
+        "dispatched",
+        "output_tokens",
+        "retry_after_s",
+        "seen",
+        "tier",
+        "tries",
+    )
 
-    def __init__(self, arrival: Arrival, ask: Request, tier: TierTally) -> None:
+    def __init__(self, arrival: Arrival, ask: Request, tier: TierTally, cost: float = 1.0) -> None:
         self.arrival = arrival
         self.ask = ask
+        self.cost = cost
+        """Of its part of a step, in multiples of the profile's."""
         self.tier = tier
         self.output_tokens = min(arrival.output_tokens, ask.tier.caps.granted(ask.max_tokens))
         """Tokens that the model generates under the client's cap and the tier's."""

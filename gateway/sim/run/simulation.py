@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from random import Random
 
@@ -33,7 +33,7 @@ from gateway.sim.run.observed import ObservedRun
 from gateway.sim.run.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
 from gateway.sim.run.requests import SimulatedAttempt, SimulatedRequest, asked
 from gateway.sim.run.retries import from_the_first, rests_s
-from gateway.sim.workload.arrivals import Arrival
+from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 FIRST_TOKEN, FINISHED = ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED
 
@@ -61,6 +61,9 @@ class Options:
     ways_s: tuple[float, ...] = ()
     """Measured times of requests on the way to their replica. Each is given one of them by chance, beside `path_s`.
     None overtakes another."""
+    noise: float = 0.0
+    """Disturbs each request by two factors that are log-normal, of mean 1, with this deviation of the logarithm. One is
+    of the cost of its part of a step, the other of the prompt tokens that the gateway believes in."""
 
 
 class Simulation(ObservedRun):
@@ -77,6 +80,7 @@ class Simulation(ObservedRun):
         self.watch = RunMeter(self, seed, options.warmup_s, options.progress_s, options.watched)
         self._clients = Random(f"{seed} clients")
         self._ways = Random(f"{seed} ways")
+        self._noise = Random(f"{seed} noise")
         self._asked = 0
         self._counted_at = 0.0
         self._in_system = 0
@@ -188,11 +192,23 @@ class Simulation(ObservedRun):
     def _arrive(self, arrival: Arrival) -> None:
         self.arrived += 1
         self.count(1)
-        self._ask(SimulatedRequest(arrival, self._asks(arrival), self.tally.tiers[arrival.tier]))
+        believed, cost = self._believed(arrival), self._disturbance()
+        self._ask(SimulatedRequest(arrival, self._asks(believed), self.tally.tiers[arrival.tier], cost))
         self.carry_out([])
 
+    def _believed(self, arrival: Arrival) -> Arrival:
+        """The same as the gateway sees it: blocks that are hashed are seen to be there."""
+        if not self.options.noise:
+            return arrival
+        tokens = max(1, round(arrival.prompt_tokens * self._disturbance()), len(arrival.prefix) * BLOCK_TOKENS)
+        return replace(arrival, prompt_tokens=tokens)
+
+    def _disturbance(self) -> float:
+        sigma = self.options.noise
+        return math.exp(self._noise.gauss(-sigma * sigma / 2.0, sigma)) if sigma else 1.0
+
     def _asks(self, arrival: Arrival) -> Request:
-        """The next request of its client."""
+        """The next request of a client."""
         self._asked += 1
         return asked(arrival, self._asked, self.policy, self.options.prompts_known, self.now)
 
@@ -207,7 +223,7 @@ class Simulation(ObservedRun):
 
     def _ask_again(self, trip: SimulatedRequest) -> None:
         del self.trips[trip.ask.id]
-        trip.again(self._asks(trip.arrival))
+        trip.again(self._asks(self._believed(trip.arrival)))
         self._ask(trip)
 
     def _lose_patience(self, ask_id: int) -> None:
@@ -261,6 +277,8 @@ class Simulation(ObservedRun):
             return
         room = host.profile.max_model_len - prompt_tokens
         allowed = command.max_tokens or room
+        if self.options.noise and trip.arrival.max_tokens is None:
+            allowed = min(allowed, room)  # nobody asked for so much: it comes of a prompt believed to be shorter
         if allowed > room or room < 1:
             self.tell(self.decider.finish, attempt, AttemptResult(AttemptOutcome.REJECTED, status=400))
             return
@@ -269,7 +287,7 @@ class Simulation(ObservedRun):
         cut = output_tokens < trip.output_tokens and allowed < room
         self.flights[attempt] = SimulatedAttempt(trip, host, output_tokens, cut)
         self.tally.dispatched(trip.tier, prompt_tokens + output_tokens, now)
-        request = EngineRequest(attempt, prompt_tokens, output_tokens, trip.arrival.prefix)
+        request = EngineRequest(attempt, prompt_tokens, output_tokens, trip.arrival.prefix, cost=trip.cost)
         ways_s = self.options.ways_s
         way_s = host.profile.path_s + (self._ways.choice(ways_s) if ways_s else 0.0)
         host.reached_at = max(now + way_s, host.reached_at)
