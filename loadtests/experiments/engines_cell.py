@@ -49,7 +49,8 @@ WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
 KNEE_S, KNEE_ANSWERS = 200.0, 400
 WAITS = (0.05, 0.2, 0.5, 0.9)
-CHAT_WITH_TIERS = Path(__file__).resolve().parents[2] / "policies" / "chat-with-tiers.yaml"
+POLICIES = Path(__file__).resolve().parents[2] / "policies"
+WRITTEN = {"three": POLICIES / "chat-with-tiers.yaml", "default": POLICIES / "default.yaml"}
 
 WORKLOADS: dict[str, tuple[LengthDistribution, LengthDistribution]] = {
     "chat": (LENGTHS["azure-conversation-prompt"], LENGTHS["azure-conversation-answer"]),
@@ -62,6 +63,8 @@ CONTEXT = {"reasoning": 16_384}
 """Context (tokens) that answers of a workload need; other workloads fit every profile, or are cut to fit it."""
 MIXES = {"one": {"default": 1.0}, "two": {"premium": 0.3, "free": 0.7}}
 MIXES["three"] = {"premium": 0.2, "standard": 0.4, "free": 0.4}
+MIXES |= {"default": {"standard": 1.0}, "patient": {"patient": 1.0}}
+"""Tiers by share of the requests. `default` has the objectives of policies/default.yaml, `patient` waits 6 s."""
 
 T = TypeVar("T")
 
@@ -87,13 +90,15 @@ class Cell:
         rules = builtin(["http://127.0.0.1:9001", "http://127.0.0.1:9002"])
         bare = replace(rules.tiers["default"], admission=AdmissionSpec())
         tiers: dict[str, Tier]
-        if self.tiers == "three":
-            written = load(CHAT_WITH_TIERS)
+        if self.tiers in WRITTEN:
+            written = load(WRITTEN[self.tiers])
             tiers = {name: replace(tier, limits=Limits(), hedge=None) for name, tier in written.tiers.items()}
         elif self.tiers == "two":
             premium = replace(bare, name="premium", priority=0, weight=4.0, slo=Slo(tpot=(Objective(0.99, 0.080),)))
             free = replace(bare, name="free", priority=1, weight=1.0, slo=Slo(ttft=(Objective(0.99, 6.0),)))
             tiers = {"premium": premium, "free": free}
+        elif self.tiers == "patient":
+            tiers = {"patient": replace(bare, name="patient", slo=Slo(ttft=(Objective(0.99, 6.0),)))}
         else:
             ttft_s, tpot_s = (10.0, 0.2) if self.profile.name == "small-4" else (2.0, 0.15)
             slo = Slo(ttft=(Objective(0.99, ttft_s),), tpot=(Objective(0.99, tpot_s),))
@@ -120,10 +125,12 @@ class Cell:
         """With one tier, by bisection; kept."""
         return _kept(
             f"knee {WORKLOADS[self.workload]} {replace(self, tiers='one', load=1.0, seconds=0.0)}",
-            replace(self, tiers="one")._knee,
+            replace(self, tiers="one").find_knee,
         )
 
-    def _knee(self) -> float:
+    def find_knee(self) -> float:
+        """By bisection, anew, under its own tiers."""
+
         def is_good(rate: float) -> bool:
             served = run(self, "round-robin", (1,), rate, max(KNEE_S, KNEE_ANSWERS / rate))
             return weighted(self, served) >= GOOD_AT_KNEE
@@ -138,7 +145,12 @@ class Cell:
 
 
 def run(
-    cell: Cell, who: str, seeds: Sequence[int], rate: float | None = None, seconds: float | None = None
+    cell: Cell,
+    who: str,
+    seeds: Sequence[int],
+    rate: float | None = None,
+    seconds: float | None = None,
+    noise: float = 0.0,
 ) -> list[Record]:
     """Every request that ended, of all seeds. `who`: auto, slots, zero, or a baseline."""
     rate = cell.load * cell.knee_per_s() if rate is None else rate
@@ -159,7 +171,7 @@ def run(
             cell.arrivals(seed, rate, seconds),
             seed=seed,
             fleet=FleetSpec({"default": cell.engine}),
-            options=Options(duration_s=seconds, prompts_known=False),
+            options=Options(duration_s=seconds, prompts_known=False, noise=noise),
             decider=Overheard(setup.decider(setup.policy, Random(f"{seed} controller")), hear),
         )
     return records
@@ -252,6 +264,8 @@ class Figures:
     """Of the refusals and timeouts before a dispatch, told within 100 ms."""
     kept: dict[str, float]
     """Of 10 s with 50 answers or more, by objective."""
+    windows: dict[str, int]
+    """How many of these there were."""
     calibration: float
     """Expected calibration error of P(breach) of those served, as the gateway's own metrics have it."""
 
@@ -265,8 +279,8 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
     of = {name: [record for record in counted if record.ask.tier.name == name] for name in names}
     ttft = [record.ttft_s for record in served if record.ttft_s is not None]
     tpot = [record.tpot_s for record in served if record.tpot_s is not None]
-    kept = {
-        f"{name} {metric.value} p{100 * objective.quantile:g}": _kept_in_windows(
+    windows = {
+        f"{name} {metric.value} p{100 * objective.quantile:g}": _windows_kept(
             [
                 record
                 for record in served
@@ -286,22 +300,23 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
         ttft_p99=_rank(ttft, 0.99),
         tpot_p99=_rank(tpot, 0.99),
         at_once=_share(record.e2e_s <= AT_ONCE_S for record in refused),
-        kept=kept,
+        kept={name: _share(of) for name, of in windows.items()},
+        windows={name: len(of) for name, of in windows.items()},
         calibration=_calibration(served),
     )
 
 
-def _kept_in_windows(served: Sequence[Record], metric: Metric, objective: Objective) -> float:
+def _windows_kept(served: Sequence[Record], metric: Metric, objective: Objective) -> list[bool]:
     windows: dict[int, list[bool]] = defaultdict(list)
     for record in served:
         value: float | None = getattr(record, f"{metric.value}_s")
         if value is not None:
             windows[int((record.ask.head_at + record.e2e_s) / WINDOW_S)].append(value > objective.threshold_s)
-    return _share(
+    return [
         sum(late) <= most_by_chance(len(late), 1.0 - objective.quantile)
         for late in windows.values()
         if len(late) >= WINDOW_ANSWERS
-    )
+    ]
 
 
 def most_by_chance(n: int, p: float) -> int:

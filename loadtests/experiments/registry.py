@@ -11,6 +11,7 @@ from loadtests.experiments.canary import canary
 from loadtests.experiments.cancel_churn import cancel_churn
 from loadtests.experiments.censoring import censoring
 from loadtests.experiments.coordinated_omission import coordinated_omission
+from loadtests.experiments.engines import engines
 from loadtests.experiments.fan_out import fan_out
 from loadtests.experiments.fault_drill import fault_drill
 from loadtests.experiments.findings import Findings
@@ -19,9 +20,11 @@ from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.lab import Lab
 from loadtests.experiments.live_overload import live_overload
+from loadtests.experiments.noise import noise
 from loadtests.experiments.one_tier import one_tier
 from loadtests.experiments.outside_tools import outside_tools
 from loadtests.experiments.overload import overload
+from loadtests.experiments.promises import promises
 from loadtests.experiments.report_speed import report_speed
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
@@ -36,6 +39,9 @@ from loadtests.experiments.ttft_collapse import ttft_collapse
 
 EXPERIMENTS: dict[str, Callable[[Lab], Findings]] = {
     "overload": overload,
+    "engines": engines,
+    "promises": promises,
+    "noise": noise,
     "one-tier": one_tier,
     "tiers": tiers,
     "calibration": calibration,

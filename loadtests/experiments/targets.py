@@ -68,6 +68,32 @@ TARGETS: dict[str, dict[str, Target]] = {
             **{f"ours_to_best_cap_{load}x": at_least(1.05) for load in ("1.5", "2", "3")},
         }.items()
     },
+    # The least, or most, of all cells: engine, workload, tiers, load. Seconds and shares.
+    "engines": {
+        "least_to_best_cap_0.8x": at_least(1.0),
+        "least_to_best_cap_1x": at_least(1.0),
+        "least_to_best_cap_1.5x": at_least(1.05),
+        "least_to_best_cap_2x": at_least(1.05),
+        "least_less_best_cap": at_least(0.0),
+        "least_zero_less_round_robin": at_least(-0.005),
+        "least_zero_less_round_robin_cold": at_least(-0.005),
+        "most_zero_p99_ttft_above_round_robin_s": at_most(0.02),
+        "most_slots_off_auto": at_most(0.02),
+        "least_good_of_served": at_least(0.97),
+        "least_highest_tier": at_least(0.99),
+    },
+    # The least, or most, of all cells: engine, policy, load, objective. Medians: half of 1.67 s and of 4.6 s.
+    "promises": {
+        "least_windows_kept": at_least(0.95),
+        "least_refused_at_once": at_least(0.95),
+        "most_refused_late": at_most(0.0),
+        "most_ece": at_most(0.03),
+        "most_median_ttft_of_2_s_1.5x": at_most(0.835),
+        "most_median_ttft_of_2_s_2.5x": at_most(0.835),
+        "most_median_ttft_of_6_s_1.5x": at_most(2.3),
+        "most_median_ttft_of_6_s_2.5x": at_most(2.3),
+    },
+    "noise": {"least_disturbed_to_not": at_least(0.95)},
     "tiers": {
         "tier_0_attainment_0.9x": at_least(0.99),
         "tier_0_attainment_1.5x": at_least(0.99),

@@ -1,0 +1,247 @@
+"""The gateway on engines as they are in the world, beside round robin and the best static cap in hindsight.
+
+Two replicas of one engine. Loads are multiples of the knee: the highest rate at which 97% are good with round robin.
+*auto* enforces with learned slots, *seats* is told the engine's own seats as `slots`, *zero-config* is
+`tailgate serve --replica`: shadow mode. The cap, and the share of its objective that a request may wait for it, are
+searched anew for every cell, on the same arrivals. It has strict tiers where there are several. Nobody could know it
+beforehand. Every run begins cold. Its first 40 s and what arrives after them are told apart. Goodput is weighted by
+tier; refusals are misses.
+
+The optimum is the clairvoyant program under the same demands ([how](README.md#the-optimum)). It knows no TPOT: where
+that binds, nobody comes near it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import fmean
+
+from gateway.sim.analysis.report import Interval, difference, mean, ratio
+from gateway.sim.run.profiles import ENGINES
+from loadtests.experiments.engines_cell import Cell
+from loadtests.experiments.engines_plan import CAP, Found, Task, find, knee_of
+from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
+from loadtests.experiments.lab import Lab
+
+SEEDS = 5
+LOADS = (0.8, 1.0, 1.5, 2.0)
+HIGHEST_LOAD = 3.0
+"""Of the highest tier alone."""
+WORKLOADS = ("code", "reasoning", "summaries")
+PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
+"""Engines of the other workloads and of three tiers."""
+WHO = ("auto", "slots", "zero", "round-robin")
+ANSWERS = 1000
+"""Of a cell at its knee, over all seeds, at least,"""
+LEAST_S, MOST_S = 40.0, 300.0
+"""within these seconds of each seed after the first 40."""
+QUICK = (Task(Cell(ENGINES["llama3-70b-a100-tp4"], load=1.5, seconds=20.0), 8.0, (1, 2), WHO, caps=False),)
+
+NAMES = {"auto": "tailgate", CAP: "best static cap in hindsight", "zero": "zero-config", "round-robin": "round robin"}
+
+Key = tuple[str, str, str]
+"""Engine, workload, tiers."""
+
+
+def engines(lab: Lab) -> Findings:
+    """Every cell, then tables of each workload."""
+    tasks = QUICK if lab.effort.quick else _tasks(lab)
+    found = lab.map(find, sorted(tasks, key=lambda task: -task.requests))
+    order = {task: place for place, task in enumerate(tasks)}
+    found.sort(key=lambda one: order[one.task])
+    findings = Findings(tasks[0].seeds)
+    findings.how = (
+        f"{len(tasks[0].seeds)} seeds; {LEAST_S:g} to {MOST_S:g} s of arrivals each after the first 40 s: the longer, "
+        "the fewer requests an engine can take; intervals are 95% bootstraps over seeds."
+    )
+    _judge(found, findings)
+    for workload, tiers in dict.fromkeys((one.task.cell.workload, one.task.cell.tiers) for one in found):
+        of = [one for one in found if (one.task.cell.workload, one.task.cell.tiers) == (workload, tiers) and one.cap]
+        name = f"{workload}, {tiers} tier{'s' * (tiers != 'one')}"
+        findings.grids += [_steady(f"Steady: {name}", of), _cold(f"The first 40 s: {name}", of)] if of else []
+    findings.grids += [missed(found)]
+    findings.charts += _charts(
+        [one for one in found if (one.task.cell.workload, one.task.cell.tiers) == ("chat", "one")]
+    )
+    return findings
+
+
+def _tasks(lab: Lab) -> list[Task]:
+    """All cells; knees first."""
+    seeds = tuple(range(1, SEEDS + 1))
+    kinds: list[Key] = [(engine, "chat", "one") for engine in ENGINES]
+    kinds += [(engine, workload, "one") for engine, workload in product(PAIR, WORKLOADS)]
+    cells = [Cell(ENGINES[engine], workload) for engine, workload, _ in kinds]
+    knees = dict(zip(kinds, lab.map(knee_of, cells), strict=True))
+    kinds += [(engine, "chat", "three") for engine in PAIR]
+    tasks = []
+    for engine, workload, tiers in kinds:
+        knee = knees[engine, workload, "one"]
+        seconds = min(max(ANSWERS / knee / SEEDS, LEAST_S), MOST_S)
+        cell = Cell(ENGINES[engine], workload, tiers, seconds=seconds)
+        for load in LOADS:
+            is_bounded = (workload, tiers) == ("chat", "one")
+            tasks.append(Task(replace(cell, load=load), load * knee, seeds, WHO, bounded=is_bounded))
+        if tiers == "three":
+            load = HIGHEST_LOAD
+            tasks.append(Task(replace(cell, load=load), load * knee, seeds, ("auto",), caps=False))
+    return tasks
+
+
+def _judge(found: Sequence[Found], findings: Findings) -> None:
+    figures = findings.figures
+    for load in dict.fromkeys(one.task.cell.load for one in found):
+        capped = [one for one in found if one.task.cell.load == load and one.cap]
+        if capped:
+            figures[f"least_to_best_cap_{load:g}x"] = _least(map(_to_cap, capped))
+    if capped := [one for one in found if one.cap]:
+        figures["least_less_best_cap"] = _least(_less(one, "auto", CAP) for one in capped)
+    zero = [one for one in found if "zero" in one.ran]
+    figures["least_zero_less_round_robin"] = _least(_less(one, "zero", "round-robin") for one in zero)
+    figures["least_zero_less_round_robin_cold"] = _least(_less(one, "zero", "round-robin", cold=True) for one in zero)
+    if below := [one for one in zero if one.task.cell.load < 1.0]:
+        figures["most_zero_p99_ttft_above_round_robin_s"] = bare(max(map(_later, below)), len(below))
+    seated = [one for one in found if "slots" in one.ran]
+    figures["most_slots_off_auto"] = _most(_off(one) for one in seated)
+    figures["least_good_of_served"] = bare(min(one.ran["auto"].all.of_served for one in found), len(found))
+    if highest := [one for one in found if one.task.cell.tiers == "three"]:
+        figures["least_highest_tier"] = _least(mean(_known(one.ran["auto"].highest)) for one in highest)
+    if bounded := [one for one in found if one.bound]:
+        for load in dict.fromkeys(one.task.cell.load for one in bounded):
+            figures[f"least_to_optimum_{load:g}x"] = _least(
+                _to_bound(one) for one in bounded if one.task.cell.load == load
+            )
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
+
+
+def _least(of: Iterable[Interval]) -> Interval:
+    return min(of, key=lambda one: one.value)
+
+
+def _most(of: Iterable[Interval]) -> Interval:
+    return max(of, key=lambda one: one.value)
+
+
+def _to_cap(one: Found) -> Interval:
+    ours, caps = one.ran["auto"].steady, one.ran[CAP].steady
+    return ratio(ours, caps) or bare(math.inf, len(ours))
+
+
+def _to_bound(one: Found) -> Interval:
+    return ratio(one.ran["auto"].whole[: len(one.bound)], one.bound) or bare(math.inf, len(one.bound))
+
+
+def _less(one: Found, who: str, whom: str, *, cold: bool = False) -> Interval:
+    ours, theirs = one.ran[who], one.ran[whom]
+    return difference(ours.cold, theirs.cold) if cold else difference(ours.steady, theirs.steady)
+
+
+def _off(one: Found) -> Interval:
+    less = _less(one, "slots", "auto")
+    return less if less.value >= 0 else Interval(-less.value, -(less.high or 0.0), -(less.low or 0.0), less.n)
+
+
+def _later(one: Found) -> float:
+    return one.ran["zero"].all.ttft_p99 - one.ran["round-robin"].all.ttft_p99
+
+
+def _steady(title: str, found: Sequence[Found]) -> Grid:
+    columns = ["engine", "load", "requests/s", "auto", "seats", "zero-config", "round robin", "best static cap"]
+    columns += ["slots, share waited", "auto / cap", "auto: good of served", "auto: p50 TTFT, s"]
+    tiers = found[0].task.cell.tiers != "one"
+    columns += ["highest tier"] if tiers else []
+    bounded = bool(found[0].bound)
+    columns += ["auto / optimum"] if bounded else []
+    rows = []
+    for one in found:
+        auto = one.ran["auto"]
+        row = [*_place(one), *(written(mean(one.ran[who].steady), 3) for who in (*WHO, CAP)), one.cap]
+        row += [written(_to_cap(one)), f"{auto.all.of_served:.3f}", f"{auto.all.ttft_p50:.2f}"]
+        row += [written(mean(auto.highest))] if tiers else []
+        row += [written(_to_bound(one))] if bounded else []
+        rows.append(row)
+    return Grid(title, columns, rows)
+
+
+def _cold(title: str, found: Sequence[Found]) -> Grid:
+    columns = ["engine", "load", "requests/s", "auto", "seats", "zero-config", "round robin"]
+    columns += ["p99 TTFT, s: zero-config", "round robin"]
+    rows = [
+        [
+            *_place(one),
+            *(written(mean(one.ran[who].cold)) for who in WHO),
+            *(f"{one.ran[who].all.ttft_p99:.3f}" for who in ("zero", "round-robin")),
+        ]
+        for one in found
+    ]
+    return Grid(title, columns, rows)
+
+
+def _place(one: Found) -> list[str]:
+    cell = one.task.cell
+    return [cell.profile.name, f"{cell.load:g}x", f"{one.task.rate_per_s:.2f}"]
+
+
+WANTED: dict[str, tuple[Callable[[Found], float], Callable[[Found, float], bool]]] = {
+    "auto / best static cap": (
+        lambda one: _to_cap(one).value if one.cap else math.inf,
+        lambda one, value: value >= (1.0 if one.task.cell.load <= 1.0 else 1.05),
+    ),
+    "zero-config less round robin, steady": (
+        lambda one: _less(one, "zero", "round-robin").value if "zero" in one.ran else 0.0,
+        lambda _, value: value >= -0.005,
+    ),
+    "zero-config less round robin, the first 40 s": (
+        lambda one: _less(one, "zero", "round-robin", cold=True).value if "zero" in one.ran else 0.0,
+        lambda _, value: value >= -0.005,
+    ),
+    "seats less auto": (
+        lambda one: _less(one, "slots", "auto").value if "slots" in one.ran else 0.0,
+        lambda _, value: abs(value) <= 0.02,
+    ),
+    "good of served": (lambda one: one.ran["auto"].all.of_served, lambda _, value: value >= 0.97),
+    "highest tier": (
+        lambda one: mean(_known(one.ran["auto"].highest)).value if one.task.cell.tiers == "three" else 1.0,
+        lambda _, value: value >= 0.99,
+    ),
+}
+
+
+def missed(found: Sequence[Found]) -> Grid:
+    """Every cell that misses, by figure."""
+    rows = []
+    for name, (value_of, is_met) in WANTED.items():
+        cells = [(one, value) for one in found if not is_met(one, value := value_of(one))]
+        for one, value in sorted(cells, key=lambda pair: pair[1]):
+            cell = one.task.cell
+            rows.append([name, cell.profile.name, cell.workload, cell.tiers, f"{cell.load:g}x", f"{value:.3f}"])
+    return Grid("Cells that miss a figure", ["figure", "engine", "workload", "tiers", "load", "value"], rows)
+
+
+def _charts(found: Sequence[Found]) -> list[Chart]:
+    """Goodput over all engines, the worst and the best of them as bars; and each engine's, over that of its cap."""
+    loads = list(dict.fromkeys(one.task.cell.load for one in found))
+    at = {load: [one for one in found if one.task.cell.load == load] for load in loads}
+    lines = []
+    for who, name in NAMES.items():
+        if all(who in one.ran for one in found):
+            each = [[mean(one.ran[who].steady).value for one in at[load]] for load in loads]
+            means, low, high = ([f(values) for values in each] for f in (fmean, min, max))
+            lines.append(Line(name, loads, means, low, high, dashed=who == CAP, bold=who == "auto"))
+    x, engines_ = "load, in multiples of round robin's knee", dict.fromkeys(one.task.cell.profile.name for one in found)
+    title = f"Goodput on {len(engines_)} engines: their mean, the worst and the best"
+    charts = [Chart("engines", title, x, "goodput", lines, most_y=1.02)]
+    if all(one.cap for one in found):
+        ratios = [
+            line(engine, loads, [_to_cap(one) for one in found if one.task.cell.profile.name == engine])
+            for engine in engines_
+        ]
+        title = "Goodput of tailgate, over that of the best static cap in hindsight"
+        charts.append(Chart("engines-to-cap", title, x, "ratio", ratios, levels={"the cap": 1.0}))
+    return charts

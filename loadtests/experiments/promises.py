@@ -1,0 +1,171 @@
+"""Every promise as written: percentiles in windows of 10 s, refusals at once, forecasts that mean what they say.
+
+Three engines, two replicas each, learned slots, chat. Policies: the one tier of policies/default.yaml, the three of
+policies/chat-with-tiers.yaml without limits, and one tier with a TTFT objective alone, of 2 s (beside TPOT) or of 6 s.
+Loads are multiples of the knee of one tier with round robin. Everything that arrives counts, from cold on.
+
+An objective is kept in a window if it is not missed beyond chance (one-sided 5%) among the answers that ended in it, of
+which there are 50 at least. A refusal is at once within 100 ms of the complete body. Refusals and timeouts count that
+no replica ever saw. P(breach) is that of those served, in 15 bins of equal mass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from gateway.core.request import Outcome, Record
+from gateway.sim.analysis.report import Interval, mean
+from gateway.sim.run.profiles import ENGINES
+from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run
+from loadtests.experiments.engines_plan import knee_of
+from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
+from loadtests.experiments.lab import Lab
+
+SEEDS = 5
+SECONDS = 120.0
+PROFILES = ("llama3-8b-a100", "llama3-70b-a100-tp4", "llama2-70b-h100-tp8")
+TIERS = {
+    "default": "policies/default.yaml",
+    "three": "policies/chat-with-tiers.yaml",
+    "one": "TTFT of 2 s",
+    "patient": "TTFT of 6 s",
+}
+LOADS = (0.8, 1.0, 1.5, 2.5)
+MARGINS = {"one": "2_s", "patient": "6_s"}
+OVERLOADS = (1.5, 2.5)
+QUICK_RATE_PER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One cell at one rate."""
+
+    cell: Cell
+    rate_per_s: float
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One cell: figures of each seed alone, as windows of seeds must not mix, and of all together."""
+
+    task: Task
+    by_seed: list[Figures]
+    all: Figures
+    late: float
+    """Of the refusals before a dispatch, told after half of the TTFT bound."""
+    refused: int
+
+
+def look(task: Task) -> Kept:
+    """Runs one cell."""
+    cell = task.cell
+    runs = [run(cell, "auto", (seed,), task.rate_per_s, COLD_S + cell.seconds) for seed in task.seeds]
+    together = [record for records in runs for record in records]
+    refused = [r for r in together if r.outcome.counts and r.outcome is not Outcome.OK and not r.attempts]
+    late = sum(map(_is_late, refused)) / len(refused) if refused else 0.0
+    return Kept(task, [figures(cell, records) for records in runs], figures(cell, together), late, len(refused))
+
+
+def _is_late(record: Record) -> bool:
+    return record.e2e_s > record.ask.tier.slo.ttft_bound_s / 2.0
+
+
+def promises(lab: Lab) -> Findings:
+    """All cells."""
+    tasks = _tasks(lab)
+    found = lab.map(look, tasks)
+    findings = Findings(tasks[0].seeds)
+    findings.how = (
+        f"{len(tasks[0].seeds)} seeds of {COLD_S + tasks[0].cell.seconds:g} s, all counted; "
+        "intervals are 95% bootstraps over seeds."
+    )
+    shares = [share for one in found for share in _shares(one).values()]
+    refusing = [one for one in found if one.refused]
+    findings.figures |= {"least_windows_kept": min(shares, key=lambda share: share.value)} if shares else {}
+    if refusing:
+        findings.figures["least_refused_at_once"] = bare(min(one.all.at_once for one in refusing), len(refusing))
+        findings.figures["most_refused_late"] = bare(max(one.late for one in refusing), len(refusing))
+    findings.figures["most_ece"] = bare(max(one.all.calibration for one in found), len(found))
+    for tiers, load in product(MARGINS, OVERLOADS):
+        of = [one for one in found if (one.task.cell.tiers, one.task.cell.load) == (tiers, load)]
+        if of:
+            medians = [mean([each.ttft_p50 for each in one.by_seed]) for one in of]
+            findings.figures[f"most_median_ttft_of_{MARGINS[tiers]}_{load:g}x"] = max(medians, key=lambda m: m.value)
+    findings.grids += [_objectives(found), _refusals(found)]
+    findings.charts += _charts(found)
+    return findings
+
+
+def _tasks(lab: Lab) -> list[Task]:
+    if lab.effort.quick:
+        return [Task(Cell(ENGINES[PROFILES[0]], tiers="default", load=1.5, seconds=20.0), QUICK_RATE_PER_S, (1, 2))]
+    seeds = tuple(range(1, SEEDS + 1))
+    knees = dict(zip(PROFILES, lab.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
+    return [
+        Task(Cell(ENGINES[name], tiers=tiers, load=load, seconds=SECONDS), load * knees[name], seeds)
+        for tiers, name, load in product(TIERS, PROFILES, LOADS)
+    ]
+
+
+def _shares(one: Kept) -> dict[str, Interval]:
+    """Of windows, by objective, over the seeds that have any."""
+    found = {}
+    for objective in one.all.kept:
+        known = [each.kept[objective] for each in one.by_seed if each.windows[objective]]
+        if known:
+            found[objective] = mean(known)
+    return found
+
+
+def _objectives(found: Sequence[Kept]) -> Grid:
+    rows = []
+    for one in found:
+        for objective, share in _shares(one).items():
+            windows = sum(each.windows[objective] for each in one.by_seed)
+            rows.append([*_place(one), objective, written(share), str(windows)])
+    columns = ["policy", "engine", "load", "objective", "windows kept", "windows"]
+    return Grid("Windows of 10 s in which an objective is kept", columns, rows)
+
+
+def _refusals(found: Sequence[Kept]) -> Grid:
+    columns = ["policy", "engine", "load", "goodput", "good of served", "p50 TTFT, s", "refused", "told within 100 ms"]
+    columns += ["after half of the bound", "ECE of P(breach)"]
+    rows = []
+    for one in found:
+        of = one.all
+        ttft = mean([each.ttft_p50 for each in one.by_seed])
+        rows.append(
+            [
+                *_place(one),
+                written(mean([each.weighted for each in one.by_seed])),
+                f"{of.of_served:.3f}",
+                written(ttft, 2),
+                str(one.refused),
+                "" if math.isnan(of.at_once) else f"{of.at_once:.3f}",
+                f"{one.late:.3f}" if one.refused else "",
+                f"{of.calibration:.3f}",
+            ]
+        )
+    return Grid("Refusals, waits and forecasts", columns, rows)
+
+
+def _place(one: Kept) -> list[str]:
+    cell = one.task.cell
+    return [TIERS[cell.tiers], cell.profile.name, f"{cell.load:g}x"]
+
+
+def _charts(found: Sequence[Kept]) -> list[Chart]:
+    """The objective of each policy and engine that is kept least, by load."""
+    lines = []
+    for tiers, name in dict.fromkeys((one.task.cell.tiers, one.task.cell.profile.name) for one in found):
+        of = [one for one in found if (one.task.cell.tiers, one.task.cell.profile.name) == (tiers, name)]
+        least = {one.task.cell.load: min(_shares(one).values(), key=lambda s: s.value) for one in of if _shares(one)}
+        if tiers in ("default", "three") and least:
+            lines.append(line(f"{TIERS[tiers].partition('/')[2]}, {name}", list(least), list(least.values())))
+    title = "Windows of 10 s in which the objective is kept that is kept least"
+    chart = Chart("promises", title, "load, in multiples of round robin's knee", "share", lines, levels={".95": 0.95})
+    return [chart] if lines else []

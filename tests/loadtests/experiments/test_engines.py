@@ -1,0 +1,80 @@
+"""Engines, promises and noise: their quick runs hold a floor, and a miss is told with its cell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gateway.sim.run.profiles import ENGINES
+from loadtests.experiments.engines import WHO, engines, missed
+from loadtests.experiments.engines_cell import Cell, Figures
+from loadtests.experiments.engines_plan import CAP, Found, Ran, Task, find
+from loadtests.experiments.lab import QUICK, Lab
+from loadtests.experiments.noise import noise
+from loadtests.experiments.promises import promises
+
+
+def test_quick_engines_are_above_the_floor() -> None:
+    findings = engines(Lab(QUICK))
+    figures = {name: found.value for name, found in findings.figures.items()}
+    assert figures["least_good_of_served"] >= 0.95
+    assert figures["least_zero_less_round_robin"] >= -0.02
+    assert figures["most_slots_off_auto"] <= 0.1
+    (chart,) = findings.charts
+    ours, zero, open_ = (line.y[0] or 0.0 for line in chart.lines)
+    assert ours > zero >= open_ - 0.02
+
+
+def test_quick_promises_are_kept() -> None:
+    findings = promises(Lab(QUICK))
+    assert findings.figures["least_windows_kept"].value >= 0.9
+    objectives, refusals = findings.grids
+    assert [row[3] for row in objectives.rows] == [
+        f"standard {o}" for o in ("ttft p50", "ttft p99", "tpot p50", "tpot p99")
+    ]
+    assert all(int(row[-1]) > 0 for row in objectives.rows)
+    assert float(refusals.rows[0][4]) >= 0.9
+
+
+def test_quick_noise_costs_something_and_not_everything() -> None:
+    share = noise(Lab(QUICK)).figures["least_disturbed_to_not"].value
+    assert 0.6 < share < 1.0
+
+
+def test_a_cap_is_searched_and_compared_on_all_seeds() -> None:
+    task = Task(Cell(ENGINES["small-4"], load=3.0, seconds=60.0), 1.3, (1, 2, 3), ("round-robin",))
+    found = find(task)
+    slots = int(found.cap.split()[0])
+    assert 1 <= slots <= 4
+    assert len(found.ran[CAP].steady) == 3
+    assert sum(found.ran[CAP].steady) > sum(found.ran["round-robin"].steady) + 0.3
+
+
+def test_a_bound_is_above_those_who_do_not_know_the_future() -> None:
+    task = Task(Cell(ENGINES["small-4"], load=3.0, seconds=60.0), 1.3, (1,), ("auto",), caps=False, bounded=True)
+    found = find(task)
+    assert 0.0 < found.ran["auto"].whole[0] <= found.bound[0] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("who", "value", "figure"),
+    [
+        ("auto", 0.80, "auto / best static cap"),
+        ("zero", 0.10, "zero-config less round robin, steady"),
+        ("slots", 0.95, "seats less auto"),
+    ],
+)
+def test_every_miss_is_told_with_its_cell(who: str, value: float, figure: str) -> None:
+    task = Task(Cell(ENGINES["small-4"], load=1.5), 1.0, (1, 2), WHO)
+    even = Ran([0.85] * 2, [0.85] * 2, [0.85] * 2, _figures(), [math.nan] * 2)
+    ran = dict.fromkeys(WHO, even) | {CAP: replace(even, steady=[0.79] * 2)}
+    assert missed([Found(task, ran, "4 slots, 0.5", [])]).rows == []
+    ran[who] = replace(even, steady=[value] * 2)
+    (row,) = [row for row in missed([Found(task, ran, "4 slots, 0.5", [])]).rows if row[0] == figure]
+    assert row[1:5] == ["small-4", "chat", "one", "1.5x"]
+
+
+def _figures() -> Figures:
+    return Figures(0.85, {}, 0.99, 0.1, 1.0, 0.1, 1.0, {}, {}, 0.01)
