@@ -13,7 +13,6 @@ those that were admitted; who is refused when its turn comes has missed. Every r
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from random import Random
 from gateway.core.commands import Command, Ended
 from gateway.core.controller import Controller
 from gateway.core.forecast.ahead import Forecast
-from gateway.core.forecast.calibrator import PRIOR_VARIANCE, over
+from gateway.core.forecast.calibrator import DIRECT, Spread
 from gateway.core.forecast.trust import Trust
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy
 from gateway.core.request import Request
@@ -96,7 +95,7 @@ class Witness(Overheard):
                 forecast = self._open.pop(record.ask.id, None)
                 if forecast is not None and record.outcome.counts:
                     bound_s = record.ask.tier.slo.ttft_bound_s
-                    said = forecast.breach, forecast.raw, over(forecast.ttft_s, bound_s, math.sqrt(PRIOR_VARIANCE))
+                    said = forecast.breach, forecast.raw, Spread().over(DIRECT, forecast.ttft_s, bound_s)
                     for column, value in zip(self.labels.said, said, strict=True):
                         column.append(value)
                     self.labels.missed.append(not record.good)

@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.ahead import Ahead, Forecast
-from gateway.core.forecast.calibrator import Calibrator, over, tpot_kind
+from gateway.core.forecast.calibrator import Calibrator, tpot_kind
 from gateway.core.forecast.latency_model import LatencyModel
 from gateway.core.forecast.output_length import Bucket
 from gateway.core.request_state import RequestState
@@ -56,22 +56,22 @@ def raw_breach(
 
     `made`: the forecast so far. `more_s`: seconds from its time to the first token. `output`: tokens of the answer.
     """
-    slo, spread = live.slo, labels.spread.of[made.kind]
+    slo, spread, kind = live.slo, labels.spread, made.kind
     elapsed_s, wait_s, tpot_s = made.at - live.ask.body_at, made.wait_s, made.tpot_s
     has_first = live.ask.stream and slo.ttft_bound_s < math.inf
     good = 1.0
     if wait_s > 0.0 and live.timeouts.queue_s < math.inf:
-        good = 1.0 - over(wait_s, live.timeouts.queue_s - elapsed_s, spread)
+        good = 1.0 - spread.over(kind, wait_s, live.timeouts.queue_s - elapsed_s)
     if has_first:
         # Not a product: the same wait causes both misses.
-        good = min(good, 1.0 - over(more_s, slo.ttft_bound_s - elapsed_s, spread))
+        good = min(good, 1.0 - spread.over(kind, more_s, slo.ttft_bound_s - elapsed_s))
     if slo.e2e_bound_s < math.inf:
         left_s = slo.e2e_bound_s - elapsed_s
         too_long = _too_long(bucket, left_s - more_s, tpot_s, live.max_tokens, slo.e2e_up_to_tokens)
-        in_time = 1.0 - max(over(more_s, left_s, spread), too_long)
+        in_time = 1.0 - max(spread.over(kind, more_s, left_s), too_long)
         good = good * in_time if has_first else min(good, in_time)
     if live.ask.stream and slo.tpot_bound_s < math.inf:
-        good *= 1.0 - over(tpot_s, slo.tpot_bound_s, labels.spread.of[tpot_kind(output)])
+        good *= 1.0 - spread.over(tpot_kind(output), tpot_s, slo.tpot_bound_s)
     return 1.0 - good
 
 

@@ -19,7 +19,7 @@ from gateway.core.admission.breach_probability import HigherTierShare, raw_breac
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.ahead import Ahead, Forecast
-from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, over, queued_kind, tpot_kind
+from gateway.core.forecast.calibrator import DIRECT, HIGHER_SHARE, Calibrator, queued_kind, tpot_kind
 from gateway.core.forecast.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.forecast.output_length import Bucket, OutputLengths
 from gateway.core.forecast.regression import BLOCK, FIRST
@@ -122,9 +122,9 @@ class Forecaster(Learner):
 
     def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
         """P(its first token comes later than `bound_s` after body complete), 0-1. Its pool must have costs."""
-        spread = self._pools[forecast.pool].labels.spread.of[forecast.kind]
+        spread = self._pools[forecast.pool].labels.spread
         elapsed_s = forecast.at - live.ask.body_at
-        return over(forecast.ttft_s - elapsed_s, bound_s - elapsed_s, spread)
+        return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
     def expected_output(self, live: RequestState) -> float:
         """Median of the output tokens, for all choices together."""

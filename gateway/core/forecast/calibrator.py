@@ -14,8 +14,10 @@ PROBIT: Final = 1.702
 LABELS_PER_S: Final = 50.0
 """Labels learned per second at most: more would teach nothing, at the same cost each."""
 MAX_SKIPPED: Final = 20
-KEEP: Final = 0.995
-PRIOR_VARIANCE: Final = 0.09
+PRIOR_DEVIATION: Final = 0.3
+QUANTILE_STEP: Final = 0.05
+BEYOND: Final = 0.32
+"""Share of a normal distribution that is more than one deviation from the median, on either side."""
 MIN_SPREAD: Final = 0.03
 PRIOR_SLOPE: Final = 4.0
 """Prior weight of the first feature, which is logit / 4: the raw probability stands until labels change it."""
@@ -37,28 +39,36 @@ def queued_kind(requests_ahead: int) -> int:
 
 
 class Spread:
-    """Spread of latencies around their forecasts: standard deviations of the logarithm, by kind."""
+    """Logarithms of latencies over their forecasts, by kind: the median, and the deviation on each side of it.
 
-    __slots__ = ("_squares", "_weights", "of")
+    Both are quantiles that are followed by steps of a fixed size (Robbins and Monro, 1951). So the first forecasts of a
+    cold pool, which may be wrong by a factor of three, count no more than others. Sides are apart, since the lower one
+    may be wide: a short answer may end before a prompt slows its steps.
+    """
+
+    __slots__ = ("_deviations", "_medians")
 
     def __init__(self) -> None:
-        self._squares = [10.0 * PRIOR_VARIANCE] * KINDS
-        self._weights = [10.0] * KINDS
-        self.of = [math.sqrt(PRIOR_VARIANCE)] * KINDS
+        self._medians = [0.0] * KINDS
+        self._deviations = [PRIOR_DEVIATION] * (2 * KINDS)
+        """Below the median of each kind, then above."""
 
     def add(self, kind: int, error: float) -> None:
         """A latency was exp(error) times its forecast."""
-        error = max(-2.0, min(2.0, error))
-        squares = self._squares[kind] = self._squares[kind] * KEEP + error * error
-        weight = self._weights[kind] = self._weights[kind] * KEEP + 1.0
-        self.of[kind] = math.sqrt(squares / weight) + MIN_SPREAD
+        off = error - self._medians[kind]
+        side = KINDS + kind if off > 0.0 else kind
+        deviation = self._deviations[side]
+        step = QUANTILE_STEP * 0.5 * (self._deviations[kind] + self._deviations[KINDS + kind])
+        self._medians[kind] += step if off > 0.0 else -step
+        self._deviations[side] = deviation * math.exp(QUANTILE_STEP * ((abs(off) > deviation) - BEYOND))
 
-
-def over(expected_s: float, bound_s: float, spread: float) -> float:
-    """P(a latency is over `bound_s`), log-normal around `expected_s`."""
-    if bound_s <= 0.0:
-        return 1.0
-    return logistic(PROBIT * math.log(max(expected_s, 1e-6) / bound_s) / spread)
+    def over(self, kind: int, expected_s: float, bound_s: float) -> float:
+        """P(a latency of this kind that was forecast as `expected_s` is over `bound_s`), by a two-piece log-normal."""
+        if bound_s <= 0.0:
+            return 1.0
+        off = math.log(bound_s / max(expected_s, 1e-6)) - self._medians[kind]
+        side = KINDS + kind if off > 0.0 else kind
+        return logistic(-PROBIT * off / (self._deviations[side] + MIN_SPREAD))
 
 
 class Calibrator:
