@@ -81,6 +81,7 @@ class RequestState(QueuedRequest):
         "explored",
         "first_at",
         "hedged",
+        "least_unread",
         "max_tokens",
         "open",
         "outcome",
@@ -128,6 +129,8 @@ class RequestState(QueuedRequest):
         """Prompt tokens that its tenant is not charged: predicted on arrival, reported by the engine at the end."""
         self.prompt_likely = 0
         """Tokens of one prompt: the middle of the lower and upper estimate."""
+        self.least_unread = 0
+        """Prompt tokens to be read at the replica that had the longest part of it cached when it came."""
         self.max_tokens = 0
         self.reserved_tokens = 0
         self.output_tokens = 0

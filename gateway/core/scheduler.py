@@ -11,6 +11,7 @@ from gateway.core.fleet.outlier_score import SWEEP_S, EjectionReason
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.lifecycle import Lifecycle
 from gateway.core.policy import OnTotal
+from gateway.core.queueing.request import QueuedRequest
 from gateway.core.redundancy.retries import OWN_REFUSALS, is_retried
 from gateway.core.request import AttemptOutcome, AttemptResult, Outcome, Reason, Sample
 from gateway.core.request_state import Attempt, RequestState
@@ -36,7 +37,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 
 
 class Scheduler:
-    """Gives slots to requests. After each call no free slot has a request waiting for it."""
+    """Gives slots to requests. Beside a free slot a request waits only for a replica that has its prompt cached."""
 
     def __init__(self, state: State, lifecycle: Lifecycle) -> None:
         self._state = state
@@ -46,6 +47,7 @@ class Scheduler:
         self._timers = state.timers
         self._fleet = state.fleet
         self._admission = state.admission
+        self._patience = state.admission.patience
         self._forecaster = state.forecaster
         self._books = state.books
         self._places = state.places
@@ -132,6 +134,12 @@ class Scheduler:
         pool.pressed_at = now
         pool.queue.push(live)
         self._life.arm(live)
+        if pool.knows_caches:
+            until = self._patience.ends_at(live, pool)
+            if until > now:
+                self._timers.advance(live.ask.id, until)
+            if pool.open:
+                self.pump(pool)  # those before it may wait for replicas of their own
 
     def _fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
         """Give a request that is about to be refused to the fallback of its tier, if that would be in time.
@@ -206,12 +214,22 @@ class Scheduler:
         while served:
             served = False
             for head in pool.queue.heads(self._turn.now):
-                replica = pool.pick(head.ask, None, self._random.random())
-                if replica is None:
+                chosen = self._chosen(head, pool)
+                if chosen is None:
                     continue
                 served = True
-                self._serve(self._requests[head.ask.id], replica)
+                self._serve(*chosen)
                 break
+
+    def _chosen(self, head: QueuedRequest, pool: Pool) -> tuple[RequestState, Replica] | None:
+        """The head of a queue or a request close behind it, and the replica that it takes; None if each waits."""
+        first = self._requests[head.ask.id]
+        if not pool.knows_caches:
+            replica = pool.pick(head.ask, None, self._random.random())
+            return None if replica is None else (first, replica)
+        others = pool.queue.of_tier(head.ask.tier).earliest()
+        waiting = [first, *(self._requests[other.ask.id] for other in others if other is not head)]
+        return self._patience.chosen(waiting, pool, self._random.random(), self._turn.now)
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
         """Send a queued request, or refuse it if it is too late for its objective."""
@@ -409,6 +427,8 @@ class Scheduler:
         if at > self._turn.now:
             self._timers.set(live.ask.id, at)
             self._prompt_due(live)
+            if live.waiting and live.pool is not None:
+                self.pump(live.pool)
         elif why is Reason.QUEUE_TIMEOUT and live.waiting and self._fall_back(live):
             pass
         elif why is Reason.TOTAL_TIMEOUT and live.ask.tier.on_total is OnTotal.CUT and live.can_be_cut:

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from gateway.core.admission.forecaster import Forecaster
+from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
@@ -89,6 +90,7 @@ class Admission:
         self._forecaster = forecaster
         self._random = random
         self.promises = Promises(policy, forecaster)
+        self.patience = Patience(forecaster)
         self._hold_s = math.inf
         self.configure(policy)
 
@@ -105,6 +107,10 @@ class Admission:
         """Decide about a newcomer of `pool`. It does not overtake queued requests of its own tier."""
         tier = live.ask.tier
         replica = None if pool.queue.holds(tier) else pool.pick(live.ask, None, self._random.random())
+        if pool.knows_caches:
+            self.patience.arrives(live, pool)
+            if replica is not None and self._waits_for_own(live, replica, now):
+                return Decision(Verdict.WAIT)
         if tier.admission.mode is not AdmissionMode.OFF and live.slo.bounded:
             live.forecast = forecast = self.forecast(live, pool, replica, now)
             if self.is_doubtful(live, pool, forecast):
@@ -121,6 +127,19 @@ class Admission:
         if replica is not None:
             return Decision(Verdict.SEND, replica)
         return waits(live, pool)
+
+    def _waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
+        """Whether a newcomer waits for the replica that has its prompt cached, and is expected to be in time there."""
+        pool = replica.pool
+        if not self.patience.waits_for_own(live, replica, now):
+            return False
+        decision = waits(live, pool)
+        if decision.verdict is not Verdict.WAIT or decision.victims:
+            return False
+        forecast = self.forecast(live, pool, None, now)
+        if live.slo.bounded:
+            live.forecast = forecast
+        return not self.is_doubtful(live, pool, forecast)
 
     def is_hopeless(self, live: RequestState, replica: Replica, now: float) -> str:
         """Why a request whose turn has come would still miss its objective; empty if it would not."""

@@ -74,8 +74,8 @@ class Pool(Slots[Replica]):
         """When a request was last queued, or exceeded the learned slots."""
         self.asked = AskedTiers()
         self._router: Router = ROUTERS[spec.router]()
-        self._knows_caches = False
-        """Whether its router looks at prefix caches."""
+        self.knows_caches = False
+        """Whether prompts are sent by what prefix caches have of them."""
         self.request_tokens = REQUEST_TOKENS
         """The price of a request in flight, in prompt tokens."""
         self._slots = 0
@@ -112,7 +112,7 @@ class Pool(Slots[Replica]):
         if spec.router != self.spec.router:
             self._router = ROUTERS[spec.router]()
         self.spec = spec
-        self._knows_caches = isinstance(self._router, LeastPrefill)
+        self.knows_caches = spec.affinity and isinstance(self._router, LeastPrefill)
         kept = self.replicas
         self.replicas = {}
         for replica_spec in spec.replicas:
@@ -299,7 +299,7 @@ class Pool(Slots[Replica]):
         tier = ask.tier
         by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
-        if ask.prefix.blocks and not by_max and self._knows_caches:
+        if ask.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(ask)
         if ask.adapter:
             free = _with_adapter(free, ask.adapter)

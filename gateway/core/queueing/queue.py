@@ -21,6 +21,8 @@ FLOOR_MARGIN: Final = 1.25
 """Factor on a floor: a share of each ten seconds, served in whole requests, would often be missed without it."""
 AT_STAKE_S: Final = 5.0
 """Seconds after a loss in which tiers of one priority are served by weight."""
+LOOKED_AHEAD: Final = 8
+"""Queued requests that are compared by their cached prompts when a replica has room."""
 STALE: Final = 32
 """Stale entries that a heap may hold, beyond as many as there are requests."""
 
@@ -152,7 +154,7 @@ class TierQueue:
     def head(self, now: float) -> QueuedRequest | None:
         """The request to serve next."""
         turn = self._turn()
-        if turn is None or now - turn.ask.body_at >= min(MAX_TURN_S, TURN_SHARE * (turn.deadline - turn.ask.body_at)):
+        if turn is None or now >= due_at(turn):
             return turn
         return self.first()
 
@@ -173,6 +175,11 @@ class TierQueue:
     def first(self) -> QueuedRequest | None:
         """The request with the earliest latest start."""
         return _first(self._earliest)
+
+    def earliest(self) -> list[QueuedRequest]:
+        """Up to `LOOKED_AHEAD` requests with early latest starts: the top of the heap, in order."""
+        top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
+        return [live for _, _, _, live in top[:LOOKED_AHEAD]]
 
     def last(self) -> QueuedRequest | None:
         """The request with the last latest start among those that may be shed."""
@@ -219,6 +226,12 @@ class TierQueue:
         mine = 0 if flow is None else flow.count
         others = len(self._flows) - (flow is not None)
         return min(self.count, mine + others * (mine + 1))
+
+
+def due_at(live: QueuedRequest) -> float:
+    """When its turn goes before earlier deadlines of others."""
+    at = live.ask.body_at
+    return at + min(MAX_TURN_S, TURN_SHARE * (live.deadline - at))
 
 
 def _first(heap: list[Entry]) -> QueuedRequest | None:

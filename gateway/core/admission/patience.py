@@ -1,0 +1,64 @@
+"""A free replica takes the queued request that it has cached, and some requests wait for the replica of their prompt.
+
+A prompt that goes to a replica without its beginning costs more than its own time. All that runs there waits while the
+tokens are read again, and they take the place of other prompts in the cache. Under load that feeds on itself: fewer
+prompts are found in caches, so more tokens are read, longer queues form, and more requests go where they are unknown.
+So a request waits for its own replica for as long as it takes to read the tokens that it would save there.
+
+A request that has waited for its turn takes any replica (`due_at`). So nobody waits long for a cache.
+"""
+
+from __future__ import annotations
+
+from gateway.core.admission.forecaster import Forecaster
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.policy import AdmissionMode
+from gateway.core.queueing.queue import due_at
+from gateway.core.request_state import RequestState
+
+
+class Patience:
+    """Compares queued requests by their cached prompts. Only pools whose router knows caches have any patience."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self._forecaster = forecaster
+
+    def arrives(self, live: RequestState, pool: Pool) -> None:
+        """Remember how much of its prompt a newcomer would have to have read at best."""
+        live.least_unread = pool.least_unread(live.prompt_tokens, live.ask)
+
+    def waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
+        """Whether a request that `replica` could take rather waits for one that has more of its prompt."""
+        saved = replica.unread_of(live.prompt_tokens, live.ask) - live.least_unread
+        return saved > 0 and now < due_at(live) and now < self._until(live, replica.pool, saved)
+
+    def ends_at(self, live: RequestState, pool: Pool) -> float:
+        """When it takes any replica, at the latest."""
+        return min(due_at(live), self._until(live, pool, live.prompt_tokens - live.least_unread))
+
+    def _until(self, live: RequestState, pool: Pool, saved_tokens: int) -> float:
+        token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
+        if token_s is None or live.ask.tier.admission.mode is not AdmissionMode.ENFORCE:
+            return live.ask.body_at
+        return live.ask.body_at + token_s * saved_tokens
+
+    def chosen(
+        self, waiting: list[RequestState], pool: Pool, random: float, now: float
+    ) -> tuple[RequestState, Replica] | None:
+        """Which of these requests to send, and where; None if each of them waits. The first is the head of its queue.
+
+        The head goes before all if its turn cannot wait. Else a request with a part of its prompt cached goes before
+        those that have more to be read.
+        """
+        best: tuple[RequestState, Replica] | None = None
+        least = 0
+        for live in waiting:
+            replica = pool.pick(live.ask, None, random)
+            if replica is None or self.waits_for_own(live, replica, now):
+                continue
+            if live is waiting[0] and now >= due_at(live):
+                return live, replica
+            unread = replica.unread_of(live.prompt_tokens, live.ask)
+            if best is None or (unread < least and unread < live.prompt_tokens):
+                best, least = (live, replica), unread
+        return best

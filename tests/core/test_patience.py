@@ -1,0 +1,141 @@
+"""Queued requests wait for the replica that has their prompt cached, and free replicas take the prompts they know."""
+
+from gateway.core.policy import AdmissionMode, AdmissionSpec
+from gateway.core.request import Outcome
+
+from .made import SHADOW, policy, pool, tier
+from .playbook import Story, dispatch, ended, play
+from .test_affinity import BLOCK_TOKENS, asks, prefix
+
+ENFORCED = AdmissionSpec(AdmissionMode.ENFORCE)
+TOKEN_S = 1e-4
+TALK = (1, 2, 3, 4)
+"""Blocks of the conversation that r1 has in its cache."""
+SAVED_S = len(TALK) * BLOCK_TOKENS * TOKEN_S
+
+
+def cold(mode: AdmissionSpec, **more: object) -> Story:
+    """Two replicas of one slot; r1 has the conversation in its cache."""
+    story = play(policy(pool("p", "r1", "r2", slots=1, **more), tier("std", admission=mode)))
+    return remembers(story, "r1", *TALK)
+
+
+def learned(mode: AdmissionSpec = ENFORCED, **more: object) -> Story:
+    """The same, once it is known that engines read a token in some 100 us."""
+    story = cold(mode, **more)
+    for number in range(40):
+        name, first = f"lesson {number}", 10_000 + 1000 * number
+        asks(story, name, *range(first, first + 1 + number % 12)).sent(name)
+        (attempt,) = story.controller.state.attempts.values()
+        story.after(attempt.prompt_tokens * TOKEN_S).first_token(name)
+        story.after(0.05).finishes(name, output_tokens=5).whatever()
+    token_s = story.controller.state.forecaster.prefill_s_per_token("p")
+    assert token_s is not None
+    assert TOKEN_S <= token_s < 2 * TOKEN_S
+    return story
+
+
+def remembers(story: Story, replica: str, *blocks: int) -> Story:
+    """The cache of a replica holds these blocks."""
+    found = story.controller.state.fleet.replica(replica)
+    assert found is not None
+    found.cache.sent(prefix(*blocks))
+    return story
+
+
+def occupied(story: Story, *replicas: str) -> Story:
+    """One request at each of these replicas, named after it. Their prompts are read already."""
+    for number, replica in enumerate(replicas):
+        remembers(story, replica, 70 + number, 71, 72)
+        asks(story, replica, 70 + number, 71, 72).expect(dispatch(replica))
+        story.sent(replica).first_token(replica).whatever()
+    return story
+
+
+def freed(story: Story, busy: str, takes: str) -> None:
+    """The request `busy` ends, and `takes` takes its replica, of the same name."""
+    story.finishes(busy).expect(ended(Outcome.OK, of=busy), dispatch(busy, of=takes))
+
+
+def test_a_request_waits_for_the_busy_replica_that_has_its_prompt() -> None:
+    story = occupied(learned(), "r1")
+    asks(story, "turn 2", *TALK, 5).expect()
+    story.after(SAVED_S / 2).expect()
+    freed(story, "r1", "turn 2")
+
+
+def test_the_wait_ends_when_it_costs_more_than_reading_the_prompt_anew() -> None:
+    story = occupied(learned(), "r1")
+    asks(story, "turn 2", *TALK, 5).expect()
+    story.after(2 * SAVED_S + 0.01).expect(dispatch("r2"))
+
+
+def test_a_request_that_knows_no_replica_passes_one_that_waits_for_its_own() -> None:
+    story = occupied(learned(), "r1")
+    asks(story, "turn 2", *TALK, 5).expect()
+    asks(story, "new", 7, 8, 9).expect(dispatch("r2", of="new"))
+    freed(story, "r1", "turn 2")
+
+
+def test_no_request_waits_for_its_own_replica_before_the_reading_speed_is_known() -> None:
+    story = occupied(cold(ENFORCED), "r1")
+    asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
+
+
+def test_no_request_of_a_tier_in_shadow_waits_for_its_own_replica() -> None:
+    story = occupied(learned(SHADOW), "r1")
+    asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
+
+
+def test_no_request_waits_for_its_own_replica_where_the_queue_is_full() -> None:
+    story = occupied(learned(queue_limit=0), "r1")
+    asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
+
+
+def test_no_request_waits_for_its_own_replica_under_another_router() -> None:
+    story = occupied_in_turn(learned(router="round-robin"))
+    asks(story, "turn 2", *TALK, 5).expect(dispatch("r2"))
+
+
+def occupied_in_turn(story: Story) -> Story:
+    """Round robin: a request at r1, the next one is for r2."""
+    name = "first"
+    while not story.pool("p").replicas[0].in_flight:
+        asks(story, name, 70, 71).sent(name).first_token(name)
+        if not story.pool("p").replicas[0].in_flight:
+            story.finishes(name)
+        name += "."
+    return story.whatever()
+
+
+def test_a_free_replica_takes_the_queued_request_that_it_has_cached_before_the_head() -> None:
+    story = occupied(learned(), "r1", "r2")
+    asks(story, "head", 7, 8, 9, 10).expect()
+    asks(story, "turn 2", *TALK, 5).expect()
+    freed(story, "r1", "turn 2")
+    freed(story, "r2", "head")
+
+
+def test_prompts_that_no_replica_knows_are_served_in_their_order_however_short() -> None:
+    story = occupied(learned(), "r1", "r2")
+    asks(story, "long", *range(200, 220)).expect()
+    asks(story, "short", 7).expect()
+    freed(story, "r1", "long")
+
+
+def test_the_head_takes_any_replica_once_its_turn_cannot_wait() -> None:
+    story = occupied(learned(), "r1", "r2")
+    asks(story, "head", 7, 8, 9, 10).expect()
+    story.after(1.0)
+    asks(story, "turn 2", *TALK, 5).expect()
+    freed(story, "r1", "head")
+
+
+def test_without_affinity_the_head_is_served_first() -> None:
+    story = play(policy(pool("p", "r1", slots=1, affinity=False), tier("std")))
+    remembers(story, "r1", *TALK)
+    asks(story, "r1", 70, 71).expect(dispatch("r1"))
+    story.sent("r1").first_token("r1").whatever()
+    asks(story, "head", 7, 8, 9, 10).expect()
+    asks(story, "turn 2", *TALK, 5).expect()
+    freed(story, "r1", "head")
